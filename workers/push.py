@@ -50,6 +50,7 @@ from workers.configuration.wiring import (
 )
 from workers.loop.idle import IdleWorker, listen_s
 from workers.loop.parts import Parts
+from workers.loop.turns import Turns
 from workers.loop.watchdog import Watchdog
 from workers.rq import compat
 from workers.rq.functions import AllowedFunctions
@@ -251,6 +252,7 @@ class PushWorker(Worker):
         self._circuits = CircuitsOfAll([(at, each) for (at, _), each in zip(both, circuits, strict=True)])
         sender = build_sender(settings, providers, circuits[0] if len(circuits) == 1 else self._circuits, capacity)
         sender.engines = len(both)
+        turns = Turns(capacity, batch=tuning.batch, most=tuning.in_flight)
         blocking = asyncio_clients(self._partitions, block_s=listen_s(len(both)))
         alone = [at.number for at in self._partitions] == [0]
         for (at, redis), listening, of in zip(both, blocking, circuits, strict=True):
@@ -265,7 +267,7 @@ class PushWorker(Worker):
                     idle=idle,
                     sender=sender,
                     circuits=of,
-                    capacity=capacity,
+                    turns=turns,
                     rq_jobs=rq_jobs,
                     tuning=tuning,
                     tracing=tracing,
@@ -303,7 +305,7 @@ class PushWorker(Worker):
                         for each in self._served:
                             each.use(policies, reload.version)
                     await reload.retime()
-                told = {**self._describe(reload), LIMITS: self._served[0].parts.capacity.describe()}
+                told = {**self._describe(reload), LIMITS: self._served[0].parts.turns.capacity.describe()}
                 await asyncio.to_thread(self._tend, told)
             except RedisError as error:
                 self._structlog.debug("beat_missed", reason=str(error))

@@ -169,6 +169,20 @@ def test_nothing_is_lost_or_sent_twice_while_slots_change_hands(
                 assert_empty_of_work(at.client)
 
 
+def test_a_process_has_no_more_under_way_than_it_may(cluster: RedisCluster) -> None:
+    """Its engines share `worker.in_flight`: measured at the provider. In burst each waits for its turn."""
+    most, latency_ms, jobs = 10, 100, 300
+    rates = {"redis": {"partitions": EIGHT}, "worker": {"in_flight": most, "batch": 5}}
+    with start_fleet(rates, workers=0, latency_ms=latency_ms, redis_server=nullcontext(cluster)) as fleet:
+        with fleet.notifier() as notifier:
+            notifier.send_many(notification(f"u{n}", n) for n in range(jobs))
+        fleet.start_worker(more=["--burst"])
+        assert fleet.workers[0].wait(60) == 0
+        at_us = [arrival.at_us for arrival in fleet.arrivals()]
+    assert len(at_us) == jobs
+    assert min(after - before for before, after in zip(at_us, at_us[most:], strict=False)) >= latency_ms * 1_000
+
+
 def test_a_dead_node_takes_its_partitions_alone(cluster: RedisCluster, settings: Settings) -> None:
     """Who is elsewhere is sent to; the error of `send_many` names the others; all goes on after the takeover."""
     quick = settings.redis.model_copy(update={"socket_timeout_us": 500_000})

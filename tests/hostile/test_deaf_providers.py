@@ -19,6 +19,8 @@ from notifier.providers.contract import Answer, Outcome
 from notifier.rules.policy import Category
 from workers.loop.in_flight import Flights
 from workers.loop.parts import Parts, Tuning
+from workers.loop.turns import Turns
+from workers.sending.capacity import Capacity
 from workers.sending.proofs import Unproven
 from workers.sending.sender import Backoff, Sender
 
@@ -73,8 +75,8 @@ class Recorded(Flights):
         idle: Any = SimpleNamespace(wake=asyncio.Event())
         nobody: Any = None
         parts = Parts(
-            name="w", lanes=(), redis=nobody, idle=idle, sender=sender, circuits=circuits, capacity=nobody,
-            rq_jobs=nobody, tuning=tuning,
+            name="w", lanes=(), redis=nobody, idle=idle, sender=sender, circuits=circuits,
+            turns=Turns(Capacity({}), batch=1, most=1), rq_jobs=nobody, tuning=tuning,
         )  # fmt: skip
         super().__init__(parts)
         self._policies = SimpleNamespace(category=lambda _: CATEGORY)  # type: ignore[assignment]

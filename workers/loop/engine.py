@@ -58,7 +58,7 @@ class Engine:
         """version: of the policies; see `use`."""
         self._call = partial(run_async, parts.redis)
         self._redis, self._idle, self._circuits = parts.redis, parts.idle, parts.circuits
-        self._capacity, self._rq_jobs, self._tuning = parts.capacity, parts.rq_jobs, parts.tuning
+        self._turns, self._rq_jobs, self._tuning = parts.turns, parts.rq_jobs, parts.tuning
         self._worker, self._lanes = parts.name, list(parts.lanes)
         self._flights = Flights(parts)
         self._people = People()
@@ -69,6 +69,7 @@ class Engine:
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
         self.mender = Mender(parts.redis, parts.name, list(parts.lanes))
+        self._is_full = False
         self._due_at: float | None = None
         self._looked_at: float | None = None
         self._redis_ahead_us = 0.0  # of the loop's clock
@@ -144,7 +145,7 @@ class Engine:
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                 await self._wait_for_redis(error)
                 continue
-            if worked or self.busy or self._flights.hopeful:
+            if worked or self.busy or self._flights.hopeful or self._awaits_turn:
                 last_worked = loop.time()
             elif burst or (max_idle_s is not None and loop.time() - last_worked >= max_idle_s):
                 break
@@ -175,16 +176,22 @@ class Engine:
         if self._flights.rq_jobs:
             await self._run_rq_jobs()
             moved = True
-        if not moved and (wait or self.busy):
+        if not moved and (wait or self.busy or self._awaits_turn):
             await self._wait()
         return moved
 
     async def _take(self) -> bool:
         if not (room := self._room()):
             await self._flights.all_begun()  # each of them may have needed room by every route
-            if not (room := self._room()):
-                return False
-        rooms = self._capacity.rooms(room, self._flights.unbegun)
+            room = self._room()
+        self._is_full = not room
+        if not room:
+            return False
+        rooms = self._turns.rooms(self._flights, room)
+        with self._turns.taking(self._flights, 0 if self._outage else room):
+            return await self._take_into(room, rooms)
+
+    async def _take_into(self, room: int, rooms: dict[str, int]) -> bool:
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
             calls.pull(
@@ -205,9 +212,10 @@ class Engine:
             await self._call(calls.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread]))
         if pulled.unpublished:
             await exceptions.publish(self._redis, self._rules, self._worker)
+        rooms |= pulled.rooms
+        self._turns.lack(self._flights, (route for route, left in rooms.items() if left <= 0))
         if not (pulled.users or pulled.leased):
             return bool(pulled.taken or pulled.unread or pulled.orphans)
-        rooms |= pulled.rooms
         if len(pulled.users) + len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
             self._beside.append(asyncio.create_task(self._idle.call()))
@@ -229,16 +237,13 @@ class Engine:
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 
+    @property
+    def _awaits_turn(self) -> bool:
+        return self._is_full and not self._circuits.away_s()
+
     def _room(self) -> int:
-        """How many more may be taken now. While sends are under way, 0 until there is room for a batch's quarter."""
-        if self._circuits.away_s():
-            return 0
-        batch, in_flight = self._tuning.batch, self._tuning.in_flight
-        room = min(in_flight - len(self._flights), batch)
-        if len(self._flights) and room < min(in_flight, batch) // 4:
-            return 0
-        by_routes = self._capacity.room(self._flights.unbegun)
-        return room if by_routes is None else min(room, by_routes)
+        """How many more may be taken now; see `Turns.room`."""
+        return 0 if self._circuits.away_s() else self._turns.room(self._flights)
 
     async def _admit(
         self, users: Sequence[Named], room: int, rooms: Mapping[str, int], until_us: int, targets: Targets = None
@@ -273,7 +278,7 @@ class Engine:
             await self._flights.all_begun()
             left = room - len(admitted.leased)
             users = [who for who in users if who[0] in asked]
-            await self._admit(users, left, self._capacity.rooms(left), until_us, read)
+            await self._admit(users, left, self._turns.rooms(self._flights, left), until_us, read)
 
     def _begin_admitted(self, admitted: calls.Admitted, asked_at: float, due_at: Mapping[str, float]) -> None:
         for leased in admitted.leased:
@@ -335,10 +340,9 @@ class Engine:
     async def _wait(self) -> None:
         wake = self._idle.wake
         away_s = self._circuits.away_s()
-        room = self._room()
-        if not room and self._idle.leads:  # somebody idle shall look meanwhile
+        if self._is_full and self._idle.leads and (away_s or self._turns.is_full):  # somebody idle shall look meanwhile
             await self._idle.call()
-        if self.suspended or not room:
+        if self.suspended or self._is_full:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))
             wake.clear()

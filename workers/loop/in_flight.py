@@ -65,7 +65,8 @@ class Flights:
     def __init__(self, parts: Parts) -> None:
         self._redis, self._worker, self._tuning = parts.redis, parts.name, parts.tuning
         self._sender, self._circuits, self._tracing = parts.sender, parts.circuits, parts.tracing
-        self._wake = parts.idle.wake
+        self.wake, self._turns = parts.idle.wake, parts.turns
+        self._turns.join(self)
         self.claim_anew()
         self._to_begin: list[Flight] = []
         self._queued = 0  # behind others of their backlogs
@@ -131,6 +132,7 @@ class Flights:
 
     def _have_begun(self, n: int) -> None:
         self.unbegun -= n
+        self._turns.freed()
         if not self.unbegun:
             self._all_begun.set()
 
@@ -150,7 +152,7 @@ class Flights:
         backlog, under_way = flight.backlog, self._behind
         if backlog in self._returning:
             self._settlements.append(returned(flight.leased))
-            self._wake.set()
+            self.wake.set()
         elif backlog not in under_way:
             under_way[backlog] = None
             self._start(flight)
@@ -198,7 +200,7 @@ class Flights:
         else:
             self.rq_jobs.append(RqJob(leased.job_id, leased.permit, leased.user, leased.category))
         self._follow(flight, taken=taken)
-        self._wake.set()
+        self.wake.set()
 
     def _follow(self, flight: Flight, *, taken: bool) -> None:
         """Begin what is behind this one, which was sent; or give it back, where this one was not taken for now."""
@@ -211,6 +213,7 @@ class Flights:
             self._start(behind.popleft())
         else:
             del self._behind[flight.backlog]
+        self._turns.freed()
 
     def _give_back(self, behind: deque[Flight] | None) -> None:
         if behind:
@@ -261,7 +264,7 @@ class Flights:
             if (error := task.exception()) is not None:
                 self._log.error("proof_broke", job_id=leased.job_id, exc_info=error)
             self._settlements.append(unproven.settlement)
-        self._wake.set()
+        self.wake.set()
 
     async def _renew(self) -> None:
         """Hold the leases of what is unproven for as long as there is some, and its permits in the future."""

@@ -10,7 +10,7 @@ from notifier.dispatch.calls import Plain, Settlement, State
 from notifier.dispatch.retention import KEEP_NOTHING, Retention
 from notifier.scripts.loader import Call
 from workers.loop.idle import IdleWorker
-from workers.sending.capacity import Capacity
+from workers.loop.turns import Turns
 from workers.sending.circuits import Circuits
 from workers.sending.sender import Sender
 from workers.sending.tracing import Tracing
@@ -85,7 +85,7 @@ class Parts:
     idle: IdleWorker
     sender: Sender
     circuits: Circuits
-    capacity: Capacity
+    turns: Turns
     rq_jobs: RqJobs
     tuning: Tuning
     tracing: Tracing | None = None

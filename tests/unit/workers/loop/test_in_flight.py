@@ -15,6 +15,8 @@ from notifier.settings import parse_settings
 from workers.configuration.wiring import build_tuning
 from workers.loop.in_flight import TURNS, Flights
 from workers.loop.parts import Parts
+from workers.loop.turns import Turns
+from workers.sending.capacity import Capacity
 from workers.sending.numbers import Numbers
 from workers.sending.sender import Sender, returned
 
@@ -41,9 +43,10 @@ def flights(sender: Recorder) -> Flights:
     policies: Policies = SETTINGS.policies()
     nobody: Any = None
     idle: Any = SimpleNamespace(wake=asyncio.Event())
+    tuning = build_tuning(SETTINGS)
     parts = Parts(
-        name="w", lanes=(), redis=nobody, idle=idle, sender=cast("Sender", sender), circuits=nobody, capacity=nobody,
-        rq_jobs=nobody, tuning=build_tuning(SETTINGS),
+        name="w", lanes=(), redis=nobody, idle=idle, sender=cast("Sender", sender), circuits=nobody,
+        turns=Turns(Capacity({}), batch=1, most=1), rq_jobs=nobody, tuning=tuning,
     )  # fmt: skip
     found = Flights(parts)
     found.use(policies, RuleTable(policies))

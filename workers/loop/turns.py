@@ -1,0 +1,116 @@
+"""Turns: the engines of one process share how much it has under way, and who finds no room gets some in its turn.
+
+What an engine may take is asked for by a call that lasts. Until it has ended, the others count it as taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from workers.sending.capacity import Capacity
+
+LATE_S: Final = 0.25  # a call that takes longer asks a Redis that is away, and holds up the others no more
+
+
+class Flights(Protocol):
+    """Sends of one engine: `len` is how many are under way. unbegun: of these, have not begun. wake: lets it look."""
+
+    wake: asyncio.Event
+    unbegun: int
+
+    def __len__(self) -> int: ...
+
+
+class Turns:
+    """Gives out the room of one process. capacity: the limits of its routes; most: so many under way in all."""
+
+    def __init__(self, capacity: Capacity, *, batch: int, most: int) -> None:
+        self.capacity, self._batch, self._most = capacity, batch, most
+        self._all: list[Flights] = []
+        self._asked: dict[Flights, tuple[int, float]] = {}  # how many, and when
+        self._in_line: dict[Flights, None] = {}
+        self._lacking: dict[Flights, set[str]] = {}
+        self._passing_on = False
+
+    def join(self, flights: Flights) -> None:
+        """Count what is under way there."""
+        self._all.append(flights)
+
+    def room(self, flights: Flights) -> int:
+        """How many more may be taken there now; where it is 0, `wake` of these flights is set when their turn comes."""
+        is_turn = flights in self._asked or next(iter(self._in_line), flights) is flights
+        room = self._room(self._taken(flights)) if is_turn else 0
+        if room:
+            self._in_line.pop(flights, None)
+        elif len(self._all) > 1:
+            self._in_line.setdefault(flights)
+        return room
+
+    def rooms(self, flights: Flights, room: int) -> dict[str, int]:
+        """As `Capacity.rooms`, for these, which take so many."""
+        return self.capacity.rooms(room, self._unbegun() + self._taken(flights))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room, whoever asks for some."""
+        return not self._room(0)
+
+    @contextmanager
+    def taking(self, flights: Flights, room: int) -> Iterator[None]:
+        """Keep so much room while calls take jobs into it."""
+        self._asked[flights] = room, asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self._asked.pop(flights, None)
+            self.freed()
+
+    def lack(self, flights: Flights, rooms: Iterable[str]) -> None:
+        """Wake these when there is room again by one of these routes."""
+        self._lacking.pop(flights, None)
+        if len(self._all) > 1 and (lacking := set(rooms)):
+            self._lacking[flights] = lacking
+
+    def freed(self) -> None:
+        """Note that there may be more room."""
+        if (self._in_line or self._lacking) and not self._passing_on:
+            self._passing_on = True
+            asyncio.get_running_loop().call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        self._passing_on = False
+        now = asyncio.get_running_loop().time()
+        while self._in_line and (room := self._room(self._taken())):
+            flights = next(iter(self._in_line))
+            del self._in_line[flights]
+            self._asked[flights] = room, now
+            flights.wake.set()
+        full = self.capacity.rooms(1, self._unbegun()).keys() if self._lacking else set()
+        if (lacking := next((each for each, by in self._lacking.items() if by - full), None)) is not None:
+            del self._lacking[lacking]
+            lacking.wake.set()
+
+    def _room(self, taken: int) -> int:
+        """How much there is for one more; while sends are under way, none until there is room for a batch's quarter."""
+        unbegun, under_way = self._unbegun(), sum(map(len, self._all)) + taken
+        room = min(self._most - under_way, self._batch)
+        if under_way and room < min(self._most, self._batch) // 4:
+            return 0
+        # Who asks now may take all room of a route, or none of it.
+        if taken and len(self.capacity.rooms(1, unbegun + taken)) > len(self.capacity.rooms(1, unbegun)):
+            return 0
+        by_routes = self.capacity.room(unbegun + taken)
+        return max(0, room if by_routes is None else min(room, by_routes))
+
+    def _unbegun(self) -> int:
+        return sum(flights.unbegun for flights in self._all)
+
+    def _taken(self, by: Flights | None = None) -> int:
+        """How much is asked for now, but by these."""
+        if not self._asked:
+            return 0
+        latest = asyncio.get_running_loop().time() - LATE_S
+        return sum(room for each, (room, at) in self._asked.items() if at > latest and each is not by)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from notifier.cli.output import EXIT_STATUSES, say
 
 MARKUP: Final = "markdown"
+HELP_NAMES: Final = ["-h", "--help"]
 ANYWHERE: Final = ("--config", "--partition")  # options of all commands
 
 # Where each command is written: module and name. A module is imported when its command is asked for, because each
@@ -58,10 +59,15 @@ def _made(name: str) -> Any:
         alone.command(name)(written)
     made = typer.main.get_group(alone).commands[name]
     for command in (made, *getattr(made, "commands", {}).values()):
-        for option in command.params:
-            if getattr(option, "is_flag", False):
-                option.metavar = ""  # it takes no value
+        _show_flags(command.get_params(typer.Context(command, help_option_names=HELP_NAMES)))
     return made
+
+
+def _show_flags(options: Iterable[Any]) -> None:
+    """Let the help name no type of what takes no value."""
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
 
 
 class Places(Mapping[str, Any]):
@@ -83,6 +89,12 @@ class Commands(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"commands": Places()})
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See click."""
+        found = super().get_params(ctx)
+        _show_flags(found)
+        return found
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click: those two go to the front, where they are read."""
         for option in ANYWHERE:
@@ -100,7 +112,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP_NAMES},
 )
 
 

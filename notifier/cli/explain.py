@@ -143,15 +143,16 @@ def _explained(found: Explanation, category: str, used: Iterable[tuple[Use, str]
         yield f"in the time zone {found.zone}"
     waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
     yield f"waiting: {waiting or 'nothing'}"
+    holds = [*_holds(found)]
     if found.paused is not None or found.suspended:
         yield "nothing goes now:"
     elif found.next_at is None:
-        yield "the next may go now"
+        yield f"{'by the rules ' if holds else ''}the next may go now"
     elif found.next_at >= FOREVER:
         yield f"nothing may go: {found.decided_by} has no end"
     else:
         yield f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it"
-    yield from _holds(found)
+    yield from holds
     if any(found.waiting.values()) and (found.accepted_now_at is not None or found.not_before):
         yield f"one that is accepted now: {_expected(found.accepted_now_at, found.not_before)}"
 
@@ -199,7 +200,8 @@ def _row(each: RouteNow) -> tuple[object, ...]:
     if held is None:
         return (each.route, each.state, *[""] * 5)
     probe = held.next_at if held.state == "stopped" else None
-    return (each.route, each.state, held.since, held.why, held.whose, probe, held.waiting)
+    since, next_at = (moment(at).partition(".")[0] for at in (held.since, probe))
+    return (each.route, each.state, since, held.why, held.whose, next_at, held.waiting)
 
 
 def _expected(at: datetime | None, not_before: str, label: str = "") -> str:

@@ -1,7 +1,8 @@
-"""Log what people did through `notifier serve`: who, when, what. It holds no token, text or body."""
+"""Log what people did, and that a file of rates changed: who, where, what. It holds no token, text or body."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ OF_USERS: Final = ("users",)  # what users chose, in a stream of its own
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that was done. who: the name that was given with the token. address: from where it was asked."""
+    """Something that was done. who: a login, or the name of a token. address: of who asked; of a command its host."""
 
     at: datetime
     who: str
@@ -32,10 +33,15 @@ class Action:
 def record_action(  # noqa: PLR0917 - one entry
     redis: Any, who: str, address: str, action: str, of: str, answer: str
 ) -> None:
-    """Write an entry, in one partition. Raises RedisUnusableError where none answers."""
-    fields = {"who": who, "address": address, "action": action, "of": of, "answer": answer}
-    entry = {name: value.encode(errors="replace")[:LONGEST] for name, value in fields.items()}
+    """Write an entry, in one partition. address: '' for this host. Raises RedisUnusableError where none answers."""
+    entry = action_entry(who, address or socket.gethostname(), action, of, answer)
     Partitions.around(redis).ask_any(lambda at: at.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
+
+
+def action_entry(who: str, address: str, action: str, of: str, answer: str) -> dict[str, bytes]:
+    """Return the fields of an entry."""
+    fields = {"who": who, "address": address, "action": action, "of": of, "answer": answer}
+    return {name: value.encode(errors="replace")[:LONGEST] for name, value in fields.items()}
 
 
 def read_actions(redis: Any, most: int, of: Sequence[str] = ()) -> list[Action]:

@@ -82,7 +82,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "minute": ":<minute> hash; the numbers of a minute, kept for 3 days; see minute.lua",
     # Configuration and workers.
     "rates": " hash; the rates in force, published by `notifier config apply`",
-    "reload": ":… string; how far the users are retimed after a change of the rates",
+    "reload": ":… string; how far the users are retimed after a change of the rates; who logs a changed file",
     "partition": " string; which partition this is, of how many; see store/partitions.py",
     "slots": " string; the one worker that looks at RQ's RateLimits now",
     "release": ":<job id> string; the one worker that takes a lost job back",

@@ -184,7 +184,8 @@ def _apply(state: State, asked: Asked) -> dict[str, Any]:
         why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
         raise ProblemError(409, "Rates would be lost", why)
     published = on_all(state.redis, lambda redis: publish(redis, rates, HOLDS_IN_US))[0]
-    _log(state, asked, "apply rates", f"{now} to {settings.rates_version}", "; ".join(change.lines))
+    words = "; ".join(filter(None, [asked.text("message")[:LONGEST_REASON], *change.lines]))
+    _log(state, asked, "apply rates", f"{now} to {settings.rates_version}", words)
     return {"version": published.version, "before": now, "at_us": published.at_us}
 
 

@@ -34,7 +34,9 @@ from notifier.store.published import followers
 from notifier.store.together import ask_all
 from notifier.units import moment
 
-CHANGES: Final = frozenset({"apply rates", "withdraw rates", "pause", "resume", "cancel of user", "cancel of all"})
+CHANGES: Final = frozenset(
+    {"apply rates", "withdraw rates", "change rates", "pause", "resume", "cancel of user", "cancel of all"}
+)
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
 MAX_RECORDS: Final = 50  # on the page of a user

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -499,6 +500,10 @@ def test_rates_are_reverted(run: Run, tmp_path: Path, redis: Redis) -> None:
     assert run("config", "revert", "--yes").status == 0
     assert in_force() == seven
     assert [each.action for each in read_actions(redis, 9)][1:3] == ["withdraw rates", "apply rates"]
+    told = json.loads(run("config", "log", "--json").out)
+    assert [each["who"] for each in told if each["who"] == "ann"] == ["ann"]
+    assert {each["address"] for each in told} == {socket.gethostname()}
+    assert "withdraw rates" in run("config", "log", "--limit", "2").out
 
 
 def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, redis: Redis, config: Path) -> None:
@@ -600,10 +605,10 @@ def test_an_id_is_never_broken(run: Run, config: Path, producer: Notifier, redis
     assert job_id in run("history", user).out
 
 
-@pytest.mark.parametrize("command", ["worker", "stats", "users forget"])
+@pytest.mark.parametrize("command", ["", "users", "worker", "stats", "users forget"])
 def test_help_shows_a_flag_as_a_flag(run: Run, command: str) -> None:
     """All commands explain themselves alike; an option that takes no value shows no type."""
     shown = run(*command.split(), "--help").out
     assert shown.lstrip().startswith(f"Usage: notifier {command}")
-    flag = next(line for line in shown.splitlines() if re.search("--(burst|json)", line))
-    assert "<" not in flag
+    assert "<bool>" not in shown
+    assert re.search(r"--help +-h", shown)

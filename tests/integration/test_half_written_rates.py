@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.errors import SettingsError
+from notifier.operations.action_log import read_actions
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.settings import load_settings
@@ -80,6 +83,28 @@ def test_a_file_that_is_still_being_written_is_left_alone(
             assert await look(None) is not None
 
     watched(tmp_path / "n.yaml", redis_server.url, story)
+
+
+def test_a_changed_file_stands_in_the_log_once(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Where, when, from which rates to which, and the difference; of the workers of a host one writes it."""
+    path = tmp_path / "n.yaml"
+
+    async def story(reload: Reload, look: Looks) -> None:
+        client = AsyncRedis.from_url(redis_server.url)
+        other = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+        await other.begin()
+        before = reload.version
+        await look(BEFORE.replace("gap: 2s", "gap: 3s"))
+        assert await look(None) is not None
+        await other.changed()
+        assert await other.changed() is not None
+        await client.aclose()
+        (action,) = read_actions(redis, 9)
+        assert (action.who, action.address, action.action) == ("the file", socket.gethostname(), "change rates")
+        assert action.of == f"{before} to {reload.version}"
+        assert action.answer == f"{path}; - user.gap: 2s; + user.gap: 3s"
+
+    watched(path, redis_server.url, story)
 
 
 def test_a_half_that_stays_takes_the_limits_of_nobody(tmp_path: Path, redis_server: EmbeddedRedis) -> None:

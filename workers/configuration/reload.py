@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +15,13 @@ from redis.exceptions import RedisError
 
 from notifier.dispatch import calls, leaders
 from notifier.errors import SettingsError
+from notifier.operations.action_log import KEPT, action_entry
+from notifier.operations.apply import change_to
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings
-from notifier.settings.loading import Seen
+from notifier.settings.loading import Seen, parse_rates
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
@@ -26,6 +29,8 @@ from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode
 CHUNK: Final = 500  # wake-ups in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
 KEPT_S: Final = 3_600
+ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
+MAX_COMPARED: Final = 200_000  # characters of a file
 LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
 
 
@@ -40,6 +45,7 @@ class Reload:
         self.problem = ""
         self._redis = served[0].client
         self._served = [Retimed(at, lanes) for at in served]
+        self._text = ""  # of the file, as far as it is followed
         self._followed = Followed(path, settings=settings)
         self._log = structlog.get_logger("notifier.worker")
 
@@ -51,6 +57,7 @@ class Reload:
     async def begin(self) -> Settings:
         """The settings of the file, or where rates are published those."""
         published = await self._ask()
+        self._text = await asyncio.to_thread(self._read_text)
         if published.version:
             await self._load((), published)
         for each in self._served:
@@ -65,14 +72,40 @@ class Reload:
         published = await self._ask()
         if not self._followed.is_changed(seen, published):
             return None
-        followed = self.version, self.problem
+        followed, was_file = (self.version, self.problem), not self._followed.published.version
         policies = await self._load(seen, published)
         if policies is None or followed == (self.version, ""):
             return None
         for each in self._served:
             await each.take_up(self.version)
         self._log.info("config_taken_up", source=self._source, version=self.version)
+        if was_file and not published.version:
+            with contextlib.suppress(RedisError):
+                await self._record(followed[0])
         return policies
+
+    async def _record(self, before: str) -> None:
+        """Write a changed file into the log of who changed what, once for the workers of a host."""
+        host, old = socket.gethostname(), self._text
+        self._text = await asyncio.to_thread(self._read_text)
+        if await self._redis.set(redis_key("reload", self.version, host), "1", nx=True, ex=ONCE_S):
+            lines = await asyncio.to_thread(self._compare, old, self._text)
+            entry = action_entry("the file", host, "change rates", f"{before} to {self.version}", lines)
+            await self._redis.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True)
+
+    def _read_text(self) -> str:
+        with contextlib.suppress(OSError, UnicodeError):
+            text = self._followed.path.read_text(encoding="utf-8")
+            return text if len(text) <= MAX_COMPARED else ""
+        return ""
+
+    def _compare(self, old: str, new: str) -> str:
+        path = self._followed.path
+        try:
+            before, after = (parse_rates(text, path, name=str(path))[1] for text in (old, new))
+        except SettingsError:  # one was too large, or names files of users
+            return str(path)
+        return "; ".join([str(path), *change_to(before, after).lines])
 
     def told(self) -> dict[Any, str]:
         """Return what this worker tells of itself in Redis; see `notifier.settings.published`."""

@@ -17,7 +17,7 @@ from notifier.cli.configuration.first_config import init
 from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us
 from notifier.cli.output import Rows, answer, complain, confirm, counted, fail, login, moment, say
 from notifier.errors import SettingsError
-from notifier.operations.action_log import record_action
+from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.apply import Change, change_to
 from notifier.operations.in_force import read_known, with_users
 from notifier.settings import Settings, load_settings, read_source, settings_path
@@ -204,6 +204,21 @@ def withdraw_rates(
             record_action(partitions, who or login(), "", "withdraw rates", "", "taken back")
     said = "each worker follows its own file again" if taken_back else "no rates were applied"
     answer({"withdrawn": taken_back}, said, json=json, right=taken_back)
+
+
+@commands.command()
+def log(
+    context: typer.Context,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="show at most this many")] = 20,
+    json: JsonOption = False,
+) -> None:
+    """Show who changed what, by command, page or file, the last first: rates, pauses, what was cancelled."""
+    with opened_all(_without_rates(context)) as partitions:
+        found = read_actions(partitions, limit)
+    rows = [(a.at, f"{a.who}\n{a.address}", f"{a.action}\n{a.of}", a.answer) for a in found]
+    told = [asdict(each) for each in found]
+    answer(told, Rows(("at", "by", "what", "how"), rows, empty="nothing was changed"), json=json)
 
 
 @commands.command()

@@ -124,11 +124,11 @@ def job_link(job_id: str, **query: str) -> Html:
     return tag("a", job_id, href=f"/job?{urlencode({'id': job_id, **query})}", title=job_id, class_="job")
 
 
-def act(path: str, label: str, *, mild: bool = False, says: str | None = None, **fields: str) -> Html:
-    """A button that does something. says: what it does, where the label needs more words to be understood alone."""
+def act(path: str, label: str, *more: Html, mild: bool = False, says: str | None = None, **fields: str) -> Html:
+    """A button that does something. more: what is asked for. says: what it does, where the label is too short."""
     hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields.items()]
     button = tag("button", label, type="submit", class_="mild" if mild else None, aria_label=says)
-    return tag("form", hidden, button, method="post", action=path, class_="line")
+    return tag("form", hidden, list(more), button, method="post", action=path, class_="line")
 
 
 def _find() -> Html:

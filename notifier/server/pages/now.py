@@ -134,7 +134,7 @@ def _workers(told: dict[str, Any]) -> list[Any]:
     shown = [f"{healthy} of {len(workers)} working", _versions("version", workers), _versions("rates", workers)]
     changed: Any = "nothing yet"
     if change is not None:
-        of = "" if change["action"] == "apply rates" else change["of"]
+        of = "" if change["action"].endswith(" rates") else change["of"]
         what = f"{change['action']} {of}".rstrip()
         changed = [f"{what} by {change['who'] or 'somebody'} ", moment(change["at"], told["at"])]
     return [

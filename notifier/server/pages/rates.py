@@ -63,7 +63,14 @@ def preview_page(told: dict[str, Any], view: View) -> str:
     if view.may_act and lines:
         button = "Apply to all workers" if not told["lost"] else "Remove these, and apply to all workers"
         body.append(
-            act("/rates/apply", button, rates=told["rates"], before=told["before"], replace="1" if told["lost"] else "")
+            act(
+                "/rates/apply",
+                button,
+                tag("label", "Why ", tag("input", type="text", name="message", autocomplete="off")),
+                rates=told["rates"],
+                before=told["before"],
+                replace="1" if told["lost"] else "",
+            )
         )
     body.append(tag("p", tag("a", "Back to the rates in force", href="/rates")))
     return document(view, "Preview", body)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 from redis import Redis
 
+from notifier.operations.action_log import read_actions
 from notifier.server import state
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
@@ -217,8 +218,9 @@ def test_rates_are_previewed_and_applied(ask: Client, config: Path, redis: Redis
     assert ask.post("/api/v1/rates/apply", {"rates": new, "before": "other"})[0] == 409
     assert published_rates(redis)[1] is None
 
-    status, _, headers = ask.submit("/rates/apply", rates=new, before=told["before"])
+    status, _, headers = ask.submit("/rates/apply", rates=new, before=told["before"], message="the sale is over")
     assert (status, headers["location"]) == (303, "/rates?done=applied")
+    assert read_actions(redis, 1)[0].answer == "the sale is over; - user.windows: [1/1h]; + user.windows: [2/1h]"
     published, rates = published_rates(redis)
     assert (published.version, rates["user"]["windows"]) == (told["version"], ["2/1h"])
     now = json.loads(ask("/api/v1/rates")[1])

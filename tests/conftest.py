@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import sys
 from importlib.util import find_spec
@@ -55,6 +57,16 @@ settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("ci"), phases=list(Phase))
 settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is written as a coroutine, each on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = pyfuncitem.funcargs
+    asyncio.run(pyfuncitem.obj(**{name: given[name] for name in inspect.signature(pyfuncitem.obj).parameters}))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -62,10 +62,9 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]
 
 
 @pytest.mark.parametrize(("rig", "name"), MET, ids=lambda value: getattr(value, "name", value))
-def test_each_fault_has_its_outcome(rig: Rig, simulators: Simulators, name: str) -> None:
+async def test_each_fault_has_its_outcome(rig: Rig, simulators: Simulators, name: str) -> None:
     """A fault is an answer of the right kind, and whoever is next is served, or told the same without a request."""
-
-    async def law(s: Stage) -> None:
+    async with rig.stage(simulators, timeout_us=SHORT_US if name == "silent" else 10 * SHORT_US) as s:
         device = await s.device(FAULTS[name].replies[rig.platform])
         answer = await s.send(device)
         assert answer.outcome is BUT.get((rig.platform, name), MEANS[name]), answer
@@ -73,17 +72,14 @@ def test_each_fault_has_its_outcome(rig: Rig, simulators: Simulators, name: str)
         assert following.outcome is (FAULT if following.status is None else DELIVERED)
         assert following.status or answer.outcome is FAULT
 
-    rig.play(simulators, law, timeout_us=SHORT_US if name == "silent" else 10 * SHORT_US)
-
 
 async def many(s: Stage, count: int, **fields: object) -> list[Answer]:
     return await asyncio.gather(*(s.send(**fields) for _ in range(count)))
 
 
-def test_goaway_in_the_middle_of_a_batch(simulators: Simulators) -> None:
+async def test_goaway_in_the_middle_of_a_batch(simulators: Simulators) -> None:
     """What the server will not process is unsent and never arrived, the rest is delivered; the next goes elsewhere."""
-
-    async def law(s: Stage) -> None:
+    async with APNS.stage(simulators) as s:
         assert (await s.send()).outcome is DELIVERED
         await s.tell(latency_ms=300)
         try:
@@ -97,13 +93,10 @@ def test_goaway_in_the_middle_of_a_batch(simulators: Simulators) -> None:
         assert {answer.outcome for answer in answers} <= {DELIVERED, UNSENT, UNKNOWN}
         assert (await s.insist(await s.device())).outcome is DELIVERED
 
-    APNS.play(simulators, law)
 
-
-def test_a_limit_that_shrinks_to_one_stream(simulators: Simulators) -> None:
+async def test_a_limit_that_shrinks_to_one_stream(simulators: Simulators) -> None:
     """The server may take back streams at any time, down to one: all is delivered, only slower."""
-
-    async def law(s: Stage) -> None:
+    async with APNS.stage(simulators) as s:
         assert (await s.send()).outcome is DELIVERED
         try:
             devices = [await s.device() for _ in range(50)]
@@ -114,13 +107,10 @@ def test_a_limit_that_shrinks_to_one_stream(simulators: Simulators) -> None:
         finally:
             await s.tell(max_streams=1000)
 
-    APNS.play(simulators, law)
 
-
-def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
+async def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
     """Where the server takes no more, sends end in time; the connection is left, and a new one delivers."""
-
-    async def law(s: Stage) -> None:
+    async with APNS.stage(simulators, timeout_us=SHORT_US) as s:
         await s.tell(window_updates=False)
         try:
             answers = await many(s, 30, body="x" * 3900)
@@ -130,5 +120,3 @@ def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
         assert counted.count(DELIVERED) >= 15
         assert set(counted) <= {DELIVERED, UNSENT, UNKNOWN}
         assert (await s.insist(await s.device())).outcome is DELIVERED
-
-    APNS.play(simulators, law, timeout_us=SHORT_US)

@@ -90,42 +90,33 @@ def test_the_default_client_says_why_it_cannot_be_had(simulators: Simulators) ->
 # Who is spoken to.
 
 
-def test_a_wrong_name_is_refused(simulators: Simulators) -> None:
+async def test_a_wrong_name_is_refused(simulators: Simulators) -> None:
     """A certificate for another host gets nothing, though our authority signed it."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         await s.tell(wrong_name=True)
         answer = await s.send()
         assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Unreachable")
         assert await s.arrivals() == []
 
-    RIG.play(simulators, law)
 
-
-def test_a_strange_authority_is_refused(simulators: Simulators, tmp_path: Path) -> None:
+async def test_a_strange_authority_is_refused(simulators: Simulators, tmp_path: Path) -> None:
     """A server that our authority did not sign for gets nothing."""
     told = simulators.told["apns"]
     strange = told | {"ca_file": str(make_certificates(tmp_path).ca_file)}
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         provider = RIG.provider(strange, told["endpoint"], 5_000_000)
         answer = await provider.send(s.dispatch(await s.device()))
         await provider.close()
         assert answer.outcome is Outcome.UNSENT
         assert await s.arrivals() == []
 
-    RIG.play(simulators, law)
 
-
-def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
+async def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
     """The connection has TCP_NODELAY, without which a send in sequence takes 40 ms."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         await s.send()
         (connection,) = owner(s)._living
         assert connection._sock._sck.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-    RIG.play(simulators, law)
 
 
 # What goes over it.
@@ -142,7 +133,7 @@ def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
     ],
     ids=["alert", "background", "expiring", "voip", "options"],
 )
-def test_apns2_sends_what_the_default_client_would(
+async def test_apns2_sends_what_the_default_client_would(
     simulators: Simulators, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     """Every header reaches the wire as the provider made it, but for the priority 10, which apns2 leaves out."""
@@ -160,67 +151,51 @@ def test_apns2_sends_what_the_default_client_would(
 
     monkeypatch.setattr(ApnsProvider, "_headers", making)
     monkeypatch.setattr(H2Connection, "send_headers", sending)
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         assert (await s.send(**fields)).status is not None
         assert [{b"apns-priority": b"10"} | headers for headers in sent] == [dict(headers) for headers in made]
 
-    RIG.play(simulators, law)
-
 
 @pytest.mark.parametrize("size", [1023, 1024, 1025, 2048, PAYLOAD_BYTES])
-def test_bodies_of_whole_kibibytes(simulators: Simulators, size: int) -> None:
+async def test_bodies_of_whole_kibibytes(simulators: Simulators, size: int) -> None:
     """A payload of any size is completed: hyper leaves those of 1,024, 2,048… bytes without their end."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         assert (await s.send(title="t", body=body_of(size))).outcome is Outcome.DELIVERED
 
-    RIG.play(simulators, law)
 
-
-def test_many_large_bodies(simulators: Simulators) -> None:
+async def test_many_large_bodies(simulators: Simulators) -> None:
     """500 bodies of 4,096 bytes at once, far over the connection's window, all arrive, over one connection."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         devices = [await s.device() for _ in range(500)]
         body = body_of(PAYLOAD_BYTES)
         answers = await asyncio.gather(*(s.send(device, title="t", body=body) for device in devices))
         assert Counter(answer.outcome for answer in answers) == {Outcome.DELIVERED: 500}
         assert len(owner(s)._living) == 1
 
-    RIG.play(simulators, law)
 
-
-def test_many_errors(simulators: Simulators) -> None:
+async def test_many_errors(simulators: Simulators) -> None:
     """Error pages in their hundreds do not use up the window that they arrive through."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         device = await s.device(Reply(502, "<html>" + "x" * 3000))
         for _ in range(5):
             answers = await asyncio.gather(*(s.send(device) for _ in range(100)))
             assert {answer.status for answer in answers} == {502}
         assert len(owner(s)._living) == 1
 
-    RIG.play(simulators, law)
 
-
-def test_narrow_streams(simulators: Simulators) -> None:
+async def test_narrow_streams(simulators: Simulators) -> None:
     """A body wider than its stream's window goes out in parts as the server takes them, and arrives whole."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         await s.tell(window_bytes=1000)
         await s.send()
         answers = await asyncio.gather(*(s.send(data={"x": "y" * 3900}) for _ in range(30)))
         assert {answer.outcome for answer in answers} == {Outcome.DELIVERED}
         assert {len(arrival.data["x"]) for arrival in (await s.arrivals())[1:]} == {3900}
 
-    RIG.play(simulators, law)
 
-
-def test_the_stream_limit(simulators: Simulators) -> None:
+async def test_the_stream_limit(simulators: Simulators) -> None:
     """With one stream at a time nothing is refused or lost; a late one is UNSENT in time and never sent."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         await s.tell(max_streams=1, latency_ms=10)
         answers = await asyncio.gather(*(s.send() for _ in range(20)))
         assert Counter(answer.outcome for answer in answers) == {Outcome.DELIVERED: 20}
@@ -232,16 +207,13 @@ def test_the_stream_limit(simulators: Simulators) -> None:
         assert (await first).outcome is Outcome.DELIVERED
         assert len(await s.arrivals()) == 21
 
-    RIG.play(simulators, law)
-
 
 # What breaks.
 
 
-def test_goaway(simulators: Simulators) -> None:
+async def test_goaway(simulators: Simulators) -> None:
     """After a GOAWAY what the server processes is answered, the rest is UNSENT, and the next goes elsewhere."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         await s.send()
         devices = [await s.device(Reply(200, delay_ms=300)) for _ in range(10)]
         sends = [asyncio.create_task(s.send(device)) for device in devices]
@@ -252,25 +224,19 @@ def test_goaway(simulators: Simulators) -> None:
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
         assert len(owner(s)._living) == 1
 
-    RIG.play(simulators, law)
-
 
 @pytest.mark.parametrize(("code", "outcome"), [("REFUSED_STREAM", Outcome.UNSENT), ("INTERNAL_ERROR", Outcome.UNKNOWN)])
-def test_a_stream_cut_off(simulators: Simulators, code: str, outcome: Outcome) -> None:
+async def test_a_stream_cut_off(simulators: Simulators, code: str, outcome: Outcome) -> None:
     """A stream that the server refused was not sent; one that it broke off may have been. Its neighbours go on."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         assert (await s.send(await s.device(Reply(reset=code)))).outcome is outcome
         assert (await s.send()).outcome is Outcome.DELIVERED
         assert len(owner(s)._living) == 1
 
-    RIG.play(simulators, law)
 
-
-def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) -> None:
+async def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) -> None:
     """A send that its caller cancels leaves room for the next."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         await s.tell(max_streams=1)
         await s.send()
         send = asyncio.create_task(s.send(await s.device(SILENT)))
@@ -279,14 +245,11 @@ def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) -> None:
         assert (await s.send()).outcome is Outcome.DELIVERED
         assert send.cancelled()
 
-    RIG.play(simulators, law)
 
-
-def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection that still answers is kept, one that does not is left for a new one."""
     monkeypatch.setattr(apns2_thread, "IDLE_S", 0.05)
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators, timeout_us=300000) as s:
         await s.send()
         (kept,) = owner(s)._living
         async with asyncio.timeout(5):
@@ -300,14 +263,11 @@ def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest
         await s.tell(silent=False)
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
 
-    RIG.play(simulators, law, timeout_us=300_000)
 
-
-def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
     """What died while it was idle, without a word, costs the next send nothing: it goes over a new connection."""
     monkeypatch.setattr(apns2_thread, "DOUBT_S", 0.1)
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators, timeout_us=2000000) as s:
         await s.send()
         await s.tell(idle_s=0.1)
         await asyncio.sleep(0.2)  # as long as the network takes to forget the connection
@@ -315,47 +275,41 @@ def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monkeypatc
         await s.tell(idle_s=0)
         assert len(await s.arrivals()) == 2
 
-    RIG.play(simulators, law, timeout_us=2_000_000)
 
-
-def test_nothing_waits_for_a_stuck_thread(simulators: Simulators) -> None:
+async def test_nothing_waits_for_a_stuck_thread(simulators: Simulators) -> None:
     """While apns2 hangs in a handshake that is never answered, the loop runs on, sends answer in time, close ends."""
-
-    async def run() -> None:
-        with socket.socket() as mute:
-            mute.bind(("127.0.0.1", 0))
-            mute.listen()
-            endpoint = f"https://127.0.0.1:{mute.getsockname()[1]}"
-            async with RIG.stage(simulators, endpoint=endpoint, timeout_us=1_000_000) as s:
-                began = time.monotonic()
-                sends = [asyncio.create_task(s.send(within_s=within_s)) for within_s in (0.2, 5.0)]
-                longest = last = 0.0
-                while not all(send.done() for send in sends):
-                    await asyncio.sleep(0.01)
-                    now = time.monotonic() - began
-                    longest, last = max(longest, now - last), now
-                assert [send.result().outcome for send in sends] == [Outcome.UNSENT] * 2
-                assert last < 1.5
-                assert longest < 0.2
-                thread = owner(s)
-                waiting = asyncio.create_task(s.send())
-                await asyncio.sleep(0)
-                began = time.monotonic()
-                await s.provider.close()
-                assert time.monotonic() - began < 2.5
-                assert (await waiting).outcome is Outcome.UNSENT
-                assert not thread.is_alive()
-
-    asyncio.run(run())
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        endpoint = f"https://127.0.0.1:{mute.getsockname()[1]}"
+        async with RIG.stage(simulators, endpoint=endpoint, timeout_us=1_000_000) as s:
+            began = time.monotonic()
+            sends = [asyncio.create_task(s.send(within_s=within_s)) for within_s in (0.2, 5.0)]
+            longest = last = 0.0
+            while not all(send.done() for send in sends):
+                await asyncio.sleep(0.01)
+                now = time.monotonic() - began
+                longest, last = max(longest, now - last), now
+            assert [send.result().outcome for send in sends] == [Outcome.UNSENT] * 2
+            assert last < 1.5
+            assert longest < 0.2
+            thread = owner(s)
+            waiting = asyncio.create_task(s.send())
+            await asyncio.sleep(0)
+            began = time.monotonic()
+            await s.provider.close()
+            assert time.monotonic() - began < 2.5
+            assert (await waiting).outcome is Outcome.UNSENT
+            assert not thread.is_alive()
 
 
-def test_a_thread_that_broke_is_replaced(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_broke_is_replaced(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours in the thread answers what it had at once, is logged, and the next send has a new thread."""
 
     def broken(*_: object) -> bool:
         raise RuntimeError("a fault")
 
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         under_way = asyncio.create_task(s.send(await s.device(SILENT)))
         await s.reach(1)
         first = owner(s)
@@ -368,13 +322,10 @@ def test_a_thread_that_broke_is_replaced(simulators: Simulators, monkeypatch: py
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
         assert owner(s) is not first
 
-    RIG.play(simulators, law)
 
-
-def test_close_ends_the_thread(simulators: Simulators) -> None:
+async def test_close_ends_the_thread(simulators: Simulators) -> None:
     """One thread from the first send to `close`, which does not wait for a silent server."""
-
-    async def law(s: Stage) -> None:
+    async with RIG.stage(simulators) as s:
         assert owner(s) is None
         await s.send()
         thread = owner(s)
@@ -385,5 +336,3 @@ def test_close_ends_the_thread(simulators: Simulators) -> None:
         assert time.monotonic() - began < 0.5
         assert not thread.is_alive()
         assert (await send).outcome is Outcome.UNKNOWN
-
-    RIG.play(simulators, law)

@@ -179,64 +179,48 @@ def pings_answered(scene: Scene) -> int:
     return scene.socket.written.count(frame(PING, 1, 0, b"12345678"))
 
 
-def test_a_turn_has_an_end() -> None:
+async def test_a_turn_has_an_end() -> None:
     """Of many frames that come at once some are handled, then the loop goes round; nothing is read meanwhile."""
-
-    async def run() -> None:
-        scene = Scene()
-        scene.connection.data_received(frame(PING, 0, 0, b"12345678") * 600)
-        turns = [pings_answered(scene)]
-        assert scene.socket.paused
-        while scene.socket.paused:
-            await asyncio.sleep(0)
-            turns.append(pings_answered(scene))
-        assert turns[-1] == 600
-        assert all(after - before <= credit.A_TURN + 1 for before, after in zip([0, *turns], turns, strict=False))
-        scene.connection.connection_lost(None)
-
-    asyncio.run(run())
+    scene = Scene()
+    scene.connection.data_received(frame(PING, 0, 0, b"12345678") * 600)
+    turns = [pings_answered(scene)]
+    assert scene.socket.paused
+    while scene.socket.paused:
+        await asyncio.sleep(0)
+        turns.append(pings_answered(scene))
+    assert turns[-1] == 600
+    assert all(after - before <= credit.A_TURN + 1 for before, after in zip([0, *turns], turns, strict=False))
+    scene.connection.connection_lost(None)
 
 
-def test_what_came_before_the_end_is_handed_on() -> None:
+async def test_what_came_before_the_end_is_handed_on() -> None:
     """Answers that stand behind more frames than one turn handles count, though the connection ends meanwhile."""
-
-    async def run() -> None:
-        scene = Scene()
-        answers = b"".join(frame(HEADERS, 5, stream, block((b":status", b"200"))) for stream in (1, 5))
-        scene.connection.data_received(frame(PING, 0, 0, b"12345678") * 600 + answers)
-        assert not scene.requests[0].result.done()
-        scene.connection.connection_lost(OSError("cut"))
-        results = [scene.requests[n].result.result() for n in (0, 2)]
-        assert [getattr(result, "status", None) for result in results] == [200, 200]
-
-    asyncio.run(run())
+    scene = Scene()
+    answers = b"".join(frame(HEADERS, 5, stream, block((b":status", b"200"))) for stream in (1, 5))
+    scene.connection.data_received(frame(PING, 0, 0, b"12345678") * 600 + answers)
+    assert not scene.requests[0].result.done()
+    scene.connection.connection_lost(OSError("cut"))
+    results = [scene.requests[n].result.result() for n in (0, 2)]
+    assert [getattr(result, "status", None) for result in results] == [200, 200]
 
 
-def test_a_flood_is_told_to_calm_down() -> None:
+async def test_a_flood_is_told_to_calm_down() -> None:
     """More frames than any answer needs: the server is told ENHANCE_YOUR_CALM, and what waits for it has an answer."""
-
-    async def run() -> None:
-        scene = Scene()
-        for _ in range(20):
-            scene.connection.data_received(frame(SETTINGS) * 1000)
-            await asyncio.sleep(0)
-        goaway = frame(GOAWAY, 0, 0, struct.pack(">LL", 0, ENHANCE_YOUR_CALM))
-        assert scene.socket.written.endswith(goaway)
-        assert scene.socket.written.count(frame(SETTINGS, 1)) < credit.SPARE
-        scene.connection.connection_lost(None)
-        taken = [request for request in scene.requests if request.connection is not None]
-        assert taken
-        assert all(isinstance(request.result.result(), Answer) for request in taken)
-
-    asyncio.run(run())
+    scene = Scene()
+    for _ in range(20):
+        scene.connection.data_received(frame(SETTINGS) * 1000)
+        await asyncio.sleep(0)
+    goaway = frame(GOAWAY, 0, 0, struct.pack(">LL", 0, ENHANCE_YOUR_CALM))
+    assert scene.socket.written.endswith(goaway)
+    assert scene.socket.written.count(frame(SETTINGS, 1)) < credit.SPARE
+    scene.connection.connection_lost(None)
+    taken = [request for request in scene.requests if request.connection is not None]
+    assert taken
+    assert all(isinstance(request.result.result(), Answer) for request in taken)
 
 
-def test_pushes_are_declined() -> None:
+async def test_pushes_are_declined() -> None:
     """The first thing that a server reads says that it may push nothing."""
-
-    async def run() -> None:
-        scene = Scene()
-        assert struct.pack(">HL", 2, 0) in scene.socket.written[:80]
-        scene.connection.connection_lost(None)
-
-    asyncio.run(run())
+    scene = Scene()
+    assert struct.pack(">HL", 2, 0) in scene.socket.written[:80]
+    scene.connection.connection_lost(None)

@@ -126,54 +126,42 @@ def test_a_provider_that_never_answers_is_unknown(devices: Sequence[Device]) -> 
     assert settled.answered == ('{"1": "delivered"}' if len(devices) > 1 else "")
 
 
-def test_the_workers_end_is_no_missed_deadline() -> None:
+async def test_the_workers_end_is_no_missed_deadline() -> None:
     """A send that the worker itself breaks off is cancelled, and not taken for one without an answer."""
-
-    async def run() -> None:
-        now = asyncio.get_running_loop().time()
-        sending = asyncio.create_task(sender(Deaf(DEVICES[0])).send(leased(DEVICES[:1]), CATEGORY, now + 100))
-        await asyncio.sleep(0)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
-
-    asyncio.run(run())
+    now = asyncio.get_running_loop().time()
+    sending = asyncio.create_task(sender(Deaf(DEVICES[0])).send(leased(DEVICES[:1]), CATEGORY, now + 100))
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_drain_has_an_end(stubborn: bool) -> None:
+async def test_a_drain_has_an_end(stubborn: bool) -> None:
     """Whatever a provider does, a drain ends and what was in flight is settled, its permit spent."""
-
-    async def run() -> None:
-        provider = Deaf(DEVICES[0], stubborn=stubborn)
-        flights = Recorded(sender(provider))
-        flights.begin(leased(DEVICES[:1]), asyncio.get_running_loop().time())
-        async with asyncio.timeout(20):
-            await flights.drain()
-        assert [(one.state, one.reached) for one in flights.settled] == [("backlog" if stubborn else "later", True)]
-        provider.released.set()
-
-    asyncio.run(run())
+    provider = Deaf(DEVICES[0], stubborn=stubborn)
+    flights = Recorded(sender(provider))
+    flights.begin(leased(DEVICES[:1]), asyncio.get_running_loop().time())
+    async with asyncio.timeout(20):
+        await flights.drain()
+    assert [(one.state, one.reached) for one in flights.settled] == [("backlog" if stubborn else "later", True)]
+    provider.released.set()
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_workers_end_has_an_end(stubborn: bool) -> None:
+async def test_a_workers_end_has_an_end(stubborn: bool) -> None:
     """Neither a send that does not end nor a provider that does not close holds up the worker's end."""
-
-    async def run() -> None:
-        provider = Deaf(DEVICES[0], stubborn=stubborn)
-        flights = Recorded(sender(provider))
-        flights.begin(leased(DEVICES[:1]), asyncio.get_running_loop().time() + 100)
+    provider = Deaf(DEVICES[0], stubborn=stubborn)
+    flights = Recorded(sender(provider))
+    flights.begin(leased(DEVICES[:1]), asyncio.get_running_loop().time() + 100)
+    await asyncio.sleep(0)
+    with capture_logs():
+        async with asyncio.timeout(20):
+            await flights.end([], asyncio.Event())
+    assert (flights.settled, flights.left) == ([], ["job"]), "another worker is to find out whether it was read"
+    provider.released.set()
+    with suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
-        with capture_logs():
-            async with asyncio.timeout(20):
-                await flights.end([], asyncio.Event())
-        assert (flights.settled, flights.left) == ([], ["job"]), "another worker is to find out whether it was read"
-        provider.released.set()
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-
-    asyncio.run(run())
 
 
 class Slow:

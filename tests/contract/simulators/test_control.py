@@ -86,36 +86,32 @@ WRONG = [
 ]
 
 
-def test_what_is_told_is_done_or_refused(tmp_path: Path) -> None:
+async def test_what_is_told_is_done_or_refused(tmp_path: Path) -> None:
     """All of a line is done and answered, or its mistake is named and nothing is done; arrivals fall in between."""
-
-    async def run() -> None:
-        fcm, log = Recorded(make_certificates(tmp_path)), WireLog()
-        control = Control(tmp_path / "control", log, [fcm])
-        await control.start()
-        reader, writer = await asyncio.open_unix_connection(tmp_path / "control")
-        for line, error in [*((line, None) for line in DONE), *WRONG]:
-            writer.write(line + b"\n")
-            said = json.loads(await reader.readline())
-            assert said["error"].startswith(error) if error else said == {"done": list(json.loads(line))}
-            log.record(ARRIVAL)
-            assert json.loads(await reader.readline()) == {"arrival": asdict(ARRIVAL)}
-        assert fcm.done == ["cut", "close", "expire"]
-        assert fcm.playback.next("t") == Reply(404, "UNREGISTERED")
-        assert fcm.playback.next("v") == Reply(429, "QUOTA_EXCEEDED", delay_ms=7)
-        assert fcm.playback.next("u") is None
-        writer.write(b"{}\n")
-        state = json.loads(await reader.readline())["state"]
-        assert state["fcm"].items() >= {"latency_ms": 2.5, "silent": True, "listening": False}.items()
-        assert state["scripts"] == {"t": "unregistered", "v": {"fault": "throttled", "delay_ms": 7}}
-        writer.write(b'{"scripts": null}\n')
-        await reader.readline()
-        assert fcm.playback.next("t") is None
-        writer.close()
-        await control.close()
-        assert not (tmp_path / "control").exists()
-
-    asyncio.run(run())
+    fcm, log = Recorded(make_certificates(tmp_path)), WireLog()
+    control = Control(tmp_path / "control", log, [fcm])
+    await control.start()
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "control")
+    for line, error in [*((line, None) for line in DONE), *WRONG]:
+        writer.write(line + b"\n")
+        said = json.loads(await reader.readline())
+        assert said["error"].startswith(error) if error else said == {"done": list(json.loads(line))}
+        log.record(ARRIVAL)
+        assert json.loads(await reader.readline()) == {"arrival": asdict(ARRIVAL)}
+    assert fcm.done == ["cut", "close", "expire"]
+    assert fcm.playback.next("t") == Reply(404, "UNREGISTERED")
+    assert fcm.playback.next("v") == Reply(429, "QUOTA_EXCEEDED", delay_ms=7)
+    assert fcm.playback.next("u") is None
+    writer.write(b"{}\n")
+    state = json.loads(await reader.readline())["state"]
+    assert state["fcm"].items() >= {"latency_ms": 2.5, "silent": True, "listening": False}.items()
+    assert state["scripts"] == {"t": "unregistered", "v": {"fault": "throttled", "delay_ms": 7}}
+    writer.write(b'{"scripts": null}\n')
+    await reader.readline()
+    assert fcm.playback.next("t") is None
+    writer.close()
+    await control.close()
+    assert not (tmp_path / "control").exists()
 
 
 def test_a_new_script_begins_anew() -> None:

@@ -8,7 +8,8 @@ import json
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -228,9 +229,6 @@ class Session:
             return response.status, response.headers, await (response.json() if is_json else response.text())
 
 
-Law = Callable[[World], Awaitable[None]]
-
-
 @pytest.fixture(scope="module")
 def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
     folder = tmp_path_factory.mktemp("identity")
@@ -240,31 +238,31 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
 
 
 @pytest.fixture
-def play(identity: Identity, tmp_path: Path) -> Callable[[Law], None]:
-    """Runs a law in a new world."""
+def new_world(identity: Identity, tmp_path: Path) -> Callable[[], AbstractAsyncContextManager[World]]:
+    """Opens a world for a test."""
 
-    async def run(law: Law) -> None:
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[World]:
         world = World(identity, tmp_path)
         await world.apns.start()
         await world.fcm.start()
         try:
-            await law(world)
+            yield world
         finally:
             await world.control.close()
             await world.apns.close()
             await world.fcm.close()
 
-    return lambda law: asyncio.run(run(law))
+    return opened
 
 
 SAID = [name for name, fault in FAULTS.items() if fault.replies.get("apns", Reply()).status != 200]
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_a_named_fault_of_apns_is_said_as_apple_says_it(play, name):
+async def test_a_named_fault_of_apns_is_said_as_apple_says_it(new_world, name):
     """Each fault with an answer has Apple's status and form, and the next message of another device is taken."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"scripts": {TOKEN: name}})
         raw = await world.raw()
         reply = FAULTS[name].replies["apns"]
@@ -284,13 +282,10 @@ def test_a_named_fault_of_apns_is_said_as_apple_says_it(play, name):
         assert (await raw.ask(OTHER))[0] == 200
         await raw.close()
 
-    play(law)
 
-
-def test_one_stream_until_trusted_and_again_after_a_refused_token(play):
+async def test_one_stream_until_trusted_and_again_after_a_refused_token(new_world):
     """One stream at first; the limit once a token was accepted; one again when a token is refused; and up again."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"scripts": {TOKEN: ["expired_credentials", {}, "bad_credentials", "unregistered"]}})
         raw = await world.raw()
         first, second = raw.post(OTHER, whole=False), raw.post(OTHER)
@@ -305,13 +300,10 @@ def test_one_stream_until_trusted_and_again_after_a_refused_token(play):
         assert await raw.until(lambda: raw.limits() == [1, 1000, 1, 1000, 1, 1000])
         await raw.close()
 
-    play(law)
 
-
-def test_a_stream_limit_that_shrinks_binds_once_it_was_acknowledged(play):
+async def test_a_stream_limit_that_shrinks_binds_once_it_was_acknowledged(new_world):
     """A lower limit is announced at once; streams opened before the client has read it are still served."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         raw = await world.trusted()
         world.apns.latency_ms = 50
         before = [raw.post() for _ in range(3)]
@@ -326,13 +318,10 @@ def test_a_stream_limit_that_shrinks_binds_once_it_was_acknowledged(play):
         assert raw.of(StreamReset, many)
         await raw.close()
 
-    play(law)
 
-
-def test_goaway_in_mid_batch(play):
+async def test_goaway_in_mid_batch(new_world):
     """By script, the stream that meets it is the last one answered; told with keep, the older half of the open ones."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"scripts": {TOKEN: "go_away"}})
         raw = await world.trusted()
         batch = [raw.post(OTHER), raw.post(OTHER), raw.post(), raw.post(OTHER), raw.post(OTHER)]
@@ -358,13 +347,10 @@ def test_goaway_in_mid_batch(play):
         assert await raw.silence()
         await raw.close()
 
-    play(law)
 
-
-def test_goaway_before_the_first_stream_is_answered(play):
+async def test_goaway_before_the_first_stream_is_answered(new_world):
     """Where not even the first one is among those that are kept, it is told so: no client waits for its answer."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         world.apns.latency_ms = 100
         raw = await world.raw()
         first = raw.post(OTHER)
@@ -376,13 +362,10 @@ def test_goaway_before_the_first_stream_is_answered(play):
         assert goaway.last_stream_id < first
         await raw.close()
 
-    play(law)
 
-
-def test_a_reset_and_a_refused_stream(play):
+async def test_a_reset_and_a_refused_stream(new_world):
     """RST_STREAM with the error code that was asked for, in place of an answer; the connection lives on."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"scripts": {TOKEN: ["refused_stream", "reset_stream", {"reset": "ENHANCE_YOUR_CALM"}]}})
         raw = await world.trusted()
         for code in (ErrorCodes.REFUSED_STREAM, ErrorCodes.INTERNAL_ERROR, ErrorCodes.ENHANCE_YOUR_CALM):
@@ -394,13 +377,10 @@ def test_a_reset_and_a_refused_stream(play):
         assert [a.status for a in world.log.arrivals if a.token == TOKEN] == [0, 0, 0]
         await raw.close()
 
-    play(law)
 
-
-def test_cut_after_the_request_was_taken(play):
+async def test_cut_after_the_request_was_taken(new_world):
     """The message arrives, the connection ends without an answer; told to, every connection ends at once."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"scripts": {TOKEN: "cut"}})
         raw, bystander = await world.trusted(), await world.trusted()
         raw.post()
@@ -414,13 +394,10 @@ def test_cut_after_the_request_was_taken(play):
         await raw.close()
         await bystander.close()
 
-    play(law)
 
-
-def test_silence_for_one_device(play):
+async def test_silence_for_one_device(new_world):
     """Its messages arrive and are never answered; everyone else's are, on the same connection."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"scripts": {TOKEN: "silent"}})
         raw = await world.trusted()
         unanswered = raw.post()
@@ -429,25 +406,19 @@ def test_silence_for_one_device(play):
         assert not raw.of(ResponseReceived, unanswered)
         await raw.close()
 
-    play(law)
 
-
-def test_a_request_that_is_taken_back_at_once_ends_no_other(play):
+async def test_a_request_that_is_taken_back_at_once_ends_no_other(new_world):
     """A busy server reads a request and the end of it in one go: its connection stays, and the others are answered."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         raw = await world.trusted()
         raw.h2.reset_stream(raw.post())
         assert (await raw.ask(OTHER))[0] == 200
         await raw.close()
 
-    play(law)
 
-
-def test_a_server_that_went_half_dead(play):
+async def test_a_server_that_went_half_dead(new_world):
     """It accepts and never answers, not even a PING, and closes nothing; who connects afterwards is served again."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         raw = await world.trusted()
         world.apns.latency_ms = 30
         late = raw.post(OTHER)
@@ -473,13 +444,10 @@ def test_a_server_that_went_half_dead(play):
         for each in (raw, newcomer, fresh):
             await each.close()
 
-    play(law)
 
-
-def test_a_connection_that_dies_of_idleness(play):
+async def test_a_connection_that_dies_of_idleness(new_world):
     """After a time without a word it never gets another byte, nor a FIN; one that keeps talking lives."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         idle, busy = await world.trusted(), await world.trusted()
         await asyncio.sleep(1)  # longer than the idle time
         assert (await busy.ask(OTHER))[0] == 200
@@ -492,13 +460,10 @@ def test_a_connection_that_dies_of_idleness(play):
         await idle.close()
         await busy.close()
 
-    play(law)
 
-
-def test_windows_that_are_used_up(play):
+async def test_windows_that_are_used_up(new_world):
     """Told so, no window is ever opened again: the connection takes 65,535 bytes, a stream as many as it was given."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"apns": {"window_updates": False, "window_bytes": 5000}})
         raw = await world.trusted()
         spent = 65_535 - raw.h2.outbound_flow_control_window
@@ -515,13 +480,10 @@ def test_windows_that_are_used_up(play):
         await raw.close()
         await fresh.close()
 
-    play(law)
 
-
-def test_refused_connections_for_a_time(play):
+async def test_refused_connections_for_a_time(new_world):
     """While it refuses nobody can connect; then it listens again where it did, and knows what it knew."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         raw, before = await world.trusted(), (world.apns.url, world.fcm.url)
         begun = time.monotonic()
         await world.tell({"apns": {"refuse_s": 0.5}, "fcm": {"listening": False}})
@@ -540,13 +502,10 @@ def test_refused_connections_for_a_time(play):
         await raw.close()
         await again.close()
 
-    play(law)
 
-
-def test_the_certificate_of_somebody_else(play):
+async def test_the_certificate_of_somebody_else(new_world):
     """A client that checks names refuses the handshake, and only as long as it lasts."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         await world.tell({"apns": {"wrong_name": True}, "fcm": {"wrong_name": True}})
         with pytest.raises(ssl.SSLCertVerificationError, match=re.escape("127.0.0.1")):
             await world.raw()
@@ -558,13 +517,10 @@ def test_the_certificate_of_somebody_else(play):
         raw = await world.trusted()
         await raw.close()
 
-    play(law)
 
-
-def test_provider_tokens_end_when_told(play):
+async def test_provider_tokens_end_when_told(new_world):
     """Every provider token so far is refused as expired, a new one is taken; with the rule, not too soon a newer."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         old = await world.raw(age_s=60)
         assert (await old.ask())[0] == 200
         await world.tell({"apns": {"expire_tokens": True}})
@@ -579,8 +535,6 @@ def test_provider_tokens_end_when_told(play):
         assert (status, json.loads(body)["reason"]) == (429, "TooManyProviderTokenUpdates")
         for each in (old, new, newer):
             await each.close()
-
-    play(law)
 
 
 def test_chances_are_kept_and_can_be_repeated(tmp_path):
@@ -605,10 +559,9 @@ FCM_SAID = [name for name, fault in FAULTS.items() if fault.replies.get("fcm", R
 
 
 @pytest.mark.parametrize("name", FCM_SAID)
-def test_a_named_fault_of_fcm_is_said_as_google_says_it(play, name):
+async def test_a_named_fault_of_fcm_is_said_as_google_says_it(new_world, name):
     """Each fault with an answer has Google's status and form, with an errorCode only where FCM gives one."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         reply = FAULTS[name].replies["fcm"]
         async with world.session() as session:
             await world.tell({"scripts": {FCM_TOKEN: [name, {}]}})
@@ -632,13 +585,10 @@ def test_a_named_fault_of_fcm_is_said_as_google_says_it(play, name):
                 assert (at - now).total_seconds() == reply.retry_at_s
             assert (await session.send())[0] == 200
 
-    play(law)
 
-
-def test_fcm_cut_silent_and_slow(play):
+async def test_fcm_cut_silent_and_slow(new_world):
     """The message arrives and the connection is cut, or no answer comes, or it comes late; then all is well again."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         script = ["cut", "silent", {"fault": "slow", "delay_ms": 200}, {}]
         await world.tell({"scripts": {FCM_TOKEN: script}})
         async with world.session() as session:
@@ -654,37 +604,30 @@ def test_fcm_cut_silent_and_slow(play):
             assert (await session.send())[0] == 200
             assert [a.status for a in world.log.arrivals] == [0, 0, 200, 200]
 
-    play(law)
 
-
-def test_fcm_half_dead_and_idle(play):
+async def test_fcm_half_dead_and_idle(new_world):
     """A pooled connection that fell silent, by order or of idleness, never answers; a new one is served."""
-
-    async def law(world: World) -> None:
-        async with world.session() as session:
-            await session.authorize()
-            assert (await session.send())[0] == 200
-            await world.tell({"fcm": {"silent": True}})
-            for _ in range(2):  # the pooled connection, then a new one
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(SILENCE_S):
-                        await session.send()
-            await world.tell({"fcm": {"silent": False, "idle_s": 0.2}})
-            assert (await session.send())[0] == 200
-            await asyncio.sleep(0.3)  # longer than the idle time
+    async with new_world() as world, world.session() as session:
+        await session.authorize()
+        assert (await session.send())[0] == 200
+        await world.tell({"fcm": {"silent": True}})
+        for _ in range(2):  # the pooled connection, then a new one
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(SILENCE_S):
                     await session.send()
-            assert (await session.send())[0] == 200
-            assert len(world.log.arrivals) == 3  # what was sent into the silence never arrived
+        await world.tell({"fcm": {"silent": False, "idle_s": 0.2}})
+        assert (await session.send())[0] == 200
+        await asyncio.sleep(0.3)  # longer than the idle time
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SILENCE_S):
+                await session.send()
+        assert (await session.send())[0] == 200
+        assert len(world.log.arrivals) == 3  # what was sent into the silence never arrived
 
-    play(law)
 
-
-def test_a_sign_in_needs_one_of_two_scopes(play):
+async def test_a_sign_in_needs_one_of_two_scopes(new_world):
     """What FCM asks for is messaging or the whole cloud; what a client asks for besides does not matter."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         auth = "https://www.googleapis.com/auth"
         async with world.session() as session:
             for scope in (f"{auth}/firebase.messaging", f"{auth}/cloud-platform {auth}/datastore {auth}/firebase"):
@@ -692,13 +635,10 @@ def test_a_sign_in_needs_one_of_two_scopes(play):
                 assert (await session.send())[0] == 200
             assert await session.authorize(f"{auth}/datastore {auth}/firebase") == (400, {"error": "invalid_scope"})
 
-    play(law)
 
-
-def test_the_token_endpoint_goes_wrong(play):
+async def test_the_token_endpoint_goes_wrong(new_world):
     """Google's token endpoint has OAuth's own errors, can be down, slow, cut or behind a proxy that is ill."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         script = ["bad_credentials", "unavailable_seconds", "bad_gateway", "cut", {"delay_ms": 150}]
         await world.tell({"scripts": {"/token": script}})
         async with world.session() as session:
@@ -714,8 +654,6 @@ def test_the_token_endpoint_goes_wrong(play):
             assert (await session.send())[0] == 200
             await world.tell({"fcm": {"expire_tokens": True}})
             assert (await session.send())[0] == 401
-
-    play(law)
 
 
 def test_a_script_for_both_platforms_has_each_one_s_words():
@@ -735,10 +673,9 @@ def test_every_fault_is_one_of_some_platform_and_has_words():
         assert all(reply != Reply() for reply in fault.replies.values()), name
 
 
-def test_an_account_may_send_for_its_own_project_alone(play, tmp_path):
+async def test_an_account_may_send_for_its_own_project_alone(new_world, tmp_path):
     """Of two projects each takes its own account's access token; another's is refused, as is an unknown project."""
-
-    async def law(world: World) -> None:
+    async with new_world() as world:
         world.fcm.trust(make_service_account(tmp_path, "https://127.0.0.1/token", "second"))
         async with world.session() as session:
             assert (await session.authorize())[0] == 200
@@ -747,5 +684,3 @@ def test_an_account_may_send_for_its_own_project_alone(play, tmp_path):
         assert [(arrival.app, arrival.status) for arrival in world.log.arrivals] == [
             (PROJECT, 200), ("second", 403), ("third", 404)
         ]  # fmt: skip
-
-    play(law)

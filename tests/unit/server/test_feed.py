@@ -57,25 +57,21 @@ async def following(stream: AsyncIterator[str]) -> Told:
     return fields["event"], json.loads(fields["data"])
 
 
-def test_first_all_then_what_has_changed(source: Source) -> None:
+async def test_first_all_then_what_has_changed(source: Source) -> None:
     """A stream begins with an hour; then it is told the minutes that changed, and only the newest are read again."""
-
-    async def run() -> None:
-        stream = Feed(source).events()
-        name, told = await following(stream)
-        assert (name, len(told["minutes"])) == ("numbers", MINUTES)
-        source.counts[MINUTES - 1] = 7
-        assert await following(stream) == (
-            "numbers",
-            {"minutes": [{"at": (MINUTES - 1) * 60, "n": 7}], "now": {"waiting": 0}},
-        )
-        source.waiting = 3
-        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 3}})
-        source.counts[MINUTES] = 1
-        assert (await following(stream))[1]["minutes"] == [{"at": MINUTES * 60, "n": 1}]
-        assert (source.asked[0], set(source.asked[1:])) == (MINUTES, {2})
-
-    asyncio.run(run())
+    stream = Feed(source).events()
+    name, told = await following(stream)
+    assert (name, len(told["minutes"])) == ("numbers", MINUTES)
+    source.counts[MINUTES - 1] = 7
+    assert await following(stream) == (
+        "numbers",
+        {"minutes": [{"at": (MINUTES - 1) * 60, "n": 7}], "now": {"waiting": 0}},
+    )
+    source.waiting = 3
+    assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 3}})
+    source.counts[MINUTES] = 1
+    assert (await following(stream))[1]["minutes"] == [{"at": MINUTES * 60, "n": 1}]
+    assert (source.asked[0], set(source.asked[1:])) == (MINUTES, {2})
 
 
 def test_many_watch_and_one_reads(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,20 +87,16 @@ def test_many_watch_and_one_reads(source: Source, monkeypatch: pytest.MonkeyPatc
     assert source.asked == [MINUTES]
 
 
-def test_trouble_and_its_end(source: Source) -> None:
+async def test_trouble_and_its_end(source: Source) -> None:
     """That Redis does not answer is told once, and that it answers again is told even where nothing has changed."""
-
-    async def run() -> None:
-        stream = Feed(source).events()
-        await following(stream)
-        source.fails = "Redis does not answer"
-        assert await following(stream) == ("trouble", {"detail": "Redis does not answer"})
-        source.fails = "Redis refuses"
-        assert await following(stream) == ("trouble", {"detail": "Redis refuses"})
-        source.fails = ""
-        assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 0}})
-
-    asyncio.run(run())
+    stream = Feed(source).events()
+    await following(stream)
+    source.fails = "Redis does not answer"
+    assert await following(stream) == ("trouble", {"detail": "Redis does not answer"})
+    source.fails = "Redis refuses"
+    assert await following(stream) == ("trouble", {"detail": "Redis refuses"})
+    source.fails = ""
+    assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 0}})
 
 
 def test_while_nothing_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

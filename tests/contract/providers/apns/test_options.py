@@ -50,23 +50,19 @@ TAKEN: list[tuple[str, dict[str, Any], dict[str, Any], str, str, bool, Any]] = [
 
 
 @pytest.mark.parametrize("case", TAKEN, ids=lambda case: case[0])
-def test_taken(identity, case):
+async def test_taken(identity, case):
     """Each type goes with its own topic, priority, expiration and payload, and a strict server takes it."""
     kind, fields, options, suffix, priority, stored, aps = case
-
-    async def run():
-        async with rig(identity) as r:
-            answer = await r.send(ttl_us=60_000_000, apns={"push_type": kind, **options}, **fields)
-            assert answer.outcome is Outcome.DELIVERED, answer
-            (headers,) = r.simulator.seen
-            assert headers["apns-push-type"] == kind
-            assert headers["apns-topic"] == TOPIC + suffix
-            assert headers["apns-priority"] == priority
-            assert (int(headers["apns-expiration"]) > time.time()) == stored
-            (sent,) = r.simulator.bodies
-            assert json.loads(sent) == ({} if aps is None else {"aps": aps}) | fields.get("data", {})
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        answer = await r.send(ttl_us=60_000_000, apns={"push_type": kind, **options}, **fields)
+        assert answer.outcome is Outcome.DELIVERED, answer
+        (headers,) = r.simulator.seen
+        assert headers["apns-push-type"] == kind
+        assert headers["apns-topic"] == TOPIC + suffix
+        assert headers["apns-priority"] == priority
+        assert (int(headers["apns-expiration"]) > time.time()) == stored
+        (sent,) = r.simulator.bodies
+        assert json.loads(sent) == ({} if aps is None else {"aps": aps}) | fields.get("data", {})
 
 
 def test_every_type_is_tried():
@@ -74,21 +70,17 @@ def test_every_type_is_tried():
     assert {case[0] for case in TAKEN} | {"mdm"} == set(PUSH_TYPES) == set(apns_push_types.RULES)
 
 
-def test_mdm(identity):
+async def test_mdm(identity):
     """MDM goes by the topic of its certificate, with its magic and nothing else."""
     topic = "com.apple.mgmt.External.0a1b"
-
-    async def run():
-        async with rig(identity) as r:
-            apns = {"push_type": "mdm", "topic": topic}
-            assert (await r.send(data={"mdm": "magic"}, apns=apns)).outcome is Outcome.DELIVERED
-            assert r.simulator.seen[0]["apns-topic"] == topic
-            assert json.loads(r.simulator.bodies[0]) == {"mdm": "magic"}
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        apns = {"push_type": "mdm", "topic": topic}
+        assert (await r.send(data={"mdm": "magic"}, apns=apns)).outcome is Outcome.DELIVERED
+        assert r.simulator.seen[0]["apns-topic"] == topic
+        assert json.loads(r.simulator.bodies[0]) == {"mdm": "magic"}
 
 
-def test_every_option_of_an_alert(identity):
+async def test_every_option_of_an_alert(identity):
     """All options of an alert together arrive under Apple's names."""
     options = {
         "subtitle": "s", "title_loc_key": "TK", "title_loc_args": ["1"], "subtitle_loc_key": "SK",
@@ -97,74 +89,58 @@ def test_every_option_of_an_alert(identity):
         "relevance_score": 0.5, "target_content_id": "w", "filter_criteria": "work", "url_args": ["x"],
         "sound": {"name": "alarm.caf", "critical": True, "volume": 0.25}, "priority": 1,
     }  # fmt: skip
-
-    async def run():
-        async with rig(identity) as r:
-            answer = await r.send(title="T", body="B", badge=3, data={"k": 1}, apns=options)
-            assert answer.outcome is Outcome.DELIVERED
-            assert json.loads(r.simulator.bodies[0]) == {
-                "aps": {
-                    "alert": {
-                        "title": "T", "body": "B", "subtitle": "s", "title-loc-key": "TK", "title-loc-args": ["1"],
-                        "subtitle-loc-key": "SK", "subtitle-loc-args": [], "loc-key": "K", "loc-args": ["a", "b"],
-                        "launch-image": "i.png",
-                    },
-                    "badge": 3, "thread-id": "t", "category": "REPLY", "mutable-content": 1, "content-available": 1,
-                    "interruption-level": "critical", "relevance-score": 0.5, "target-content-id": "w",
-                    "filter-criteria": "work", "url-args": ["x"],
-                    "sound": {"name": "alarm.caf", "critical": 1, "volume": 0.25},
+    async with rig(identity) as r:
+        answer = await r.send(title="T", body="B", badge=3, data={"k": 1}, apns=options)
+        assert answer.outcome is Outcome.DELIVERED
+        assert json.loads(r.simulator.bodies[0]) == {
+            "aps": {
+                "alert": {
+                    "title": "T", "body": "B", "subtitle": "s", "title-loc-key": "TK", "title-loc-args": ["1"],
+                    "subtitle-loc-key": "SK", "subtitle-loc-args": [], "loc-key": "K", "loc-args": ["a", "b"],
+                    "launch-image": "i.png",
                 },
-                "k": 1,
-            }  # fmt: skip
-            assert r.simulator.seen[0]["apns-priority"] == "1"
-            used = set(options) | set(START) | {"stale_date", "dismissal_date", "input_push_token", "store", "topic"}
-            assert set(OPTIONS) == used | {"push_type", "input_push_channel"}
+                "badge": 3, "thread-id": "t", "category": "REPLY", "mutable-content": 1, "content-available": 1,
+                "interruption-level": "critical", "relevance-score": 0.5, "target-content-id": "w",
+                "filter-criteria": "work", "url-args": ["x"],
+                "sound": {"name": "alarm.caf", "critical": 1, "volume": 0.25},
+            },
+            "k": 1,
+        }  # fmt: skip
+        assert r.simulator.seen[0]["apns-priority"] == "1"
+        used = set(options) | set(START) | {"stale_date", "dismissal_date", "input_push_token", "store", "topic"}
+        assert set(OPTIONS) == used | {"push_type", "input_push_channel"}
 
-    asyncio.run(run())
 
-
-def test_an_alert_by_its_localized_texts_alone(identity):
+async def test_an_alert_by_its_localized_texts_alone(identity):
     """What is shown by a key of the app's own texts is an alert, though title and body are not given."""
-
-    async def run():
-        async with rig(identity) as r:
-            assert (await r.send(apns={"loc_key": "HELLO"})).outcome is Outcome.DELIVERED
-            assert r.simulator.seen[0]["apns-push-type"] == "alert"
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        assert (await r.send(apns={"loc_key": "HELLO"})).outcome is Outcome.DELIVERED
+        assert r.simulator.seen[0]["apns-push-type"] == "alert"
 
 
-def test_one_attempt_and_no_storage(identity):
+async def test_one_attempt_and_no_storage(identity):
     """`store: false` is expiration 0 whatever time is left; `store: true` keeps a call for the time it has left."""
-
-    async def run():
-        async with rig(identity) as r:
-            await r.send(title="t", ttl_us=60_000_000, apns={"store": False})
-            await r.send(title="t", apns={"store": False})
-            await r.send(data={"call": 1}, ttl_us=60_000_000, apns={"push_type": "voip", "store": True})
-            await r.send(title="t", apns={"store": True})
-            once, also, call, kept = (headers.get("apns-expiration") for headers in r.simulator.seen)
-            assert (once, also, kept) == ("0", "0", None)
-            assert 58 < int(call) - time.time() <= 62
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        await r.send(title="t", ttl_us=60_000_000, apns={"store": False})
+        await r.send(title="t", apns={"store": False})
+        await r.send(data={"call": 1}, ttl_us=60_000_000, apns={"push_type": "voip", "store": True})
+        await r.send(title="t", apns={"store": True})
+        once, also, call, kept = (headers.get("apns-expiration") for headers in r.simulator.seen)
+        assert (once, also, kept) == ("0", "0", None)
+        assert 58 < int(call) - time.time() <= 62
 
 
-def test_topic_of_ones_own(identity):
+async def test_topic_of_ones_own(identity):
     """A topic that is given goes as it is."""
-
-    async def run():
-        async with rig(identity) as r:
-            apns = {"push_type": "voip", "topic": f"{TOPIC}.voip"}
-            assert (await r.send(data={"call": 1}, apns=apns)).outcome is Outcome.DELIVERED
-            apns = {"push_type": "voip", "topic": "com.example.other.voip"}
-            answer = await r.send(data={"call": 1}, apns=apns)
-            assert (answer.outcome, answer.reason) == (Outcome.REJECTED, "TopicDisallowed")
-            assert "apns.topic" in answer.help
-            # What the configuration gives is the route's fault, though the message says the same.
-            assert (await r.send(apns={"topic": TOPIC})).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        apns = {"push_type": "voip", "topic": f"{TOPIC}.voip"}
+        assert (await r.send(data={"call": 1}, apns=apns)).outcome is Outcome.DELIVERED
+        apns = {"push_type": "voip", "topic": "com.example.other.voip"}
+        answer = await r.send(data={"call": 1}, apns=apns)
+        assert (answer.outcome, answer.reason) == (Outcome.REJECTED, "TopicDisallowed")
+        assert "apns.topic" in answer.help
+        # What the configuration gives is the route's fault, though the message says the same.
+        assert (await r.send(apns={"topic": TOPIC})).outcome is Outcome.DELIVERED
 
 
 def size_of(notification: Notification) -> int:
@@ -246,20 +222,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "field_name"), REFUSED, ids=lambda v: v if isinstance(v, str) else "")
-def test_refused(identity, fields, field_name):
+async def test_refused(identity, fields, field_name):
     """What Apple would not take, or would take and not show, is refused before it is enqueued, with its field."""
     notification = Notification(user="u", devices=[Device("apns", TOKEN)], **fields)
     with pytest.raises(InvalidNotificationError) as caught:
         check_payload(notification)
     assert caught.value.field == field_name
-
-    async def run():
-        async with rig(identity) as r:
-            answer = await r.send(**fields)
-            assert (answer.outcome, answer.reason) == (Outcome.REJECTED, f"InvalidNotification: {caught.value}")
-            assert r.simulator.connections_opened == 0
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        answer = await r.send(**fields)
+        assert (answer.outcome, answer.reason) == (Outcome.REJECTED, f"InvalidNotification: {caught.value}")
+        assert r.simulator.connections_opened == 0
 
 
 def test_options_are_checked_whoever_it_goes_to():

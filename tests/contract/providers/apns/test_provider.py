@@ -22,22 +22,18 @@ from tests.contract.apns_rig import KEY_ID, MINUTE_US, TEAM, TOKEN, make_provide
 # What arrives.
 
 
-def test_headers(identity):
+async def test_headers(identity):
     """Push type and priority follow the content, the expiry is absolute, absent without one."""
-
-    async def run():
-        async with rig(identity) as r:
-            now_s = time.time()
-            await r.send(ttl_us=90_500_000)
-            await r.send(data={"sync": True})
-            shown, silent = r.simulator.seen
-            assert (shown["apns-push-type"], shown["apns-priority"]) == ("alert", "10")
-            assert (silent["apns-push-type"], silent["apns-priority"]) == ("background", "5")
-            assert 0 <= int(shown["apns-expiration"]) - (now_s + 90.5) < 3
-            assert "apns-expiration" not in silent
-            assert "apns-collapse-id" not in silent
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        now_s = time.time()
+        await r.send(ttl_us=90_500_000)
+        await r.send(data={"sync": True})
+        shown, silent = r.simulator.seen
+        assert (shown["apns-push-type"], shown["apns-priority"]) == ("alert", "10")
+        assert (silent["apns-push-type"], silent["apns-priority"]) == ("background", "5")
+        assert 0 <= int(shown["apns-expiration"]) - (now_s + 90.5) < 3
+        assert "apns-expiration" not in silent
+        assert "apns-collapse-id" not in silent
 
 
 # What is answered.
@@ -85,112 +81,84 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("reply", "expected"), ANSWERS, ids=lambda v: f"{v.status}{v.reason[:20]}")
-def test_answers(identity, reply, expected):
+async def test_answers(identity, reply, expected):
     """Each status and reason has its meaning, and one that was never seen before has one too."""
-
-    async def run():
-        async with rig(identity, scripts={TOKEN: [reply]}) as r:
-            before_us = time.time_ns() // 1000
-            answer = await r.send()
-            assert replace(answer, gone_at_us=None) == expected
-            if expected.outcome is Outcome.DEAD_TOKEN:  # since when, by Apple's clock, which counts in milliseconds
-                assert answer.gone_at_us % 1000 == 0
-                assert before_us - 1000 <= answer.gone_at_us <= time.time_ns() // 1000
-            else:
-                assert answer.gone_at_us is None
-            assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig(identity, scripts={TOKEN: [reply]}) as r:
+        before_us = time.time_ns() // 1000
+        answer = await r.send()
+        assert replace(answer, gone_at_us=None) == expected
+        if expected.outcome is Outcome.DEAD_TOKEN:  # since when, by Apple's clock, which counts in milliseconds
+            assert answer.gone_at_us % 1000 == 0
+            assert before_us - 1000 <= answer.gone_at_us <= time.time_ns() // 1000
+        else:
+            assert answer.gone_at_us is None
+        assert (await r.send("cd" * 32)).outcome is Outcome.DELIVERED
 
 
-def test_the_other_environment(identity):
+async def test_the_other_environment(identity):
     """A BadDeviceToken is said once, with what it may mean; a thousand of them are not a thousand warnings."""
-
-    async def run():
-        with structlog.testing.capture_logs() as logs:
-            async with rig(identity, scripts={TOKEN: [Reply(400, "BadDeviceToken")]}) as r:
-                for _ in range(5):
-                    assert await r.send() == Answer(Outcome.REJECTED, 400, "BadDeviceToken")
-        (warning,) = [entry for entry in logs if entry["event"] == "bad_device_token"]
-        assert "sandbox" in warning["hint"]
-        assert TOKEN not in str(logs)
-
-    asyncio.run(run())
+    with structlog.testing.capture_logs() as logs:
+        async with rig(identity, scripts={TOKEN: [Reply(400, "BadDeviceToken")]}) as r:
+            for _ in range(5):
+                assert await r.send() == Answer(Outcome.REJECTED, 400, "BadDeviceToken")
+    (warning,) = [entry for entry in logs if entry["event"] == "bad_device_token"]
+    assert "sandbox" in warning["hint"]
+    assert TOKEN not in str(logs)
 
 
-def test_wrong_topic(identity):
+async def test_wrong_topic(identity):
     """A topic that is not ours is a fault of the configuration, not of the message."""
-
-    async def run():
-        async with rig(identity, client={"topic": "com.example.other"}) as r:
-            answer = await r.send()
-            assert (answer.outcome, answer.reason) == (Outcome.FAULT, "TopicDisallowed")
-            assert answer.retry_after_us
-
-    asyncio.run(run())
+    async with rig(identity, client={"topic": "com.example.other"}) as r:
+        answer = await r.send()
+        assert (answer.outcome, answer.reason) == (Outcome.FAULT, "TopicDisallowed")
+        assert answer.retry_after_us
 
 
-def test_strange_key(identity, tmp_path):
+async def test_strange_key(identity, tmp_path):
     """A provider token signed with another team's key is refused, and the message is kept."""
     other = make_apns_key(tmp_path)[0].read_text()
-
-    async def run():
-        async with rig(identity, client={"key": other}) as r:
-            answer = await r.send()
-            assert (answer.outcome, answer.reason) == (Outcome.FAULT, "InvalidProviderToken")
-
-    asyncio.run(run())
+    async with rig(identity, client={"key": other}) as r:
+        answer = await r.send()
+        assert (answer.outcome, answer.reason) == (Outcome.FAULT, "InvalidProviderToken")
 
 
-def test_fresh_token_called_expired(identity):
+async def test_fresh_token_called_expired(identity):
     """A new provider token that Apple calls expired is a fault of a clock: no other is made instead."""
-
-    async def run():
-        async with rig(identity, clock=lambda: time.time() + 7200) as r:
-            answers = [await r.send() for _ in range(3)]
-            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, "ExpiredProviderToken")}
-            assert len({headers["authorization"] for headers in r.simulator.seen}) == 1
-
-    asyncio.run(run())
+    async with rig(identity, clock=lambda: time.time() + 7200) as r:
+        answers = [await r.send() for _ in range(3)]
+        assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, "ExpiredProviderToken")}
+        assert len({headers["authorization"] for headers in r.simulator.seen}) == 1
 
 
-def test_expired_token_is_renewed(identity):
+async def test_expired_token_is_renewed(identity):
     """A provider token of over 20 minutes that Apple calls expired is made anew once, for all who used it.
 
     Their messages had no part in it, and spend no attempt.
     """
-
-    async def run():
-        async with rig(identity) as r:
-            clock = [time.time() - 70 * 60]
-            store = LocalTokenStore(lambda: clock[0])
-            r.provider._token = ProviderToken(team_id=TEAM, key_id=KEY_ID, key=identity.key, store=store)
-            assert (await r.send()).outcome is Outcome.FAULT
-            clock[0] += 25 * 60
-            r.provider._token._refused_at = -1.0  # that was a while ago
-            answers = await asyncio.gather(*(r.send() for _ in range(5)))
-            assert {a.outcome for a in answers} - {Outcome.DELIVERED} == {Outcome.UNSENT}
-            assert (await r.send()).outcome is Outcome.DELIVERED
-            assert len({headers["authorization"] for headers in r.simulator.seen}) == 2
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        clock = [time.time() - 70 * 60]
+        store = LocalTokenStore(lambda: clock[0])
+        r.provider._token = ProviderToken(team_id=TEAM, key_id=KEY_ID, key=identity.key, store=store)
+        assert (await r.send()).outcome is Outcome.FAULT
+        clock[0] += 25 * 60
+        r.provider._token._refused_at = -1.0  # that was a while ago
+        answers = await asyncio.gather(*(r.send() for _ in range(5)))
+        assert {a.outcome for a in answers} - {Outcome.DELIVERED} == {Outcome.UNSENT}
+        assert (await r.send()).outcome is Outcome.DELIVERED
+        assert len({headers["authorization"] for headers in r.simulator.seen}) == 2
 
 
 # What is refused here.
 
 
-def test_refused_before_sending(identity):
+async def test_refused_before_sending(identity):
     """What Apple cannot take is REJECTED without touching the connection: size, key, header."""
-
-    async def run():
-        async with rig(identity) as r:
-            large = await r.send(body="x" * 5000)
-            aps = await r.send(data={"aps": {}})
-            header = await r.send(title="t", collapse_id="a\r\nb")
-            assert {a.outcome for a in (large, aps, header)} == {Outcome.REJECTED}
-            assert r.simulator.connections_opened == 0
-
-    asyncio.run(run())
+    async with rig(identity) as r:
+        large = await r.send(body="x" * 5000)
+        aps = await r.send(data={"aps": {}})
+        header = await r.send(title="t", collapse_id="a\r\nb")
+        assert {a.outcome for a in (large, aps, header)} == {Outcome.REJECTED}
+        assert r.simulator.connections_opened == 0
 
 
 @pytest.mark.parametrize(

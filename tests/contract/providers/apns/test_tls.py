@@ -98,95 +98,75 @@ def by_certificate(cert_file: Path, key_file: Path | None = None) -> dict[str, A
 # Who we are.
 
 
-def test_certificate_in_place_of_a_token(identity, ours):
+async def test_certificate_in_place_of_a_token(identity, ours):
     """With a certificate there is no authorization header, and many streams may be opened from the start."""
     authority, cert_file, key_file = ours
-
-    async def run():
-        client = by_certificate(cert_file, key_file)
-        async with rig(identity, client=client, client_ca_file=authority.file, latency_ms=50) as r:
-            answers = await asyncio.gather(*(r.send() for _ in range(20)))
-            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
-            assert not any("authorization" in headers for headers in r.simulator.seen)
-            assert r.simulator.peak_streams == 20
-            assert r.simulator.streams_refused == 0
-            assert r.simulator.connections_opened == 1
-
-    asyncio.run(run())
+    client = by_certificate(cert_file, key_file)
+    async with rig(identity, client=client, client_ca_file=authority.file, latency_ms=50) as r:
+        answers = await asyncio.gather(*(r.send() for _ in range(20)))
+        assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+        assert not any("authorization" in headers for headers in r.simulator.seen)
+        assert r.simulator.peak_streams == 20
+        assert r.simulator.streams_refused == 0
+        assert r.simulator.connections_opened == 1
 
 
-def test_from_the_configuration(identity, ours):
+async def test_from_the_configuration(identity, ours):
     """`cert_file` in the YAML is what a worker signs in with; no key is asked for, whatever the environment holds."""
     authority, cert_file, key_file = ours
-
-    async def run():
-        async with rig(identity, client_ca_file=authority.file) as r:
-            section = {
-                "topic": TOPIC,
-                "cert_file": str(cert_file),
-                "cert_key_file": str(key_file),
-                "endpoint": r.simulator.url,
-                "ca_file": str(identity.certificates.ca_file),
-            }
-            settings = parse_settings(json.dumps({"providers": {"apns": section}}))
-            provider = build_providers(settings, {"NOTIFIER_APNS_KEY": "not looked at"})["apns"]
-            assert (await provider.send(dispatch())).outcome is Outcome.DELIVERED
-            await provider.close()
-
-    asyncio.run(run())
+    async with rig(identity, client_ca_file=authority.file) as r:
+        section = {
+            "topic": TOPIC,
+            "cert_file": str(cert_file),
+            "cert_key_file": str(key_file),
+            "endpoint": r.simulator.url,
+            "ca_file": str(identity.certificates.ca_file),
+        }
+        settings = parse_settings(json.dumps({"providers": {"apns": section}}))
+        provider = build_providers(settings, {"NOTIFIER_APNS_KEY": "not looked at"})["apns"]
+        assert (await provider.send(dispatch())).outcome is Outcome.DELIVERED
+        await provider.close()
 
 
-def test_certificate_and_key_in_one_file(identity, ours):
+async def test_certificate_and_key_in_one_file(identity, ours):
     """The certificate's file may contain its key, as `openssl pkcs12` writes it."""
     authority, cert_file, key_file = ours
     both = cert_file.with_name("both.pem")
     both.write_bytes(cert_file.read_bytes() + key_file.read_bytes())
-
-    async def run():
-        async with rig(identity, client=by_certificate(both), client_ca_file=authority.file) as r:
-            assert (await r.send()).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig(identity, client=by_certificate(both), client_ca_file=authority.file) as r:
+        assert (await r.send()).outcome is Outcome.DELIVERED
 
 
-def test_what_needs_a_token(identity, ours):
+async def test_what_needs_a_token(identity, ours):
     """Live Activities and location queries go by token alone: under a certificate none of them reaches Apple."""
     authority, cert_file, key_file = ours
     live = {"push_type": "liveactivity", "event": "update", "timestamp": 1_790_000_000, "content_state": {}}
-
-    async def run():
-        client = by_certificate(cert_file, key_file)
-        async with rig(identity, client=client, client_ca_file=authority.file) as r:
-            for apns in (live, {"push_type": "location"}):
-                answer = await r.send(apns=apns)
-                assert (answer.outcome, answer.status) == (Outcome.REJECTED, None)
-                assert "needs a provider token" in answer.reason
-
-    asyncio.run(run())
+    client = by_certificate(cert_file, key_file)
+    async with rig(identity, client=client, client_ca_file=authority.file) as r:
+        for apns in (live, {"push_type": "location"}):
+            answer = await r.send(apns=apns)
+            assert (answer.outcome, answer.status) == (Outcome.REJECTED, None)
+            assert "needs a provider token" in answer.reason
 
 
 @pytest.mark.parametrize("who", ["nobody", "stranger"])
-def test_refused_by_the_server(identity, ours, tmp_path, who):
+async def test_refused_by_the_server(identity, ours, tmp_path, who):
     """A server that does not take our certificate, or gets none, is said so in the log, once; nothing is lost."""
     authority, *_ = ours
     stranger = Authority(tmp_path / "stranger").certificate(ExtendedKeyUsageOID.CLIENT_AUTH)
     client = by_certificate(*stranger) if who == "stranger" else {}
-
-    async def run():
-        with structlog.testing.capture_logs() as logs:
-            async with rig(identity, client=client, client_ca_file=authority.file) as r:
-                for _ in range(3):
-                    answer = await r.send()
-                    # TLS 1.3 tells a client of this only after the client may have sent.
-                    assert answer.outcome in {Outcome.UNSENT, Outcome.UNKNOWN}
-                    r.provider._channel._not_before = 0.0
-                assert r.log.arrivals == []
-        warnings = [entry for entry in logs if entry["log_level"] == "warning"]
-        assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
-        # The alert itself is lost where the reset overtakes it.
-        assert warnings[0]["why"].startswith("ended before it answered anything: "), warnings
-
-    asyncio.run(run())
+    with structlog.testing.capture_logs() as logs:
+        async with rig(identity, client=client, client_ca_file=authority.file) as r:
+            for _ in range(3):
+                answer = await r.send()
+                # TLS 1.3 tells a client of this only after the client may have sent.
+                assert answer.outcome in {Outcome.UNSENT, Outcome.UNKNOWN}
+                r.provider._channel._not_before = 0.0
+            assert r.log.arrivals == []
+    warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
+    # The alert itself is lost where the reset overtakes it.
+    assert warnings[0]["why"].startswith("ended before it answered anything: "), warnings
 
 
 def refused_settings(identity: Identity, **options: Any) -> str:
@@ -290,14 +270,10 @@ def refused_server(identity: Identity, client: dict[str, Any], word: str = "CERT
     return asyncio.run(run())
 
 
-def test_old_tls(identity):
+async def test_old_tls(identity):
     """TLS before 1.2 is not spoken, as Apple does not."""
-
-    async def run():
-        provider = make_provider(identity, "https://127.0.0.1:1")
-        assert provider._channel._tls.minimum_version >= ssl.TLSVersion.TLSv1_2
-        assert provider._channel._tls.check_hostname
-        assert provider._channel._tls.verify_mode is ssl.CERT_REQUIRED
-        await provider.close()
-
-    asyncio.run(run())
+    provider = make_provider(identity, "https://127.0.0.1:1")
+    assert provider._channel._tls.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert provider._channel._tls.check_hostname
+    assert provider._channel._tls.verify_mode is ssl.CERT_REQUIRED
+    await provider.close()

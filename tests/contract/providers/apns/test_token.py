@@ -76,104 +76,84 @@ def claims(authorization: bytes) -> dict[str, Any]:
     return jwt.decode(authorization.removeprefix(b"bearer "), options={"verify_signature": False})
 
 
-def test_fifty_start_at_once(redis, key):
+async def test_fifty_start_at_once(redis, key):
     """Fifty workers that start in the same moment send with one token; its iat is whole and Redis's time."""
-
-    async def run():
-        async with stores(redis, 50) as shared:
-            seen = await asyncio.gather(*(token(key, store).fetch() for store in shared))
-            assert len(set(seen)) == 1
-            issued_at = claims(seen[0])["iat"]
-            assert type(issued_at) is int
-            assert 0 <= redis.time()[0] - issued_at < 60
-            assert claims(seen[0])["iss"] == TEAM
-
-    asyncio.run(run())
+    async with stores(redis, 50) as shared:
+        seen = await asyncio.gather(*(token(key, store).fetch() for store in shared))
+        assert len(set(seen)) == 1
+        issued_at = claims(seen[0])["iat"]
+        assert type(issued_at) is int
+        assert 0 <= redis.time()[0] - issued_at < 60
+        assert claims(seen[0])["iss"] == TEAM
 
 
-def test_fifty_see_it_expired(redis, key):
+async def test_fifty_see_it_expired(redis, key):
     """Fifty workers told by Apple that their token has expired make one new token, and none within 20 minutes."""
-
-    async def run():
-        async with stores(redis, 50) as shared:
-            tokens = [token(key, store) for store in shared]
-            first = (await asyncio.gather(*(t.fetch() for t in tokens)))[0]
-            assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {False}
-            for store in shared:
-                store.ahead_us = 21 * MINUTE_US
-            for one in tokens:
-                one._refused_at = -1.0
-            assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {True}
-            seen = {t.current() for t in tokens}
-            assert len(seen) == 1
-            assert first not in seen
-
-    asyncio.run(run())
+    async with stores(redis, 50) as shared:
+        tokens = [token(key, store) for store in shared]
+        first = (await asyncio.gather(*(t.fetch() for t in tokens)))[0]
+        assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {False}
+        for store in shared:
+            store.ahead_us = 21 * MINUTE_US
+        for one in tokens:
+            one._refused_at = -1.0
+        assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {True}
+        seen = {t.current() for t in tokens}
+        assert len(seen) == 1
+        assert first not in seen
 
 
-def test_refreshed_by_one(redis, key):
+async def test_refreshed_by_one(redis, key):
     """A token is kept for 40 minutes; then one worker replaces it and the others take that one, none before."""
-
-    async def run():
-        async with stores(redis, 20) as shared:
-            tokens = [token(key, store) for store in shared]
-            first = (await asyncio.gather(*(t.fetch() for t in tokens)))[0]
-            for minutes, kept in ((39, True), (41, False)):
-                for store, one in zip(shared, tokens, strict=True):
-                    store.ahead_us, one._look_at = minutes * MINUTE_US, 0.0
-                    assert one.current()  # the old one, while the store is asked
-                await asyncio.gather(*(t._looking for t in tokens))
-                seen = {t.current() for t in tokens}
-                assert (seen == {first}) == kept
-                assert len(seen) == 1
-
-    asyncio.run(run())
+    async with stores(redis, 20) as shared:
+        tokens = [token(key, store) for store in shared]
+        first = (await asyncio.gather(*(t.fetch() for t in tokens)))[0]
+        for minutes, kept in ((39, True), (41, False)):
+            for store, one in zip(shared, tokens, strict=True):
+                store.ahead_us, one._look_at = minutes * MINUTE_US, 0.0
+                assert one.current()  # the old one, while the store is asked
+            await asyncio.gather(*(t._looking for t in tokens))
+            seen = {t.current() for t in tokens}
+            assert (seen == {first}) == kept
+            assert len(seen) == 1
 
 
-def test_looks_again_when_it_is_time(redis, key):
+async def test_looks_again_when_it_is_time(redis, key):
     """The next look is within a minute, and no later than the fortieth minute of the token."""
-
-    async def run():
-        async with stores(redis, 1) as (store,):
-            one = token(key, store)
-            await one.fetch()
-            now = asyncio.get_running_loop().time()
-            assert 59 < one._look_at - now <= 60
-            store.ahead_us, one._look_at = 39 * MINUTE_US + 50_000_000, 0.0
-            one.current()
-            await one._looking
-            assert 1 <= one._look_at - asyncio.get_running_loop().time() < 11
-            assert store.offered == 1
-
-    asyncio.run(run())
+    async with stores(redis, 1) as (store,):
+        one = token(key, store)
+        await one.fetch()
+        now = asyncio.get_running_loop().time()
+        assert 59 < one._look_at - now <= 60
+        store.ahead_us, one._look_at = 39 * MINUTE_US + 50_000_000, 0.0
+        one.current()
+        await one._looking
+        assert 1 <= one._look_at - asyncio.get_running_loop().time() < 11
+        assert store.offered == 1
 
 
-def test_redis_out_of_reach(redis, key):
+async def test_redis_out_of_reach(redis, key):
     """Without Redis a worker keeps its token while that is under an hour, says so once, and makes none of its own."""
-
-    async def run():
-        async with stores(redis, 2) as (store, other):
-            one, late = token(key, store), token(key, other)
-            first = await one.fetch()
-            store.lost = other.lost = True
-            with structlog.testing.capture_logs() as logs:
-                for _ in range(3):
-                    one._look_at = 0.0
-                    assert one.current() == first
-                    await one._looking
-                assert await late.fetch() == b""
-            warnings = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
-            assert warnings == ["provider_token_store_unreachable"] * 2  # each of the two, once
-            one._usable_until -= 59 * 60
-            assert one.current() == b""
-            await one.close()
-            store.lost = False
-            assert await one.fetch() == first
-
-    asyncio.run(run())
+    async with stores(redis, 2) as (store, other):
+        one, late = token(key, store), token(key, other)
+        first = await one.fetch()
+        store.lost = other.lost = True
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(3):
+                one._look_at = 0.0
+                assert one.current() == first
+                await one._looking
+            assert await late.fetch() == b""
+        warnings = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+        assert warnings == ["provider_token_store_unreachable"] * 2  # each of the two, once
+        one._usable_until -= 59 * 60
+        assert one.current() == b""
+        await one.close()
+        store.lost = False
+        assert await one.fetch() == first
 
 
-def test_silent_redis(key):
+async def test_silent_redis(key):
     """A store that does not answer holds a send up for a second, no longer."""
 
     class Silent(LocalTokenStore):
@@ -181,153 +161,118 @@ def test_silent_redis(key):
             await asyncio.Event().wait()
             raise AssertionError
 
-    async def run():
-        async with asyncio.timeout(5):
-            assert await token(key, Silent()).fetch() == b""
-
-    asyncio.run(run())
+    async with asyncio.timeout(5):
+        assert await token(key, Silent()).fetch() == b""
 
 
-def test_lost_data_is_put_back(redis, key):
+async def test_lost_data_is_put_back(redis, key):
     """A Redis that has lost its data is given back the token that Apple knows; a new worker gets that one."""
-
-    async def run():
-        async with stores(redis, 2) as (store, other):
-            one = token(key, store)
-            first = await one.fetch()
-            redis.flushdb()
-            one._look_at = 0.0
-            one.current()
-            await one._looking
-            assert await token(key, other).fetch() == one.current() == first
-
-    asyncio.run(run())
+    async with stores(redis, 2) as (store, other):
+        one = token(key, store)
+        first = await one.fetch()
+        redis.flushdb()
+        one._look_at = 0.0
+        one.current()
+        await one._looking
+        assert await token(key, other).fetch() == one.current() == first
 
 
-def test_sealed(redis, key, tmp_path):
+async def test_sealed(redis, key, tmp_path):
     """What stands in Redis shows nothing of the token, lapses within the hour, and only the .p8 opens it."""
-
-    async def run():
-        async with stores(redis, 3) as (store, other, third):
-            first = await token(key, store).fetch()
-            (name,) = redis.keys("notifier:token:*")
-            kept = redis.hgetall(name)
-            assert name.startswith(f"notifier:token:apns:{TEAM}:{KEY_ID}:".encode())
-            signature = first.rpartition(b".")[2]
-            for part in (first[7:], signature, urlsafe_b64decode(signature + b"=="), b"ES256", TEAM.encode()):
-                assert part not in b"".join(kept.values())
-            assert 3500 < redis.ttl(name) <= 3600
-            # Another key under the same id, as after a mistake, neither reads it nor puts it out of use.
-            another = make_apns_key(tmp_path)[0].read_text()
-            assert await token(another, other).fetch() != first
-            assert await token(key, third).fetch() == first
-
-    asyncio.run(run())
+    async with stores(redis, 3) as (store, other, third):
+        first = await token(key, store).fetch()
+        (name,) = redis.keys("notifier:token:*")
+        kept = redis.hgetall(name)
+        assert name.startswith(f"notifier:token:apns:{TEAM}:{KEY_ID}:".encode())
+        signature = first.rpartition(b".")[2]
+        for part in (first[7:], signature, urlsafe_b64decode(signature + b"=="), b"ES256", TEAM.encode()):
+            assert part not in b"".join(kept.values())
+        assert 3500 < redis.ttl(name) <= 3600
+        # Another key under the same id, as after a mistake, neither reads it nor puts it out of use.
+        another = make_apns_key(tmp_path)[0].read_text()
+        assert await token(another, other).fetch() != first
+        assert await token(key, third).fetch() == first
 
 
-def test_garbage_in_redis(redis, key):
+async def test_garbage_in_redis(redis, key):
     """What cannot be opened is replaced, by one worker, and the log shows neither it nor a token."""
-
-    async def run():
-        async with stores(redis, 20) as shared:
-            await token(key, shared[0]).fetch()
-            (name,) = redis.keys("notifier:token:*")
-            redis.hset(name, "sealed", b"garbage of somebody")
-            with structlog.testing.capture_logs() as logs:
-                seen = await asyncio.gather(*(token(key, store).fetch() for store in shared))
-            assert len(set(seen)) == 1
-            assert seen[0].startswith(b"bearer ")
-            assert "provider_token_unreadable" in {entry["event"] for entry in logs}
-            assert "garbage" not in str(logs)
-            assert seen[0][7:].decode() not in str(logs)
-
-    asyncio.run(run())
+    async with stores(redis, 20) as shared:
+        await token(key, shared[0]).fetch()
+        (name,) = redis.keys("notifier:token:*")
+        redis.hset(name, "sealed", b"garbage of somebody")
+        with structlog.testing.capture_logs() as logs:
+            seen = await asyncio.gather(*(token(key, store).fetch() for store in shared))
+        assert len(set(seen)) == 1
+        assert seen[0].startswith(b"bearer ")
+        assert "provider_token_unreadable" in {entry["event"] for entry in logs}
+        assert "garbage" not in str(logs)
+        assert seen[0][7:].decode() not in str(logs)
 
 
-def test_never_shown(redis, key):
+async def test_never_shown(redis, key):
     """Neither token nor key is in a repr of what handles them."""
-
-    async def run():
-        async with stores(redis, 1) as (store,):
-            one = token(key, store)
-            authorization = await one.fetch()
-            (name,) = redis.keys("notifier:token:*")
-            kept = await store.look(name.removeprefix(b"notifier:token:").decode())
-            assert kept.sealed
-            assert str(kept.sealed)[2:20] not in repr(kept)
-            assert authorization.decode()[7:40] not in repr(one) + repr(vars(one)["_log"])
-
-    asyncio.run(run())
+    async with stores(redis, 1) as (store,):
+        one = token(key, store)
+        authorization = await one.fetch()
+        (name,) = redis.keys("notifier:token:*")
+        kept = await store.look(name.removeprefix(b"notifier:token:").decode())
+        assert kept.sealed
+        assert str(kept.sealed)[2:20] not in repr(kept)
+        assert authorization.decode()[7:40] not in repr(one) + repr(vars(one)["_log"])
 
 
-def test_clock_set_back(redis, key):
+async def test_clock_set_back(redis, key):
     """A token that is dated far in the future is not used: Redis's clock was set back."""
-
-    async def run():
-        async with stores(redis, 2) as (store, other):
-            store.ahead_us = 180 * MINUTE_US
-            first = await token(key, store).fetch()
-            second = await token(key, other).fetch()
-            assert second != first
-            assert claims(second)["iat"] < claims(first)["iat"]
-
-    asyncio.run(run())
+    async with stores(redis, 2) as (store, other):
+        store.ahead_us = 180 * MINUTE_US
+        first = await token(key, store).fetch()
+        second = await token(key, other).fetch()
+        assert second != first
+        assert claims(second)["iat"] < claims(first)["iat"]
 
 
-def test_errors_are_ours():
+async def test_errors_are_ours():
     """A Redis that refuses connections is a TokenStoreError, which is a NotifierError."""
-
-    async def run():
-        client = AsyncRedis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0))
-        with pytest.raises(TokenStoreError) as caught:
-            await RedisTokenStore(client).look("name")
-        assert isinstance(caught.value, NotifierError)
-        await client.aclose()
-
-    asyncio.run(run())
+    client = AsyncRedis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0))
+    with pytest.raises(TokenStoreError) as caught:
+        await RedisTokenStore(client).look("name")
+    assert isinstance(caught.value, NotifierError)
+    await client.aclose()
 
 
 # As a strict server sees it.
 
 
-def test_fifty_providers_and_apples_rule(redis, identity):
+async def test_fifty_providers_and_apples_rule(redis, identity):
     """Apple that admits one new token in 20 minutes sees one from 50 workers at once, and one more when it expires."""
     ahead_s = [0.0]
-
-    async def run():
-        rule = {"token_update_s": 1200, "clock": lambda: time.time() + ahead_s[0]}
-        async with stores(redis, 50) as shared, rig(identity, **rule) as r:
-            providers = [make_provider(identity, r.simulator.url, tokens=store) for store in shared]
-            try:
-                assert await send_all(providers) == {(Outcome.DELIVERED, "")}
-                assert r.simulator.tokens_seen == 1
-                ahead_s[0] = 21 * 60.0
-                for store in shared:
-                    store.ahead_us = 21 * MINUTE_US
-                r.simulator.expire_tokens()
-                assert await send_all(providers) == {(Outcome.UNSENT, "ExpiredProviderToken")}
-                assert await send_all(providers) == {(Outcome.DELIVERED, "")}
-                assert r.simulator.tokens_seen == 2
-                assert r.simulator.connections_opened == 50
-            finally:
-                for provider in providers:
-                    await provider.close()
-
-    asyncio.run(run())
+    rule = {"token_update_s": 1200, "clock": lambda: time.time() + ahead_s[0]}
+    async with stores(redis, 50) as shared, rig(identity, **rule) as r:
+        providers = [make_provider(identity, r.simulator.url, tokens=store) for store in shared]
+        try:
+            assert await send_all(providers) == {(Outcome.DELIVERED, "")}
+            assert r.simulator.tokens_seen == 1
+            ahead_s[0] = 21 * 60.0
+            for store in shared:
+                store.ahead_us = 21 * MINUTE_US
+            r.simulator.expire_tokens()
+            assert await send_all(providers) == {(Outcome.UNSENT, "ExpiredProviderToken")}
+            assert await send_all(providers) == {(Outcome.DELIVERED, "")}
+            assert r.simulator.tokens_seen == 2
+            assert r.simulator.connections_opened == 50
+        finally:
+            for provider in providers:
+                await provider.close()
 
 
-def test_expiry_by_the_clock_of_redis(identity):
+async def test_expiry_by_the_clock_of_redis(identity):
     """The moment at which a message expires is told by the store's clock: the worker's own may be wrong by hours."""
     true_s = lambda: time.time() + 3 * 3600  # noqa: E731 - this machine's clock is three hours slow
-
-    async def run():
-        async with rig(identity, client={"tokens": LocalTokenStore(true_s)}, clock=true_s) as r:
-            for _ in range(2):
-                assert (await r.send(ttl_us=90 * 1_000_000)).outcome is Outcome.DELIVERED
-            for headers in r.simulator.seen:
-                assert 0 <= int(headers["apns-expiration"]) - (true_s() + 85) <= 7
-
-    asyncio.run(run())
+    async with rig(identity, client={"tokens": LocalTokenStore(true_s)}, clock=true_s) as r:
+        for _ in range(2):
+            assert (await r.send(ttl_us=90 * 1_000_000)).outcome is Outcome.DELIVERED
+        for headers in r.simulator.seen:
+            assert 0 <= int(headers["apns-expiration"]) - (true_s() + 85) <= 7
 
 
 async def send_all(providers: list[ApnsProvider]) -> set[tuple[Outcome, str]]:
@@ -350,28 +295,24 @@ class Told(LocalTokenStore):
 
 
 @pytest.mark.parametrize("hops", range(7))
-def test_who_waited_for_the_token_goes_before_who_comes_when_it_is_there(identity, hops):
+async def test_who_waited_for_the_token_goes_before_who_comes_when_it_is_there(identity, hops):
     """Law 4: sends that had to wait for the first token, and one that comes at any moment after, arrive in order."""
+    store = Told()
+    async with rig(identity, client={"tokens": store}) as up:
+        tasks: list[asyncio.Task[Any]] = []
+        all_begun = asyncio.Event()
 
-    async def run():
-        store = Told()
-        async with rig(identity, client={"tokens": store}) as up:
-            tasks: list[asyncio.Task[Any]] = []
-            all_begun = asyncio.Event()
+        def send(left: int = 0) -> None:
+            if left:
+                asyncio.get_running_loop().call_soon(send, left - 1)
+            else:
+                tasks.append(asyncio.create_task(up.send(title=f"{len(tasks)}")))
+                if len(tasks) == 3:
+                    all_begun.set()
 
-            def send(left: int = 0) -> None:
-                if left:
-                    asyncio.get_running_loop().call_soon(send, left - 1)
-                else:
-                    tasks.append(asyncio.create_task(up.send(title=f"{len(tasks)}")))
-                    if len(tasks) == 3:
-                        all_begun.set()
-
-            send()
-            send()
-            store.answered.append(lambda: send(hops))
-            await all_begun.wait()
-            assert {(await task).outcome for task in tasks} == {Outcome.DELIVERED}
-            assert [arrival.title for arrival in up.log.arrivals] == ["0", "1", "2"]
-
-    asyncio.run(run())
+        send()
+        send()
+        store.answered.append(lambda: send(hops))
+        await all_begun.wait()
+        assert {(await task).outcome for task in tasks} == {Outcome.DELIVERED}
+        assert [arrival.title for arrival in up.log.arrivals] == ["0", "1", "2"]

@@ -136,19 +136,15 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("status", "reason", "outcome"), ROWS)
-def test_answers_follow_the_table(rig: Callable[..., Any], status: int, reason: str, outcome: Outcome) -> None:
+async def test_answers_follow_the_table(rig: Callable[..., Any], status: int, reason: str, outcome: Outcome) -> None:
     """Each answer of FCM has its one outcome, keeps FCM's own errorCode and costs one request."""
-
-    async def run() -> None:
-        async with rig({TOKEN: [Reply(status, reason, {"Location": "/elsewhere"})]}) as r:
-            answer = await r.provider.send(dispatch())
-            assert (answer.outcome, answer.status) == (outcome, status)
-            if not reason.startswith("<"):
-                assert answer.reason == reason
-            assert (answer.retry_after_us is not None) == (outcome in AGAIN)
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    async with rig({TOKEN: [Reply(status, reason, {"Location": "/elsewhere"})]}) as r:
+        answer = await r.provider.send(dispatch())
+        assert (answer.outcome, answer.status) == (outcome, status)
+        if not reason.startswith("<"):
+            assert answer.reason == reason
+        assert (answer.retry_after_us is not None) == (outcome in AGAIN)
+        assert len(r.log.arrivals) == 1
 
 
 def in_an_hour() -> str:
@@ -170,20 +166,16 @@ def in_an_hour() -> str:
         (Reply(503, "UNAVAILABLE", {"Retry-After": "9" * 12}), 86400, 86400),
     ],
 )
-def test_retry_after_is_handed_on_and_never_slept(
+async def test_retry_after_is_handed_on_and_never_slept(
     rig: Callable[..., Any], reply: Reply, at_least_s: int, at_most_s: int
 ) -> None:
     """Retry-After is the caller's to wait, in both its forms: the send ends at once after one request."""
-
-    async def run() -> None:
-        async with rig({TOKEN: [reply]}) as r:
-            began = time.perf_counter()
-            answer = await r.provider.send(dispatch())
-            assert time.perf_counter() - began < at_least_s, "it is not slept"
-            assert at_least_s * SECOND <= answer.retry_after_us <= at_most_s * SECOND
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    async with rig({TOKEN: [reply]}) as r:
+        began = time.perf_counter()
+        answer = await r.provider.send(dispatch())
+        assert time.perf_counter() - began < at_least_s, "it is not slept"
+        assert at_least_s * SECOND <= answer.retry_after_us <= at_most_s * SECOND
+        assert len(r.log.arrivals) == 1
 
 
 @pytest.mark.parametrize(
@@ -228,181 +220,139 @@ def test_whose_quota_it_is(details: Any, outcome: Outcome) -> None:
     assert (answer.outcome, answer.retry_after_us) == (outcome, 90 * SECOND)
 
 
-def test_a_device_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:
+async def test_a_device_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:
     """Law 4: sends to one device arrive in the order of the calls, though many connections are open."""
-
-    async def run() -> None:
-        async with rig(max_connections=20) as r:
-            await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))  # opens them
-            del r.log.arrivals[:]
-            await asyncio.gather(*(r.provider.send(dispatch(data={"n": str(n)})) for n in range(40)))
-            assert [arrival.data["n"] for arrival in r.log.arrivals] == [str(n) for n in range(40)]
-
-    asyncio.run(run())
+    async with rig(max_connections=20) as r:
+        await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))  # opens them
+        del r.log.arrivals[:]
+        await asyncio.gather(*(r.provider.send(dispatch(data={"n": str(n)})) for n in range(40)))
+        assert [arrival.data["n"] for arrival in r.log.arrivals] == [str(n) for n in range(40)]
 
 
-def test_many_sends_share_connections_and_one_token(rig: Callable[..., Any]) -> None:
+async def test_many_sends_share_connections_and_one_token(rig: Callable[..., Any]) -> None:
     """200 sends at 100 in flight use at most `max_connections` connections and one token fetch."""
+    async with rig(max_connections=20) as r:
+        free = asyncio.Semaphore(100)
 
-    async def run() -> None:
-        async with rig(max_connections=20) as r:
-            free = asyncio.Semaphore(100)
+        async def one(n: int) -> Answer:
+            async with free:
+                return await r.provider.send(dispatch(f"{TOKEN}{n}"))
 
-            async def one(n: int) -> Answer:
-                async with free:
-                    return await r.provider.send(dispatch(f"{TOKEN}{n}"))
-
-            answers = await asyncio.gather(*(one(n) for n in range(200)))
-            assert Counter(a.outcome for a in answers) == {Outcome.DELIVERED: 200}
-            assert len(r.log.arrivals) == 200
-            assert len(r.simulator.connections) <= 20
-            assert r.simulator.token_fetches == 1
-
-    asyncio.run(run())
+        answers = await asyncio.gather(*(one(n) for n in range(200)))
+        assert Counter(a.outcome for a in answers) == {Outcome.DELIVERED: 200}
+        assert len(r.log.arrivals) == 200
+        assert len(r.simulator.connections) <= 20
+        assert r.simulator.token_fetches == 1
 
 
-def test_a_token_found_expired_is_fetched_once(rig: Callable[..., Any]) -> None:
+async def test_a_token_found_expired_is_fetched_once(rig: Callable[..., Any]) -> None:
     """50 sends that find the access token at its end wait for one fetch, and all are delivered."""
-
-    async def run() -> None:
-        async with rig() as r:
-            await r.provider.send(dispatch())
-            r.provider._tokens._usable_until = r.provider._tokens._renew_at = 0.0
-            answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
-            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
-            assert r.simulator.token_fetches == 2
-
-    asyncio.run(run())
+    async with rig() as r:
+        await r.provider.send(dispatch())
+        r.provider._tokens._usable_until = r.provider._tokens._renew_at = 0.0
+        answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
+        assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+        assert r.simulator.token_fetches == 2
 
 
-def test_a_token_refused_by_fcm_is_replaced_once(rig: Callable[..., Any]) -> None:
+async def test_a_token_refused_by_fcm_is_replaced_once(rig: Callable[..., Any]) -> None:
     """50 sends whose proven token FCM no longer takes were not processed; one fetch serves all that follow."""
-
-    async def run() -> None:
-        async with rig() as r:
-            await r.provider.send(dispatch())
-            r.simulator.expire_tokens()
-            answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(50)))
-            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.UNSENT, "UNAUTHENTICATED")}
-            answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
-            assert {a.outcome for a in answers} == {Outcome.DELIVERED}
-            assert r.simulator.token_fetches == 2
-
-    asyncio.run(run())
+    async with rig() as r:
+        await r.provider.send(dispatch())
+        r.simulator.expire_tokens()
+        answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(50)))
+        assert {(a.outcome, a.reason) for a in answers} == {(Outcome.UNSENT, "UNAUTHENTICATED")}
+        answers = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(50)))
+        assert {a.outcome for a in answers} == {Outcome.DELIVERED}
+        assert r.simulator.token_fetches == 2
 
 
-def test_a_token_is_renewed_while_the_old_one_serves(rig: Callable[..., Any]) -> None:
+async def test_a_token_is_renewed_while_the_old_one_serves(rig: Callable[..., Any]) -> None:
     """A token near its end is renewed beside the sends: none of them waits for a slow token endpoint."""
-
-    async def run() -> None:
-        async with rig({"/token": [Reply(200), Reply(200, delay_ms=500)]}) as r:
-            await r.provider.send(dispatch())
-            tokens = r.provider._tokens
-            tokens._renew_at = 0.0
-            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
-            assert tokens._fetching is not None
-            old = tokens._token
-            await tokens._fetching
-            assert tokens._token != old
-            assert r.simulator.token_fetches == 2
-
-    asyncio.run(run())
+    async with rig({"/token": [Reply(200), Reply(200, delay_ms=500)]}) as r:
+        await r.provider.send(dispatch())
+        tokens = r.provider._tokens
+        tokens._renew_at = 0.0
+        assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+        assert tokens._fetching is not None
+        old = tokens._token
+        await tokens._fetching
+        assert tokens._token != old
+        assert r.simulator.token_fetches == 2
 
 
-def test_a_short_lived_token_is_not_used_to_its_last_moment(rig: Callable[..., Any]) -> None:
+async def test_a_short_lived_token_is_not_used_to_its_last_moment(rig: Callable[..., Any]) -> None:
     """A token is given up before its end, also when it lives for seconds only."""
-
-    async def run() -> None:
-        async with rig() as r:
-            r.simulator.token_lifetime_s = 4
-            began = asyncio.get_running_loop().time()
-            await r.provider.send(dispatch())
-            tokens = r.provider._tokens
-            assert began < tokens._renew_at < tokens._usable_until < began + 4
-
-    asyncio.run(run())
+    async with rig() as r:
+        r.simulator.token_lifetime_s = 4
+        began = asyncio.get_running_loop().time()
+        await r.provider.send(dispatch())
+        tokens = r.provider._tokens
+        assert began < tokens._renew_at < tokens._usable_until < began + 4
 
 
-def test_a_fresh_token_refused_by_fcm_is_a_fault(rig: Callable[..., Any]) -> None:
+async def test_a_fresh_token_refused_by_fcm_is_a_fault(rig: Callable[..., Any]) -> None:
     """Where FCM refuses a token just fetched, no storm of fetches follows: all answer FAULT until later."""
-
-    async def run() -> None:
-        async with rig({TOKEN: [Reply(401, "UNAUTHENTICATED")]}) as r:
-            with capture_logs() as logs:
-                answers = [await r.provider.send(dispatch()) for _ in range(5)]
-            assert {a.outcome for a in answers} == {Outcome.FAULT}
-            assert all(a.retry_after_us > 50 * SECOND for a in answers)
-            assert (r.simulator.token_fetches, len(r.log.arrivals)) == (1, 1)
-            assert [entry["log_level"] for entry in logs] == ["error"]
-
-    asyncio.run(run())
+    async with rig({TOKEN: [Reply(401, "UNAUTHENTICATED")]}) as r:
+        with capture_logs() as logs:
+            answers = [await r.provider.send(dispatch()) for _ in range(5)]
+        assert {a.outcome for a in answers} == {Outcome.FAULT}
+        assert all(a.retry_after_us > 50 * SECOND for a in answers)
+        assert (r.simulator.token_fetches, len(r.log.arrivals)) == (1, 1)
+        assert [entry["log_level"] for entry in logs] == ["error"]
 
 
-def test_a_refused_service_account_is_a_fault_logged_once(rig: Callable[..., Any], tmp_path: Path) -> None:
+async def test_a_refused_service_account_is_a_fault_logged_once(rig: Callable[..., Any], tmp_path: Path) -> None:
     """A key that Google does not know answers FAULT, is logged once as an error, and is never shown."""
     other = json.loads(make_service_account(tmp_path, "https://127.0.0.1:1/token", PROJECT).read_text())
-
-    async def run() -> None:
-        async with rig(service_account=other) as r:
-            with capture_logs() as logs:
-                answers = [await r.provider.send(dispatch()) for _ in range(3)]
-            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, "TokenEndpoint: invalid_grant")}
-            assert (r.simulator.token_fetches, r.log.arrivals) == (1, [])
-            assert [entry["log_level"] for entry in logs] == ["error"]
-            assert "PRIVATE" not in str(logs)
-
-    asyncio.run(run())
+    async with rig(service_account=other) as r:
+        with capture_logs() as logs:
+            answers = [await r.provider.send(dispatch()) for _ in range(3)]
+        assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, "TokenEndpoint: invalid_grant")}
+        assert (r.simulator.token_fetches, r.log.arrivals) == (1, [])
+        assert [entry["log_level"] for entry in logs] == ["error"]
+        assert "PRIVATE" not in str(logs)
 
 
 @pytest.mark.parametrize(
     "reply", [Reply(400, "invalid_grant"), Reply(401, "invalid_client"), Reply(403, "access_denied")]
 )
-def test_an_account_that_google_refuses_is_a_fault_until_it_is_put_right(rig: Callable[..., Any], reply: Reply) -> None:
+async def test_an_account_that_google_refuses_is_a_fault_until_it_is_put_right(
+    rig: Callable[..., Any], reply: Reply
+) -> None:
     """A refused account is one fetch and one shout for all who send, and works again once Google takes it."""
-
-    async def run() -> None:
-        async with rig({"/token": [reply, Reply(200)]}) as r:
-            with capture_logs() as logs:
-                answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))
-            assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, f"TokenEndpoint: {reply.reason}")}
-            assert all(50 * SECOND < a.retry_after_us <= 60 * SECOND for a in answers)
-            assert (r.simulator.token_fetches, r.log.arrivals) == (1, [])
-            assert [entry["log_level"] for entry in logs] == ["error"]
-            r.provider._tokens._backoff.hold(0.0)  # a minute on
-            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
-
-
-def test_a_slow_token_endpoint_is_waited_for_no_longer_than_a_timeout(rig: Callable[..., Any]) -> None:
-    """Sends that wait for a silent token endpoint are UNSENT within the timeout, after one fetch, and recover."""
-
-    async def run() -> None:
-        async with rig({"/token": [Reply(200, delay_ms=3000), Reply(200)]}, timeout_us=300_000) as r:
+    async with rig({"/token": [reply, Reply(200)]}) as r:
+        with capture_logs() as logs:
             answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))
-            assert {a.outcome for a in answers} == {Outcome.UNSENT}
-            assert r.simulator.token_fetches == 1
-            await asyncio.sleep(max(a.retry_after_us for a in answers) / SECOND)
-            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+        assert {(a.outcome, a.reason) for a in answers} == {(Outcome.FAULT, f"TokenEndpoint: {reply.reason}")}
+        assert all(50 * SECOND < a.retry_after_us <= 60 * SECOND for a in answers)
+        assert (r.simulator.token_fetches, r.log.arrivals) == (1, [])
+        assert [entry["log_level"] for entry in logs] == ["error"]
+        r.provider._tokens._backoff.hold(0.0)  # a minute on
+        assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
 
-    asyncio.run(run())
+
+async def test_a_slow_token_endpoint_is_waited_for_no_longer_than_a_timeout(rig: Callable[..., Any]) -> None:
+    """Sends that wait for a silent token endpoint are UNSENT within the timeout, after one fetch, and recover."""
+    async with rig({"/token": [Reply(200, delay_ms=3000), Reply(200)]}, timeout_us=300_000) as r:
+        answers = await asyncio.gather(*(r.provider.send(dispatch(f"{TOKEN}{n}")) for n in range(20)))
+        assert {a.outcome for a in answers} == {Outcome.UNSENT}
+        assert r.simulator.token_fetches == 1
+        await asyncio.sleep(max(a.retry_after_us for a in answers) / SECOND)
+        assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
 
 
-def test_the_old_token_serves_while_the_endpoint_is_down(rig: Callable[..., Any]) -> None:
+async def test_the_old_token_serves_while_the_endpoint_is_down(rig: Callable[..., Any]) -> None:
     """A renewal that fails holds up nobody while the old token lives, and is not tried again at every send."""
-
-    async def run() -> None:
-        async with rig({"/token": [Reply(200), Reply(503, "backend")]}) as r:
-            await r.provider.send(dispatch())
-            tokens = r.provider._tokens
-            tokens._renew_at = 0.0
-            for n in range(10):
-                assert (await r.provider.send(dispatch(f"{TOKEN}{n}"))).outcome is Outcome.DELIVERED
-                if tokens._fetching is not None:
-                    await tokens._fetching
-            assert r.simulator.token_fetches == 2
-
-    asyncio.run(run())
+    async with rig({"/token": [Reply(200), Reply(503, "backend")]}) as r:
+        await r.provider.send(dispatch())
+        tokens = r.provider._tokens
+        tokens._renew_at = 0.0
+        for n in range(10):
+            assert (await r.provider.send(dispatch(f"{TOKEN}{n}"))).outcome is Outcome.DELIVERED
+            if tokens._fetching is not None:
+                await tokens._fetching
+        assert r.simulator.token_fetches == 2
 
 
 @pytest.mark.parametrize(
@@ -415,105 +365,85 @@ def test_the_old_token_serves_while_the_endpoint_is_down(rig: Callable[..., Any]
         Reply(200, "<html>Sign in to this network</html>"),
     ],
 )
-def test_a_token_endpoint_that_is_down_leaves_sends_unsent(rig: Callable[..., Any], reply: Reply) -> None:
+async def test_a_token_endpoint_that_is_down_leaves_sends_unsent(rig: Callable[..., Any], reply: Reply) -> None:
     """Without an access token sends answer UNSENT with a backoff, at once within it, and recover."""
-
-    async def run() -> None:
-        async with rig({"/token": [reply, Reply(200)]}) as r:
-            first, second = [await r.provider.send(dispatch()) for _ in range(2)]
-            assert first.outcome is second.outcome is Outcome.UNSENT
-            assert 0 < second.retry_after_us < first.retry_after_us <= 200_000
-            assert r.simulator.token_fetches == 1
-            await asyncio.sleep(first.retry_after_us / SECOND)
-            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    async with rig({"/token": [reply, Reply(200)]}) as r:
+        first, second = [await r.provider.send(dispatch()) for _ in range(2)]
+        assert first.outcome is second.outcome is Outcome.UNSENT
+        assert 0 < second.retry_after_us < first.retry_after_us <= 200_000
+        assert r.simulator.token_fetches == 1
+        await asyncio.sleep(first.retry_after_us / SECOND)
+        assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+        assert len(r.log.arrivals) == 1
 
 
-def test_a_server_that_is_gone_leaves_sends_unsent_until_it_is_back(rig: Callable[..., Any]) -> None:
+async def test_a_server_that_is_gone_leaves_sends_unsent_until_it_is_back(rig: Callable[..., Any]) -> None:
     """A refused connection is UNSENT with a growing backoff; the same client recovers with the server."""
-
-    async def run() -> None:
-        async with rig() as r:
-            await r.provider.send(dispatch())
-            await r.simulator.close()
-            gone = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(20)))
-            assert {a.outcome for a in gone} == {Outcome.UNSENT}
-            waits = [max(a.retry_after_us for a in gone)]
-            for _ in range(3):
-                await asyncio.sleep(waits[-1] / SECOND)
-                answer = await r.provider.send(dispatch())
-                assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "ClientConnectorError")
-                waits.append(answer.retry_after_us)
-            held = await r.provider.send(dispatch())
-            assert (held.outcome, held.reason) == (Outcome.UNSENT, "Unreachable")
-            assert 0 < held.retry_after_us < waits[-1]
-            assert waits[0] <= 200_000  # however many failed together, it was one failure
-            assert waits[-1] >= 799_999  # between a half and the whole of 1.6 s
-            await r.simulator.start()
+    async with rig() as r:
+        await r.provider.send(dispatch())
+        await r.simulator.close()
+        gone = await asyncio.gather(*(r.provider.send(dispatch()) for _ in range(20)))
+        assert {a.outcome for a in gone} == {Outcome.UNSENT}
+        waits = [max(a.retry_after_us for a in gone)]
+        for _ in range(3):
             await asyncio.sleep(waits[-1] / SECOND)
-            assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
-            assert len(r.log.arrivals) == 2
+            answer = await r.provider.send(dispatch())
+            assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "ClientConnectorError")
+            waits.append(answer.retry_after_us)
+        held = await r.provider.send(dispatch())
+        assert (held.outcome, held.reason) == (Outcome.UNSENT, "Unreachable")
+        assert 0 < held.retry_after_us < waits[-1]
+        assert waits[0] <= 200_000  # however many failed together, it was one failure
+        assert waits[-1] >= 799_999  # between a half and the whole of 1.6 s
+        await r.simulator.start()
+        await asyncio.sleep(waits[-1] / SECOND)
+        assert (await r.provider.send(dispatch())).outcome is Outcome.DELIVERED
+        assert len(r.log.arrivals) == 2
 
-    asyncio.run(run())
 
-
-def test_an_unknown_authority_is_never_sent_to(rig: Callable[..., Any], tmp_path: Path) -> None:
+async def test_an_unknown_authority_is_never_sent_to(rig: Callable[..., Any], tmp_path: Path) -> None:
     """A server whose certificate the CA file does not vouch for gets neither an assertion nor a message."""
     stranger = make_certificates(tmp_path).ca_file
-
-    async def run() -> None:
-        async with rig(ca_file=stranger) as r:
-            assert (await r.provider.send(dispatch())).outcome is Outcome.UNSENT
-            r.provider._tokens._token, r.provider._tokens._usable_until = "token", float("inf")
-            r.provider._pool._backoffs.clear()  # the token endpoint is at the same address
-            answer = await r.provider.send(dispatch())
-            assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "ClientConnectorCertificateError")
-            assert (r.simulator.token_fetches, r.log.arrivals) == (0, [])
-
-    asyncio.run(run())
+    async with rig(ca_file=stranger) as r:
+        assert (await r.provider.send(dispatch())).outcome is Outcome.UNSENT
+        r.provider._tokens._token, r.provider._tokens._usable_until = "token", float("inf")
+        r.provider._pool._backoffs.clear()  # the token endpoint is at the same address
+        answer = await r.provider.send(dispatch())
+        assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "ClientConnectorCertificateError")
+        assert (r.simulator.token_fetches, r.log.arrivals) == (0, [])
 
 
-def test_past_its_moment_nothing_is_started(rig: Callable[..., Any]) -> None:
+async def test_past_its_moment_nothing_is_started(rig: Callable[..., Any]) -> None:
     """After `send_by` no request begins, whether the token, a connection or the caller took too long."""
     slow = {"/token": [Reply(200, delay_ms=300)], TOKEN: [Reply(200, delay_ms=800)]}
-
-    async def run() -> None:
-        async with rig(slow, max_connections=1) as r:
-            late = await r.provider.send(dispatch(within_s=-0.1))
-            no_token = await r.provider.send(dispatch(within_s=0.1))
-            assert (late.outcome, no_token.outcome) == (Outcome.UNSENT, Outcome.UNSENT)
-            assert r.log.arrivals == []
-            await r.provider._tokens._fetching
-            first = asyncio.create_task(r.provider.send(dispatch()))
-            await r.log.arrived.wait()
-            no_connection = await r.provider.send(dispatch(within_s=0.1))
-            assert (no_connection.outcome, no_connection.reason) == (Outcome.UNSENT, "TooLate")
-            assert r.provider._pool.unsent(r.provider._origin, math.inf) is None, "the server is not to blame for that"
-            assert not first.done(), "it did not wait for the one before it"
-            assert (await first).outcome is Outcome.DELIVERED
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    async with rig(slow, max_connections=1) as r:
+        late = await r.provider.send(dispatch(within_s=-0.1))
+        no_token = await r.provider.send(dispatch(within_s=0.1))
+        assert (late.outcome, no_token.outcome) == (Outcome.UNSENT, Outcome.UNSENT)
+        assert r.log.arrivals == []
+        await r.provider._tokens._fetching
+        first = asyncio.create_task(r.provider.send(dispatch()))
+        await r.log.arrived.wait()
+        no_connection = await r.provider.send(dispatch(within_s=0.1))
+        assert (no_connection.outcome, no_connection.reason) == (Outcome.UNSENT, "TooLate")
+        assert r.provider._pool.unsent(r.provider._origin, math.inf) is None, "the server is not to blame for that"
+        assert not first.done(), "it did not wait for the one before it"
+        assert (await first).outcome is Outcome.DELIVERED
+        assert len(r.log.arrivals) == 1
 
 
-def test_closing_answers_every_send(rig: Callable[..., Any]) -> None:
+async def test_closing_answers_every_send(rig: Callable[..., Any]) -> None:
     """At `close` a send under way answers UNKNOWN, a waiting or later one UNSENT, and none raises."""
-
-    async def run() -> None:
-        async with rig({TOKEN: [Reply(200, delay_ms=5000)]}, max_connections=1) as r:
-            under_way = asyncio.create_task(r.provider.send(dispatch()))
-            await r.log.arrived.wait()
-            waiting = asyncio.create_task(r.provider.send(dispatch()))
-            await asyncio.sleep(0)
-            await r.provider.close()
-            assert (await under_way).outcome is Outcome.UNKNOWN
-            assert (await waiting).outcome is Outcome.UNSENT
-            assert (await r.provider.send(dispatch())).outcome is Outcome.UNSENT
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    async with rig({TOKEN: [Reply(200, delay_ms=5000)]}, max_connections=1) as r:
+        under_way = asyncio.create_task(r.provider.send(dispatch()))
+        await r.log.arrived.wait()
+        waiting = asyncio.create_task(r.provider.send(dispatch()))
+        await asyncio.sleep(0)
+        await r.provider.close()
+        assert (await under_way).outcome is Outcome.UNKNOWN
+        assert (await waiting).outcome is Outcome.UNSENT
+        assert (await r.provider.send(dispatch())).outcome is Outcome.UNSENT
+        assert len(r.log.arrivals) == 1
 
 
 @pytest.mark.parametrize(
@@ -527,93 +457,73 @@ def test_closing_answers_every_send(rig: Callable[..., Any]) -> None:
         (90 * 86_400 * SECOND, f"{MAX_TTL_S}s"),
     ],
 )
-def test_ttl_is_whole_seconds_rounded_down(rig: Callable[..., Any], ttl_us: int | None, ttl: str | None) -> None:
+async def test_ttl_is_whole_seconds_rounded_down(rig: Callable[..., Any], ttl_us: int | None, ttl: str | None) -> None:
     """What is left of a notification's life is FCM's ttl, never longer, and FCM takes it."""
-
-    async def run() -> None:
-        async with rig() as r:
-            asked = dispatch(ttl_us=ttl_us)
-            assert message_of(r.provider, asked)["android"].get("ttl") == ttl
-            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig() as r:
+        asked = dispatch(ttl_us=ttl_us)
+        assert message_of(r.provider, asked)["android"].get("ttl") == ttl
+        assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
 
 
 @pytest.mark.parametrize(("ttl_us", "ttl_s"), [(0, 0), (90 * SECOND + 1, 90), (90 * 86_400 * SECOND, MAX_TTL_S)])
-def test_nothing_outlives_its_expiry_on_any_device(rig: Callable[..., Any], ttl_us: int, ttl_s: int) -> None:
+async def test_nothing_outlives_its_expiry_on_any_device(rig: Callable[..., Any], ttl_us: int, ttl_s: int) -> None:
     """A device of FCM's may be one of Apple's or a browser: each is told the time left, 0 being now or never."""
-
-    async def run() -> None:
-        async with rig() as r:
-            asked, now_s = dispatch(ttl_us=ttl_us), int(time.time())
-            message = message_of(r.provider, asked)
-            assert message["webpush"]["headers"] == {"TTL": str(ttl_s)}
-            until_s = int(message["apns"]["headers"]["apns-expiration"])
-            assert until_s == 0 if not ttl_s else 0 <= until_s - now_s - ttl_s <= 2
-            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig() as r:
+        asked, now_s = dispatch(ttl_us=ttl_us), int(time.time())
+        message = message_of(r.provider, asked)
+        assert message["webpush"]["headers"] == {"TTL": str(ttl_s)}
+        until_s = int(message["apns"]["headers"]["apns-expiration"])
+        assert until_s == 0 if not ttl_s else 0 <= until_s - now_s - ttl_s <= 2
+        assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
 
 
-def test_a_dry_run_reaches_no_phone(rig: Callable[..., Any]) -> None:
+async def test_a_dry_run_reaches_no_phone(rig: Callable[..., Any]) -> None:
     """With dry_run FCM is asked to validate only: its answer is the real one, and no message comes to a device."""
-
-    async def run() -> None:
-        async with rig({TOKEN: [Reply(200), Reply(404, "UNREGISTERED")]}, dry_run=True) as r:
-            answers = [await r.provider.send(dispatch()) for _ in range(2)]
-            assert [a.outcome for a in answers] == [Outcome.DELIVERED, Outcome.DEAD_TOKEN]
-            assert r.log.arrivals == []
-            assert [a.status for a in r.log.dry_runs] == [200, 404]
-
-    asyncio.run(run())
+    async with rig({TOKEN: [Reply(200), Reply(404, "UNREGISTERED")]}, dry_run=True) as r:
+        answers = [await r.provider.send(dispatch()) for _ in range(2)]
+        assert [a.outcome for a in answers] == [Outcome.DELIVERED, Outcome.DEAD_TOKEN]
+        assert r.log.arrivals == []
+        assert [a.status for a in r.log.dry_runs] == [200, 404]
 
 
-def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
+async def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
     """Every field of a notification reaches FCM in FCM's form; data that is not text travels as its JSON."""
     fields: dict[str, Any] = {"collapse_id": "score", "sound": "ping", "badge": 3}
     fields["data"] = {"a": "text", "n": 3, "yes": True, "none": None, "list": [1, {"ü": 2.5}]}
     data = {"a": "text", "n": "3", "yes": "true", "none": "null", "list": '[1,{"ü":2.5}]'}
-
-    async def run() -> None:
-        async with rig() as r:
-            asked = dispatch(**fields)
-            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
-            assert message_of(r.provider, asked) == {
-                "token": TOKEN,
-                "notification": {"title": "Hello", "body": "World"},
-                "data": data,
-                "android": {
-                    "priority": "HIGH",
-                    "collapse_key": "score",
-                    "notification": {"sound": "ping", "notification_count": 3, "tag": "score"},
-                },
-                "apns": {
-                    "headers": {"apns-collapse-id": "score"},
-                    "payload": {"aps": {"sound": "ping", "badge": 3}},
-                },
-                "webpush": {"headers": {"Topic": "score"}},
-            }
-            (arrival,) = r.log.arrivals
-            assert (arrival.title, arrival.collapse_id, arrival.data) == ("Hello", "score", data)
-            assert (arrival.platform, arrival.token, arrival.status) == ("fcm", TOKEN, 200)
-            assert arrival.message_id.startswith(f"projects/{PROJECT}/messages/")
-
-    asyncio.run(run())
+    async with rig() as r:
+        asked = dispatch(**fields)
+        assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
+        assert message_of(r.provider, asked) == {
+            "token": TOKEN,
+            "notification": {"title": "Hello", "body": "World"},
+            "data": data,
+            "android": {
+                "priority": "HIGH",
+                "collapse_key": "score",
+                "notification": {"sound": "ping", "notification_count": 3, "tag": "score"},
+            },
+            "apns": {
+                "headers": {"apns-collapse-id": "score"},
+                "payload": {"aps": {"sound": "ping", "badge": 3}},
+            },
+            "webpush": {"headers": {"Topic": "score"}},
+        }
+        (arrival,) = r.log.arrivals
+        assert (arrival.title, arrival.collapse_id, arrival.data) == ("Hello", "score", data)
+        assert (arrival.platform, arrival.token, arrival.status) == ("fcm", TOKEN, 200)
+        assert arrival.message_id.startswith(f"projects/{PROJECT}/messages/")
 
 
 @pytest.mark.parametrize(("priority", "expected"), [("normal", "NORMAL"), ("high", "HIGH")])
-def test_data_alone_stays_a_data_message(rig: Callable[..., Any], priority: str, expected: str) -> None:
+async def test_data_alone_stays_a_data_message(rig: Callable[..., Any], priority: str, expected: str) -> None:
     """Without title and body nothing is shown on the device, and the priority is the notification's own."""
-
-    async def run() -> None:
-        async with rig() as r:
-            asked = dispatch(title=None, body=None, data={"sync": 1}, sound="ping", priority=priority)
-            message = message_of(r.provider, asked)
-            assert message.keys() == {"token", "data", "android"}
-            assert message["android"] == {"priority": expected}
-            assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig() as r:
+        asked = dispatch(title=None, body=None, data={"sync": 1}, sound="ping", priority=priority)
+        message = message_of(r.provider, asked)
+        assert message.keys() == {"token", "data", "android"}
+        assert message["android"] == {"priority": expected}
+        assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
 
 
 TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -640,53 +550,41 @@ def test_the_size_counted_at_enqueue_is_the_size_on_the_wire(offline: FcmProvide
         assert part not in message or offline._messages.json_dumps(message[part]) in written
 
 
-def test_the_limit_is_the_same_here_and_there(rig: Callable[..., Any]) -> None:
+async def test_the_limit_is_the_same_here_and_there(rig: Callable[..., Any]) -> None:
     """4,096 bytes are sent and taken; one more is refused before it is sent, and FCM would refuse it too."""
-
-    async def run() -> None:
-        async with rig() as r:
-            spare = PAYLOAD_BYTES - payload_size(dispatch(body="ü").notification) + 2
-            full, over = dispatch(body="ü" + "x" * (spare - 2)), dispatch(body="ü" + "x" * (spare - 1))
-            assert payload_size(full.notification) == PAYLOAD_BYTES
-            assert (await r.provider.send(full)).outcome is Outcome.DELIVERED
-            answer = await r.provider.send(over)
-            assert (answer.outcome, len(r.log.arrivals)) == (Outcome.REJECTED, 1)
-            assert "4097 bytes" in answer.reason
-            message = message_of(r.provider, full)
-            assert is_valid(message)
-            message["notification"]["body"] += "x"
-            assert not is_valid(message)
-
-    asyncio.run(run())
+    async with rig() as r:
+        spare = PAYLOAD_BYTES - payload_size(dispatch(body="ü").notification) + 2
+        full, over = dispatch(body="ü" + "x" * (spare - 2)), dispatch(body="ü" + "x" * (spare - 1))
+        assert payload_size(full.notification) == PAYLOAD_BYTES
+        assert (await r.provider.send(full)).outcome is Outcome.DELIVERED
+        answer = await r.provider.send(over)
+        assert (answer.outcome, len(r.log.arrivals)) == (Outcome.REJECTED, 1)
+        assert "4097 bytes" in answer.reason
+        message = message_of(r.provider, full)
+        assert is_valid(message)
+        message["notification"]["body"] += "x"
+        assert not is_valid(message)
 
 
 @pytest.mark.parametrize("key", ["from", "message_type", "gcm", "google.x", "gcm.notification.title"])
-def test_keys_that_fcm_reserves_are_refused_by_name(rig: Callable[..., Any], key: str) -> None:
+async def test_keys_that_fcm_reserves_are_refused_by_name(rig: Callable[..., Any], key: str) -> None:
     """A data key that FCM keeps for itself is refused at the payload check and, later, before the wire."""
-
-    async def run() -> None:
-        async with rig() as r:
-            asked = dispatch(data={key: "1"})
-            with pytest.raises(InvalidNotificationError) as caught:
-                payload_size(asked.notification)
-            assert caught.value.field == f"data.{key}"
-            answer = await r.provider.send(asked)
-            assert (answer.outcome, r.log.arrivals) == (Outcome.REJECTED, [])
-
-    asyncio.run(run())
+    async with rig() as r:
+        asked = dispatch(data={key: "1"})
+        with pytest.raises(InvalidNotificationError) as caught:
+            payload_size(asked.notification)
+        assert caught.value.field == f"data.{key}"
+        answer = await r.provider.send(asked)
+        assert (answer.outcome, r.log.arrivals) == (Outcome.REJECTED, [])
 
 
 @pytest.mark.parametrize("fields", [{"title": "\ud800"}, {"data": {"a": ["\ud800"]}}, {"sound": "\ud800"}])
-def test_text_that_is_no_unicode_is_refused(rig: Callable[..., Any], fields: dict[str, Any]) -> None:
+async def test_text_that_is_no_unicode_is_refused(rig: Callable[..., Any], fields: dict[str, Any]) -> None:
     """A lone surrogate cannot be written as UTF-8: refused before it is enqueued, never raised by a send."""
-
-    async def run() -> None:
-        async with rig() as r:
-            with pytest.raises(InvalidNotificationError, match="Unicode"):
-                dispatch(**fields).notification.validate()
-            assert (await r.provider.send(dispatch(**fields))).outcome is Outcome.REJECTED
-
-    asyncio.run(run())
+    async with rig() as r:
+        with pytest.raises(InvalidNotificationError, match="Unicode"):
+            dispatch(**fields).notification.validate()
+        assert (await r.provider.send(dispatch(**fields))).outcome is Outcome.REJECTED
 
 
 @pytest.mark.parametrize(
@@ -781,44 +679,40 @@ def test_the_simulator_takes_a_priority_as_google_does(priority: str) -> None:
     assert is_valid(GOOD | {"android": {"priority": priority}})
 
 
-def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
+async def test_the_simulator_checks_the_request(rig: Callable[..., Any]) -> None:
     """Without a live access token, the right project, content type and form a message is refused."""
-
-    async def run() -> None:
-        async with rig() as r, aiohttp.ClientSession() as session:
-            await r.provider.send(dispatch())
-            bearer = {"Authorization": f"Bearer {r.provider._tokens._token}"}
-            good = {
-                "url": r.provider._url,
-                "headers": bearer,
-                "json": {"message": GOOD},
-                "ssl": r.provider._pool.tls,
-            }
-            elsewhere = r.provider._url.replace(PROJECT, "other")
-            cases = [
-                ({}, 200, None),
-                ({"headers": {"Authorization": "Bearer ya29.other"}}, 401, "UNAUTHENTICATED"),
-                ({"headers": {}}, 401, "UNAUTHENTICATED"),
-                ({"url": elsewhere}, 404, "NOT_FOUND"),
-                ({"json": None, "data": b"{}"}, 400, "INVALID_ARGUMENT"),
-                ({"json": {"message": GOOD, "extra": 1}}, 400, "INVALID_ARGUMENT"),
-                ({"json": {"message": GOOD, "validate_only": "yes"}}, 400, "INVALID_ARGUMENT"),
-                ({"json": {"message": GOOD, "validate_only": True}}, 200, None),
-                ({"json": ["message"]}, 400, "INVALID_ARGUMENT"),
-                ({"json": {"message": {"token": TOKEN, "topic": "x"}}}, 400, "INVALID_ARGUMENT"),
-            ]
-            for change, status, word in cases:
-                async with session.post(**good | change) as response:
-                    answer = await response.json()
-                    assert (response.status, answer.get("error", {}).get("status")) == (status, word)
-            (validated,) = r.log.dry_runs
-            assert (validated.message_id, validated.dry_run) == (f"projects/{PROJECT}/messages/fake_message_id", True)
-            assert not any(arrival.dry_run for arrival in r.log.arrivals)
-            token_url = r.simulator.url + "/token"
-            async with session.post(token_url, data={"grant_type": "x"}, ssl=r.provider._pool.tls) as response:
-                assert await response.json() == {"error": "unsupported_grant_type"}
-
-    asyncio.run(run())
+    async with rig() as r, aiohttp.ClientSession() as session:
+        await r.provider.send(dispatch())
+        bearer = {"Authorization": f"Bearer {r.provider._tokens._token}"}
+        good = {
+            "url": r.provider._url,
+            "headers": bearer,
+            "json": {"message": GOOD},
+            "ssl": r.provider._pool.tls,
+        }
+        elsewhere = r.provider._url.replace(PROJECT, "other")
+        cases = [
+            ({}, 200, None),
+            ({"headers": {"Authorization": "Bearer ya29.other"}}, 401, "UNAUTHENTICATED"),
+            ({"headers": {}}, 401, "UNAUTHENTICATED"),
+            ({"url": elsewhere}, 404, "NOT_FOUND"),
+            ({"json": None, "data": b"{}"}, 400, "INVALID_ARGUMENT"),
+            ({"json": {"message": GOOD, "extra": 1}}, 400, "INVALID_ARGUMENT"),
+            ({"json": {"message": GOOD, "validate_only": "yes"}}, 400, "INVALID_ARGUMENT"),
+            ({"json": {"message": GOOD, "validate_only": True}}, 200, None),
+            ({"json": ["message"]}, 400, "INVALID_ARGUMENT"),
+            ({"json": {"message": {"token": TOKEN, "topic": "x"}}}, 400, "INVALID_ARGUMENT"),
+        ]
+        for change, status, word in cases:
+            async with session.post(**good | change) as response:
+                answer = await response.json()
+                assert (response.status, answer.get("error", {}).get("status")) == (status, word)
+        (validated,) = r.log.dry_runs
+        assert (validated.message_id, validated.dry_run) == (f"projects/{PROJECT}/messages/fake_message_id", True)
+        assert not any(arrival.dry_run for arrival in r.log.arrivals)
+        token_url = r.simulator.url + "/token"
+        async with session.post(token_url, data={"grant_type": "x"}, ssl=r.provider._pool.tls) as response:
+            assert await response.json() == {"error": "unsupported_grant_type"}
 
 
 def test_dry_runs_are_logged_apart(tmp_path: Path) -> None:
@@ -862,44 +756,36 @@ async def simulators(*arguments: str) -> AsyncIterator[asyncio.subprocess.Proces
         await process.communicate()
 
 
-def test_the_simulators_run_from_the_command_line(tmp_path: Path) -> None:
+async def test_the_simulators_run_from_the_command_line(tmp_path: Path) -> None:
     """One line of JSON says what to configure; both platforms take a send; SIGTERM ends it quietly with 0."""
     scripts = tmp_path / "scripts.json"
     scripts.write_text(json.dumps({TOKEN: [{"status": 200}, {"status": 404, "reason": "UNREGISTERED"}]}))
-
-    async def run() -> None:
-        async with simulators("--folder", str(tmp_path / "made"), "--scripts", str(scripts)) as process:
-            assert process.stdout is not None
-            told = json.loads(await process.stdout.readline())
-            fcm, apns = clients_for(told)
-            apple = replace(dispatch(), device=Device("apns", "ab" * 32))
-            outcomes = [(await fcm.send(dispatch())).outcome for _ in range(2)]
-            outcomes.append((await apns.send(apple)).outcome)
-            await asyncio.gather(fcm.close(), apns.close())
-            process.terminate()
-            assert await process.communicate() == (b"", b"")
-            assert process.returncode == 0
-            assert outcomes == [Outcome.DELIVERED, Outcome.DEAD_TOKEN, Outcome.DELIVERED]
-            arrivals = WireLog.read(Path(told["wire_log"]))
-            assert [(a.platform, a.status) for a in arrivals] == [("fcm", 200), ("fcm", 404), ("apns", 200)]
-
-    asyncio.run(run())
+    async with simulators("--folder", str(tmp_path / "made"), "--scripts", str(scripts)) as process:
+        assert process.stdout is not None
+        told = json.loads(await process.stdout.readline())
+        fcm, apns = clients_for(told)
+        apple = replace(dispatch(), device=Device("apns", "ab" * 32))
+        outcomes = [(await fcm.send(dispatch())).outcome for _ in range(2)]
+        outcomes.append((await apns.send(apple)).outcome)
+        await asyncio.gather(fcm.close(), apns.close())
+        process.terminate()
+        assert await process.communicate() == (b"", b"")
+        assert process.returncode == 0
+        assert outcomes == [Outcome.DELIVERED, Outcome.DEAD_TOKEN, Outcome.DELIVERED]
+        arrivals = WireLog.read(Path(told["wire_log"]))
+        assert [(a.platform, a.status) for a in arrivals] == [("fcm", 200), ("fcm", 404), ("apns", 200)]
 
 
 @pytest.mark.parametrize("option", ["--apns-port", "--fcm-port"])
-def test_a_taken_port_is_one_clear_line(tmp_path: Path, option: str) -> None:
+async def test_a_taken_port_is_one_clear_line(tmp_path: Path, option: str) -> None:
     """A port that is taken ends the command with status 1 and one line that names the option and the port."""
-
-    async def run() -> None:
-        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = str(taken.sockets[0].getsockname()[1])
-        async with taken, simulators("--folder", str(tmp_path), option, port) as process:
-            out, err = await process.communicate()
-        assert (process.returncode, out) == (1, b"")
-        (line,) = err.decode().splitlines()
-        assert f"{option} {port}" in line
-
-    asyncio.run(run())
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = str(taken.sockets[0].getsockname()[1])
+    async with taken, simulators("--folder", str(tmp_path), option, port) as process:
+        out, err = await process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    (line,) = err.decode().splitlines()
+    assert f"{option} {port}" in line
 
 
 def test_a_wrong_scripts_file_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

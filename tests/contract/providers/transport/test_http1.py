@@ -70,55 +70,39 @@ async def post(pool: Pool, origin: str) -> Response | Answer:
     return await pool.post(f"{origin}/x", b"", {}, origin=origin, send_by=now + 5)
 
 
-def test_an_answer_without_end_is_an_answer(certificates: Certificates) -> None:
+async def test_an_answer_without_end_is_an_answer(certificates: Certificates) -> None:
     """Of a body that does not end no more is read than a reason can stand in, and its connection is not used again."""
-
-    async def run() -> None:
-        ended = asyncio.Event()
-        async with served(certificates, OK, b"x" * 65_536, ended.set) as (pool, origin):
-            async with asyncio.timeout(TIMEOUT_S / 2):  # it is not the pool's own that saves it
-                response = await post(pool, origin)
-                assert isinstance(response, Response)
-                assert (response.status, len(response.body)) == (201, BODY_BYTES)
-                await ended.wait()
-
-    asyncio.run(run())
-
-
-def test_what_is_packed_is_not_unpacked(certificates: Certificates) -> None:
-    """No answer was asked to be compressed; one that is, a thousand times smaller than it gets, stays as it is."""
-
-    async def run() -> None:
-        bomb = zlib.compress(bytes(20_000_000), wbits=31)
-        async with served(certificates, OK + b"Content-Encoding: gzip\r\n", bomb) as (pool, origin):
+    ended = asyncio.Event()
+    async with served(certificates, OK, b"x" * 65_536, ended.set) as (pool, origin):
+        async with asyncio.timeout(TIMEOUT_S / 2):  # it is not the pool's own that saves it
             response = await post(pool, origin)
             assert isinstance(response, Response)
-            assert (response.status, response.body) == (201, bomb[:BODY_BYTES])
+            assert (response.status, len(response.body)) == (201, BODY_BYTES)
+            await ended.wait()
 
-    asyncio.run(run())
+
+async def test_what_is_packed_is_not_unpacked(certificates: Certificates) -> None:
+    """No answer was asked to be compressed; one that is, a thousand times smaller than it gets, stays as it is."""
+    bomb = zlib.compress(bytes(20_000_000), wbits=31)
+    async with served(certificates, OK + b"Content-Encoding: gzip\r\n", bomb) as (pool, origin):
+        response = await post(pool, origin)
+        assert isinstance(response, Response)
+        assert (response.status, response.body) == (201, bomb[:BODY_BYTES])
 
 
 @pytest.mark.parametrize("host", ["x" * 64 + ".example", "x..example"])
-def test_a_name_that_cannot_be_looked_up_is_not_sent_to(certificates: Certificates, host: str) -> None:
+async def test_a_name_that_cannot_be_looked_up_is_not_sent_to(certificates: Certificates, host: str) -> None:
     """Whatever stands in an address, nothing is raised: no resolver takes a name like that, so nothing left."""
-
-    async def run() -> None:
-        async with served(certificates, OK, b"") as (pool, _):
-            answer = await post(pool, f"https://{host}")
-            assert isinstance(answer, Answer)
-            assert answer.outcome is Outcome.UNSENT
-
-    asyncio.run(run())
+    async with served(certificates, OK, b"") as (pool, _):
+        answer = await post(pool, f"https://{host}")
+        assert isinstance(answer, Answer)
+        assert answer.outcome is Outcome.UNSENT
 
 
-def test_a_silent_server_has_one_timeout(certificates: Certificates) -> None:
+async def test_a_silent_server_has_one_timeout(certificates: Certificates) -> None:
     """The time that a connection did not need is not given to the answer: after a timeout without a word it ends."""
-
-    async def run() -> None:
-        async with served(certificates, b"", b"", mute=True) as (pool, origin):
-            began = asyncio.get_running_loop().time()
-            answer = await post(pool, origin)
-            assert answer == Answer(Outcome.UNKNOWN, reason="Timeout")
-            assert asyncio.get_running_loop().time() - began < 1.5 * TIMEOUT_S
-
-    asyncio.run(run())
+    async with served(certificates, b"", b"", mute=True) as (pool, origin):
+        began = asyncio.get_running_loop().time()
+        answer = await post(pool, origin)
+        assert answer == Answer(Outcome.UNKNOWN, reason="Timeout")
+        assert asyncio.get_running_loop().time() - began < 1.5 * TIMEOUT_S

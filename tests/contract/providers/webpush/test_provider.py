@@ -212,19 +212,15 @@ def test_an_unusable_key_is_told_without_it(text: str, tmp_path: Path, capsys: p
 # What arrives.
 
 
-def test_a_declarative_message_is_read_by_the_browser(rig: Callable[..., Any]) -> None:
+async def test_a_declarative_message_is_read_by_the_browser(rig: Callable[..., Any]) -> None:
     """The browser finds title, tag and data where the Push API says, and takes nothing that is not whole."""
-
-    async def run() -> None:
-        async with rig() as r:
-            options = {"declarative": True, "url": "https://example.com/7"}
-            sent = note(devices=[r.device()], data={"id": "7"}, collapse_id="c", webpush=options)
-            answer = await r.provider.send(replace(dispatch(r.device()), notification=sent))
-            assert answer.outcome is Outcome.DELIVERED
-            (arrival,) = r.log.arrivals
-            assert (arrival.title, arrival.collapse_id, arrival.data) == (sent.title, "c", {"id": "7"})
-
-    asyncio.run(run())
+    async with rig() as r:
+        options = {"declarative": True, "url": "https://example.com/7"}
+        sent = note(devices=[r.device()], data={"id": "7"}, collapse_id="c", webpush=options)
+        answer = await r.provider.send(replace(dispatch(r.device()), notification=sent))
+        assert answer.outcome is Outcome.DELIVERED
+        (arrival,) = r.log.arrivals
+        assert (arrival.title, arrival.collapse_id, arrival.data) == (sent.title, "c", {"id": "7"})
 
 
 def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
@@ -272,39 +268,31 @@ def test_every_collapse_id_makes_a_topic(collapse_id: str) -> None:
     assert "Topic" not in headers(note(), None)
 
 
-def test_an_endpoint_reaches_its_server_as_it_is(rig: Callable[..., Any]) -> None:
+async def test_an_endpoint_reaches_its_server_as_it_is(rig: Callable[..., Any]) -> None:
     """Not a byte of an endpoint is changed on its way, though a URL library would write it otherwise."""
     odd = "?token=BQY%2bx%3d%7Ea+b'c&x=%2F"
+    async with rig() as r:
+        seen: list[str] = []
 
-    async def run() -> None:
-        async with rig() as r:
-            seen: list[str] = []
+        async def serve(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+            seen.append(request.raw_path)
+            return aiohttp.web.Response(status=201)
 
-            async def serve(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
-                seen.append(request.raw_path)
-                return aiohttp.web.Response(status=201)
-
-            await r.simulator.close()
-            r.simulator.routes = lambda: [aiohttp.web.post("/push/{name}", serve)]
-            await r.simulator.start()
-            token = r.simulator.subscribe("anna").replace("/push/anna", "/push/anna" + odd)
-            answer = await r.provider.send(dispatch(Device("webpush", token)))
-            assert (answer.outcome, seen) == (Outcome.DELIVERED, ["/push/anna" + odd])
-
-    asyncio.run(run())
+        await r.simulator.close()
+        r.simulator.routes = lambda: [aiohttp.web.post("/push/{name}", serve)]
+        await r.simulator.start()
+        token = r.simulator.subscribe("anna").replace("/push/anna", "/push/anna" + odd)
+        answer = await r.provider.send(dispatch(Device("webpush", token)))
+        assert (answer.outcome, seen) == (Outcome.DELIVERED, ["/push/anna" + odd])
 
 
-def test_a_browser_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:
+async def test_a_browser_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:
     """Law 4: sends to one browser arrive in the order of the calls, though many connections are open."""
-
-    async def run() -> None:
-        async with rig() as r:
-            await asyncio.gather(*(r.send(f"b{n}") for n in range(20)))  # opens them
-            del r.log.arrivals[:]
-            await asyncio.gather(*(r.send(data={"n": n}) for n in range(40)))
-            assert [arrival.data["n"] for arrival in r.log.arrivals] == list(range(40))
-
-    asyncio.run(run())
+    async with rig() as r:
+        await asyncio.gather(*(r.send(f"b{n}") for n in range(20)))  # opens them
+        del r.log.arrivals[:]
+        await asyncio.gather(*(r.send(data={"n": n}) for n in range(40)))
+        assert [arrival.data["n"] for arrival in r.log.arrivals] == list(range(40))
 
 
 # What is answered.
@@ -333,20 +321,16 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("status", "reason", "outcome"), ROWS)
-def test_answers_follow_the_table(rig: Callable[..., Any], status: int, reason: str, outcome: Outcome) -> None:
+async def test_answers_follow_the_table(rig: Callable[..., Any], status: int, reason: str, outcome: Outcome) -> None:
     """Each answer of a push service has its one outcome, keeps the service's word and costs one request."""
-
-    async def run() -> None:
-        elsewhere = {"Location": "https://127.0.0.1:1/elsewhere"}
-        async with rig({"anna": [Reply(status, reason, elsewhere)]}) as r:
-            answer = await r.send()
-            assert answer.outcome is outcome
-            assert answer.status == (201 if status == 200 else status)
-            assert answer.reason == ("" if reason.startswith("<") or outcome is Outcome.DELIVERED else reason)
-            assert bool(answer.retry_after_us) == (outcome in AGAIN)
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    elsewhere = {"Location": "https://127.0.0.1:1/elsewhere"}
+    async with rig({"anna": [Reply(status, reason, elsewhere)]}) as r:
+        answer = await r.send()
+        assert answer.outcome is outcome
+        assert answer.status == (201 if status == 200 else status)
+        assert answer.reason == ("" if reason.startswith("<") or outcome is Outcome.DELIVERED else reason)
+        assert bool(answer.retry_after_us) == (outcome in AGAIN)
+        assert len(r.log.arrivals) == 1
 
 
 @pytest.mark.parametrize(
@@ -369,16 +353,12 @@ def test_whatever_a_service_writes_is_borne(body: bytes, reason: str) -> None:
 @pytest.mark.parametrize(
     ("status", "asked", "wait_s"), [(429, "5", 60), (429, "90", 90), (406, "5", 5), (503, "7", 7), (503, "", 10)]
 )
-def test_retry_after_is_handed_on(rig: Callable[..., Any], status: int, asked: str, wait_s: int) -> None:
+async def test_retry_after_is_handed_on(rig: Callable[..., Any], status: int, asked: str, wait_s: int) -> None:
     """Retry-After is the caller's to wait, never slept; after a 429 it is a minute at least, as FCM asks."""
-
-    async def run() -> None:
-        async with rig({"anna": [Reply(status, "", {"Retry-After": asked})]}) as r:
-            began = time.perf_counter()
-            assert (await r.send()).retry_after_us == wait_s * SECOND
-            assert time.perf_counter() - began < wait_s, "it is not slept"
-
-    asyncio.run(run())
+    async with rig({"anna": [Reply(status, "", {"Retry-After": asked})]}) as r:
+        began = time.perf_counter()
+        assert (await r.send()).retry_after_us == wait_s * SECOND
+        assert time.perf_counter() - began < wait_s, "it is not slept"
 
 
 OF_FAULTS = {
@@ -396,17 +376,13 @@ OF_FAULTS = {
 
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if "webpush" in fault.replies])
-def test_each_fault_that_can_be_named_has_its_outcome(rig: Callable[..., Any], name: str) -> None:
+async def test_each_fault_that_can_be_named_has_its_outcome(rig: Callable[..., Any], name: str) -> None:
     """Whatever the simulators can do wrong is one answer, and the next browser is served as if nothing were."""
     (expected,) = [outcome for outcome, names in OF_FAULTS.items() if name in names]
-
-    async def run() -> None:
-        async with rig({"anna": [FAULTS[name].replies["webpush"]]}, timeout_us=500_000) as r:
-            assert (await r.send("bert")).outcome is Outcome.DELIVERED
-            assert (await r.send()).outcome is expected
-            assert (await r.send("bert")).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig({"anna": [FAULTS[name].replies["webpush"]]}, timeout_us=500_000) as r:
+        assert (await r.send("bert")).outcome is Outcome.DELIVERED
+        assert (await r.send()).outcome is expected
+        assert (await r.send("bert")).outcome is Outcome.DELIVERED
 
 
 # Whose fault a refusal of the sender is.
@@ -416,206 +392,156 @@ def other_key() -> str:
     return public_key(load_key(make_key()))
 
 
-def test_one_subscription_of_another_key_stops_nobody(rig: Callable[..., Any]) -> None:
+async def test_one_subscription_of_another_key_stops_nobody(rig: Callable[..., Any]) -> None:
     """A service that has taken our key refuses a subscription made for another one: final, for that one alone."""
-
-    async def run() -> None:
-        async with rig() as r:
-            assert (await r.send("good")).outcome is Outcome.DELIVERED
-            stale = r.device("stale", public_key=other_key())
-            with capture_logs() as logs:
-                answers = [await r.provider.send(dispatch(stale)) for _ in range(5)]
-            assert {(a.outcome, a.status, a.reason) for a in answers} == {
-                (Outcome.REJECTED, 403, "VapidPkHashMismatch")
-            }
-            assert {a.retry_after_us for a in answers} == {None}
-            assert (await r.send("good")).outcome is Outcome.DELIVERED
-            assert logs == []
-
-    asyncio.run(run())
+    async with rig() as r:
+        assert (await r.send("good")).outcome is Outcome.DELIVERED
+        stale = r.device("stale", public_key=other_key())
+        with capture_logs() as logs:
+            answers = [await r.provider.send(dispatch(stale)) for _ in range(5)]
+        assert {(a.outcome, a.status, a.reason) for a in answers} == {(Outcome.REJECTED, 403, "VapidPkHashMismatch")}
+        assert {a.retry_after_us for a in answers} == {None}
+        assert (await r.send("good")).outcome is Outcome.DELIVERED
+        assert logs == []
 
 
-def test_the_first_refusals_are_tried_again(rig: Callable[..., Any]) -> None:
+async def test_the_first_refusals_are_tried_again(rig: Callable[..., Any]) -> None:
     """Of a service that has taken nothing yet, a few refusals may be theirs or ours: they cost attempts, no more."""
-
-    async def run() -> None:
-        async with rig() as r:
-            stale = [r.device(f"stale{n}", public_key=other_key()) for n in range(STRANGERS)]
-            for device in stale * 3:
-                answer = await r.provider.send(dispatch(device))
-                assert (answer.outcome, answer.retry_after_us) == (Outcome.RETRY, 60 * SECOND)
-            assert (await r.send("good")).outcome is Outcome.DELIVERED
-            assert {(await r.provider.send(dispatch(device))).outcome for device in stale} == {Outcome.REJECTED}
-
-    asyncio.run(run())
+    async with rig() as r:
+        stale = [r.device(f"stale{n}", public_key=other_key()) for n in range(STRANGERS)]
+        for device in stale * 3:
+            answer = await r.provider.send(dispatch(device))
+            assert (answer.outcome, answer.retry_after_us) == (Outcome.RETRY, 60 * SECOND)
+        assert (await r.send("good")).outcome is Outcome.DELIVERED
+        assert {(await r.provider.send(dispatch(device))).outcome for device in stale} == {Outcome.REJECTED}
 
 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [({"key": make_key()}, "VapidPkHashMismatch"), ({"subject": "mailto:push@localhost"}, "BadJwtToken")],
 )
-def test_a_wrong_key_is_our_fault(rig: Callable[..., Any], wrong: dict[str, str], reason: str) -> None:
+async def test_a_wrong_key_is_our_fault(rig: Callable[..., Any], wrong: dict[str, str], reason: str) -> None:
     """Where a service refuses everybody, it is our key or subject: FAULT, told as an error, and nothing is burned."""
-
-    async def run() -> None:
-        async with rig(**wrong) as r:
-            with capture_logs() as logs:
-                answers = [await r.send(f"b{n}") for n in range(STRANGERS + 3)]
-            assert [a.outcome for a in answers] == [Outcome.RETRY] * STRANGERS + [Outcome.FAULT] * 3
-            assert {(a.status, a.reason, a.retry_after_us) for a in answers} == {(403, reason, 60 * SECOND)}
-            assert [(entry["event"], entry["log_level"]) for entry in logs] == [("webpush_fault", "error")] * 3
-            assert logs[0]["origin"] == r.simulator.url
-            assert not any(secret in str(logs) for secret in ("/push/", "p256dh", "PRIVATE"))
-
-    asyncio.run(run())
+    async with rig(**wrong) as r:
+        with capture_logs() as logs:
+            answers = [await r.send(f"b{n}") for n in range(STRANGERS + 3)]
+        assert [a.outcome for a in answers] == [Outcome.RETRY] * STRANGERS + [Outcome.FAULT] * 3
+        assert {(a.status, a.reason, a.retry_after_us) for a in answers} == {(403, reason, 60 * SECOND)}
+        assert [(entry["event"], entry["log_level"]) for entry in logs] == [("webpush_fault", "error")] * 3
+        assert logs[0]["origin"] == r.simulator.url
+        assert not any(secret in str(logs) for secret in ("/push/", "p256dh", "PRIVATE"))
 
 
-def test_a_key_that_is_revoked_burns_no_more_than_a_few(rig: Callable[..., Any]) -> None:
+async def test_a_key_that_is_revoked_burns_no_more_than_a_few(rig: Callable[..., Any]) -> None:
     """Also where our key was taken before, refusals of all in a row are our fault, until one is taken again."""
-
-    async def run() -> None:
-        async with rig() as r:
-            assert (await r.send("good")).outcome is Outcome.DELIVERED
-            stale = [r.device(f"stale{n}", public_key=other_key()) for n in range(STRANGERS + 2)]
-            outcomes = [(await r.provider.send(dispatch(device))).outcome for device in stale]
-            assert outcomes == [Outcome.REJECTED] * STRANGERS + [Outcome.FAULT] * 2
-            assert (await r.send("good")).outcome is Outcome.DELIVERED
-            assert (await r.provider.send(dispatch(stale[-1]))).outcome is Outcome.REJECTED
-
-    asyncio.run(run())
+    async with rig() as r:
+        assert (await r.send("good")).outcome is Outcome.DELIVERED
+        stale = [r.device(f"stale{n}", public_key=other_key()) for n in range(STRANGERS + 2)]
+        outcomes = [(await r.provider.send(dispatch(device))).outcome for device in stale]
+        assert outcomes == [Outcome.REJECTED] * STRANGERS + [Outcome.FAULT] * 2
+        assert (await r.send("good")).outcome is Outcome.DELIVERED
+        assert (await r.provider.send(dispatch(stale[-1]))).outcome is Outcome.REJECTED
 
 
-def test_a_refused_clock_is_not_blamed_on_subscriptions(rig: Callable[..., Any]) -> None:
+async def test_a_refused_clock_is_not_blamed_on_subscriptions(rig: Callable[..., Any]) -> None:
     """A new signature is judged afresh: one that a service finds expired is our fault, whatever it took before."""
     now = [time.time()]
-
-    async def run() -> None:
-        async with rig(server={"clock": lambda: now[0]}) as r:
-            assert (await r.send("good")).outcome is Outcome.DELIVERED
-            r.provider._vapid._clock = lambda: now[0] - 24 * 3600  # as if this machine's clock had been set back
-            answers = [await r.send(f"b{n}") for n in range(STRANGERS + 1)]
-            assert [a.outcome for a in answers] == [Outcome.RETRY] * STRANGERS + [Outcome.FAULT]
-
-    asyncio.run(run())
+    async with rig(server={"clock": lambda: now[0]}) as r:
+        assert (await r.send("good")).outcome is Outcome.DELIVERED
+        r.provider._vapid._clock = lambda: now[0] - 24 * 3600  # as if this machine's clock had been set back
+        answers = [await r.send(f"b{n}") for n in range(STRANGERS + 1)]
+        assert [a.outcome for a in answers] == [Outcome.RETRY] * STRANGERS + [Outcome.FAULT]
 
 
 # Servers that are down, silent, or not to be talked to.
 
 
-def test_one_service_that_is_down_holds_up_no_other(rig: Callable[..., Any]) -> None:
+async def test_one_service_that_is_down_holds_up_no_other(rig: Callable[..., Any]) -> None:
     """A refused connection is UNSENT with a growing backoff for that origin alone; the others are served meanwhile."""
-
-    async def run() -> None:
-        async with rig() as up, rig() as down:
-            provider = up.provider
-            provider._hosts = (host(up.simulator), host(down.simulator))
-            await down.simulator.close()
-            first = await provider.send(dispatch(down.device()))
-            held = await provider.send(dispatch(down.device("bert")))
-            assert (first.outcome, first.reason) == (Outcome.UNSENT, "ClientConnectorError")
-            assert (held.outcome, held.reason) == (Outcome.UNSENT, "Unreachable")
-            assert 0 < held.retry_after_us <= first.retry_after_us <= 200_000
-            assert (await provider.send(dispatch(up.device()))).outcome is Outcome.DELIVERED
-            await down.simulator.start()
-            await asyncio.sleep(first.retry_after_us / SECOND)
-            assert (await provider.send(dispatch(down.device()))).outcome is Outcome.DELIVERED
-
-    asyncio.run(run())
+    async with rig() as up, rig() as down:
+        provider = up.provider
+        provider._hosts = (host(up.simulator), host(down.simulator))
+        await down.simulator.close()
+        first = await provider.send(dispatch(down.device()))
+        held = await provider.send(dispatch(down.device("bert")))
+        assert (first.outcome, first.reason) == (Outcome.UNSENT, "ClientConnectorError")
+        assert (held.outcome, held.reason) == (Outcome.UNSENT, "Unreachable")
+        assert 0 < held.retry_after_us <= first.retry_after_us <= 200_000
+        assert (await provider.send(dispatch(up.device()))).outcome is Outcome.DELIVERED
+        await down.simulator.start()
+        await asyncio.sleep(first.retry_after_us / SECOND)
+        assert (await provider.send(dispatch(down.device()))).outcome is Outcome.DELIVERED
 
 
-def test_a_service_that_never_was_is_not_waited_for(rig: Callable[..., Any]) -> None:
+async def test_a_service_that_never_was_is_not_waited_for(rig: Callable[..., Any]) -> None:
     """Under a wildcard, what never answered costs attempts, so that no invented name is tried for ever."""
-
-    async def run() -> None:
-        async with rig() as r:
-            wild = "*." + host(r.simulator).partition(".")[2]  # as *.0.0.1:port, under which the simulator is
-            r.provider._hosts = (wild,)
-            await r.simulator.close()
-            for reason in ("ClientConnectorError", "Unreachable"):
-                answer = await r.send()
-                assert (answer.outcome, answer.reason) == (Outcome.RETRY, reason)
-                assert answer.retry_after_us == 60 * SECOND
-            late = await r.send(within_s=-1)
-            assert (late.outcome, late.reason) == (Outcome.UNSENT, "TooLate")
-            await r.simulator.start()
-            await asyncio.sleep(0.25)
-            assert (await r.send()).outcome is Outcome.DELIVERED
-            await r.simulator.close()
-            assert (await r.send()).outcome is Outcome.UNSENT
-
-    asyncio.run(run())
+    async with rig() as r:
+        wild = "*." + host(r.simulator).partition(".")[2]  # as *.0.0.1:port, under which the simulator is
+        r.provider._hosts = (wild,)
+        await r.simulator.close()
+        for reason in ("ClientConnectorError", "Unreachable"):
+            answer = await r.send()
+            assert (answer.outcome, answer.reason) == (Outcome.RETRY, reason)
+            assert answer.retry_after_us == 60 * SECOND
+        late = await r.send(within_s=-1)
+        assert (late.outcome, late.reason) == (Outcome.UNSENT, "TooLate")
+        await r.simulator.start()
+        await asyncio.sleep(0.25)
+        assert (await r.send()).outcome is Outcome.DELIVERED
+        await r.simulator.close()
+        assert (await r.send()).outcome is Outcome.UNSENT
 
 
-def test_one_service_that_is_silent_holds_up_no_other(rig: Callable[..., Any]) -> None:
+async def test_one_service_that_is_silent_holds_up_no_other(rig: Callable[..., Any]) -> None:
     """With every connection to one service waiting for its answer, another one is served at once."""
-
-    async def run() -> None:
-        async with rig() as up, rig(server={"latency_ms": 30_000}) as slow:
-            provider = up.provider
-            provider._hosts = (host(up.simulator), host(slow.simulator))
-            waiting = [asyncio.create_task(provider.send(dispatch(slow.device(f"b{n}")))) for n in range(120)]
-            await slow.log.arrived.wait()
-            assert (await provider.send(dispatch(up.device()))).outcome is Outcome.DELIVERED
-            assert not any(task.done() for task in waiting)
-            await provider.close()
-            assert {(await task).outcome for task in waiting} == {Outcome.UNKNOWN, Outcome.UNSENT}
-
-    asyncio.run(run())
+    async with rig() as up, rig(server={"latency_ms": 30_000}) as slow:
+        provider = up.provider
+        provider._hosts = (host(up.simulator), host(slow.simulator))
+        waiting = [asyncio.create_task(provider.send(dispatch(slow.device(f"b{n}")))) for n in range(120)]
+        await slow.log.arrived.wait()
+        assert (await provider.send(dispatch(up.device()))).outcome is Outcome.DELIVERED
+        assert not any(task.done() for task in waiting)
+        await provider.close()
+        assert {(await task).outcome for task in waiting} == {Outcome.UNKNOWN, Outcome.UNSENT}
 
 
 @pytest.mark.parametrize("reply", [Reply(200, drop=True), Reply(200, silent=True)])
-def test_no_answer_after_the_request_is_unknown(rig: Callable[..., Any], reply: Reply) -> None:
+async def test_no_answer_after_the_request_is_unknown(rig: Callable[..., Any], reply: Reply) -> None:
     """A cut connection and a silent server may have delivered: UNKNOWN within the timeout, sent once."""
-
-    async def run() -> None:
-        async with rig({"anna": [reply]}, timeout_us=400_000) as r:
-            answer = await r.send()
-            assert (answer.outcome, answer.status) == (Outcome.UNKNOWN, None)
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    async with rig({"anna": [reply]}, timeout_us=400_000) as r:
+        answer = await r.send()
+        assert (answer.outcome, answer.status) == (Outcome.UNKNOWN, None)
+        assert len(r.log.arrivals) == 1
 
 
-def test_only_known_services_are_talked_to(rig: Callable[..., Any]) -> None:
+async def test_only_known_services_are_talked_to(rig: Callable[..., Any]) -> None:
     """A worker sends to no host that is not allowed, whatever a job says; without any said, to the browsers' own."""
-
-    async def run() -> None:
-        async with rig(hosts=KNOWN_HOSTS) as r:
-            assert await r.send() == Answer(Outcome.REJECTED, reason="HostNotAllowed")
-            assert r.log.arrivals == []
-
-    asyncio.run(run())
+    async with rig(hosts=KNOWN_HOSTS) as r:
+        assert await r.send() == Answer(Outcome.REJECTED, reason="HostNotAllowed")
+        assert r.log.arrivals == []
 
 
-def test_what_cannot_be_sent_is_rejected_before_the_wire(rig: Callable[..., Any]) -> None:
+async def test_what_cannot_be_sent_is_rejected_before_the_wire(rig: Callable[..., Any]) -> None:
     """A job that was written past the producer's checks is refused by the worker, and raises nothing."""
-
-    async def run() -> None:
-        async with rig() as r:
-            assert (await r.send(webpush={"icon": 7})).reason.startswith("InvalidNotification: webpush.icon: ")
-            assert (await r.send(body="x" * 4096)).reason == "PayloadTooLarge"
-            wrong = await r.provider.send(dispatch(Device("webpush", "{}")))
-            assert (wrong.outcome, wrong.reason) == (Outcome.REJECTED, "BadSubscription")
-            assert r.log.arrivals == []
-
-    asyncio.run(run())
+    async with rig() as r:
+        assert (await r.send(webpush={"icon": 7})).reason.startswith("InvalidNotification: webpush.icon: ")
+        assert (await r.send(body="x" * 4096)).reason == "PayloadTooLarge"
+        wrong = await r.provider.send(dispatch(Device("webpush", "{}")))
+        assert (wrong.outcome, wrong.reason) == (Outcome.REJECTED, "BadSubscription")
+        assert r.log.arrivals == []
 
 
-def test_the_limit_is_the_same_here_and_there(rig: Callable[..., Any]) -> None:
+async def test_the_limit_is_the_same_here_and_there(rig: Callable[..., Any]) -> None:
     """3,993 bytes are sent and taken, as 4,096; one more is refused by the producer and by the worker."""
-
-    async def run() -> None:
-        async with rig() as r:
-            spare = PAYLOAD_BYTES - len(payload(note(body="ü"))) + 2
-            full, over = "ü" + "x" * (spare - 2), "ü" + "x" * (spare - 1)
-            check_payload(note(devices=[r.device()], body=full))
-            with pytest.raises(InvalidNotificationError, match="3994 bytes on the wire to webpush; at most 3993"):
-                check_payload(note(devices=[r.device()], body=over))
-            assert (await r.send(body=full)).outcome is Outcome.DELIVERED
-            assert (await r.send(body=over)).reason == "PayloadTooLarge"
-            assert len(r.log.arrivals) == 1
-
-    asyncio.run(run())
+    async with rig() as r:
+        spare = PAYLOAD_BYTES - len(payload(note(body="ü"))) + 2
+        full, over = "ü" + "x" * (spare - 2), "ü" + "x" * (spare - 1)
+        check_payload(note(devices=[r.device()], body=full))
+        with pytest.raises(InvalidNotificationError, match="3994 bytes on the wire to webpush; at most 3993"):
+            check_payload(note(devices=[r.device()], body=over))
+        assert (await r.send(body=full)).outcome is Outcome.DELIVERED
+        assert (await r.send(body=over)).reason == "PayloadTooLarge"
+        assert len(r.log.arrivals) == 1
 
 
 # The simulator.
@@ -627,7 +553,7 @@ def signed(keys: tuple[str, str], origin: str, **claims: Any) -> str:
     return f"vapid t={jwt.encode(made, load_key(keys[0]), 'ES256')}, k={keys[1]}"
 
 
-def test_the_simulator_checks_who_sends(rig: Callable[..., Any], keys: tuple[str, str]) -> None:
+async def test_the_simulator_checks_who_sends(rig: Callable[..., Any], keys: tuple[str, str]) -> None:
     """Without a fresh signature by the subscription's key, for this very service, nothing is taken."""
     far = int(time.time()) + 25 * 3600
     cases: list[tuple[Callable[[str], str], int, str]] = [
@@ -644,23 +570,19 @@ def test_the_simulator_checks_who_sends(rig: Callable[..., Any], keys: tuple[str
         (lambda url: signed((make_key(), keys[1]), url), 403, "BadJwtToken"),
         (lambda url: signed((keys[0], other_key()), url), 403, "VapidPkHashMismatch"),
     ]
-
-    async def run() -> None:
-        async with rig() as r, aiohttp.ClientSession() as session:
-            body = encrypt(read_subscription(r.device().token), b"{}")
-            good = {"TTL": "60", "Content-Encoding": "aes128gcm"}
-            for number, (authorization, status, reason) in enumerate(cases):
-                given = good | {"Authorization": authorization(r.simulator.url)}
-                url = f"{r.simulator.url}/push/anna"
-                async with session.post(url, data=body, headers=given, ssl=r.provider._pool.tls) as answer:
-                    said = {} if answer.status == 201 else await answer.json()
-                    assert (number, answer.status, said.get("reason", "")) == (number, status, reason)
-            r.simulator.expire_tokens()
-            assert (await r.send("bert")).outcome is Outcome.DELIVERED
-            r.simulator.expire_tokens()
-            assert (await r.send("bert")).outcome is Outcome.REJECTED
-
-    asyncio.run(run())
+    async with rig() as r, aiohttp.ClientSession() as session:
+        body = encrypt(read_subscription(r.device().token), b"{}")
+        good = {"TTL": "60", "Content-Encoding": "aes128gcm"}
+        for number, (authorization, status, reason) in enumerate(cases):
+            given = good | {"Authorization": authorization(r.simulator.url)}
+            url = f"{r.simulator.url}/push/anna"
+            async with session.post(url, data=body, headers=given, ssl=r.provider._pool.tls) as answer:
+                said = {} if answer.status == 201 else await answer.json()
+                assert (number, answer.status, said.get("reason", "")) == (number, status, reason)
+        r.simulator.expire_tokens()
+        assert (await r.send("bert")).outcome is Outcome.DELIVERED
+        r.simulator.expire_tokens()
+        assert (await r.send("bert")).outcome is Outcome.REJECTED
 
 
 @pytest.mark.parametrize(
@@ -677,58 +599,46 @@ def test_the_simulator_checks_who_sends(rig: Callable[..., Any], keys: tuple[str
         ({"Content-Encoding": "aes128gcm", "Topic": "newEvent", "Urgency": "very-low", "TTL": "0"}, 201, ""),
     ],
 )
-def test_the_simulator_checks_the_headers(
+async def test_the_simulator_checks_the_headers(
     rig: Callable[..., Any], keys: tuple[str, str], change: dict[str, str], status: int, reason: str
 ) -> None:
     """A missing TTL, an unknown urgency, a topic that is no base64url, another encoding: each is refused."""
-
-    async def run() -> None:
-        async with rig() as r, aiohttp.ClientSession() as session:
-            given = {"TTL": "60", "Content-Encoding": "aes128gcm", "Authorization": signed(keys, r.simulator.url)}
-            body = encrypt(read_subscription(r.device().token), b"{}")
-            url = f"{r.simulator.url}/push/anna"
-            async with session.post(url, data=body, headers=given | change, ssl=r.provider._pool.tls) as answer:
-                said = {} if answer.status == 201 else await answer.json()
-                assert (answer.status, said.get("reason", "")) == (status, reason)
-
-    asyncio.run(run())
+    async with rig() as r, aiohttp.ClientSession() as session:
+        given = {"TTL": "60", "Content-Encoding": "aes128gcm", "Authorization": signed(keys, r.simulator.url)}
+        body = encrypt(read_subscription(r.device().token), b"{}")
+        url = f"{r.simulator.url}/push/anna"
+        async with session.post(url, data=body, headers=given | change, ssl=r.provider._pool.tls) as answer:
+            said = {} if answer.status == 201 else await answer.json()
+            assert (answer.status, said.get("reason", "")) == (status, reason)
 
 
-def test_the_simulator_reads_the_body(rig: Callable[..., Any], keys: tuple[str, str]) -> None:
+async def test_the_simulator_reads_the_body(rig: Callable[..., Any], keys: tuple[str, str]) -> None:
     """4,097 bytes are too many; what another browser was to read, or nobody, is refused; so is an unknown path."""
-
-    async def run() -> None:
-        async with rig() as r, aiohttp.ClientSession() as session:
-            mine, other = (read_subscription(r.device(name).token) for name in ("anna", "bert"))
-            cases = [
-                ("/push/anna", encrypt(mine, b" " * (PAYLOAD_BYTES - 2) + b"{}"), 201),
-                ("/push/anna", encrypt(mine, b" " * (PAYLOAD_BYTES - 1) + b"{}"), 413),
-                ("/push/anna", encrypt(other, b"{}"), 400),
-                ("/push/anna", encrypt(mine, b"no JSON"), 400),
-                ("/push/anna", b"", 400),
-                ("/push/a.b", encrypt(mine, b"{}"), 404),
-            ]
-            given = {"TTL": "60", "Content-Encoding": "aes128gcm", "Authorization": signed(keys, r.simulator.url)}
-            for path, body, status in cases:
-                url = r.simulator.url + path
-                async with session.post(url, data=body, headers=given, ssl=r.provider._pool.tls) as answer:
-                    assert (path, len(body), answer.status) == (path, len(body), status)
-
-    asyncio.run(run())
+    async with rig() as r, aiohttp.ClientSession() as session:
+        mine, other = (read_subscription(r.device(name).token) for name in ("anna", "bert"))
+        cases = [
+            ("/push/anna", encrypt(mine, b" " * (PAYLOAD_BYTES - 2) + b"{}"), 201),
+            ("/push/anna", encrypt(mine, b" " * (PAYLOAD_BYTES - 1) + b"{}"), 413),
+            ("/push/anna", encrypt(other, b"{}"), 400),
+            ("/push/anna", encrypt(mine, b"no JSON"), 400),
+            ("/push/anna", b"", 400),
+            ("/push/a.b", encrypt(mine, b"{}"), 404),
+        ]
+        given = {"TTL": "60", "Content-Encoding": "aes128gcm", "Authorization": signed(keys, r.simulator.url)}
+        for path, body, status in cases:
+            url = r.simulator.url + path
+            async with session.post(url, data=body, headers=given, ssl=r.provider._pool.tls) as answer:
+                assert (path, len(body), answer.status) == (path, len(body), status)
 
 
-def test_a_page_can_subscribe_at_the_simulator(rig: Callable[..., Any]) -> None:
+async def test_a_page_can_subscribe_at_the_simulator(rig: Callable[..., Any]) -> None:
     """POST /subscribe/NAME is a subscription, with the caller's own key if it gives one; what is no key is refused."""
-
-    async def run() -> None:
-        async with rig() as r, aiohttp.ClientSession() as session:
-            url = f"{r.simulator.url}/subscribe/carla"
-            for key, outcome in (("", Outcome.DELIVERED), (other_key(), Outcome.REJECTED)):
-                async with session.post(url, data=key, ssl=r.provider._pool.tls) as answer:
-                    token = await answer.text()
-                    assert answer.status == 201
-                assert (await r.provider.send(dispatch(Device("webpush", token)))).outcome is outcome
-            async with session.post(url, data="no key", ssl=r.provider._pool.tls) as answer:
-                assert answer.status == 400
-
-    asyncio.run(run())
+    async with rig() as r, aiohttp.ClientSession() as session:
+        url = f"{r.simulator.url}/subscribe/carla"
+        for key, outcome in (("", Outcome.DELIVERED), (other_key(), Outcome.REJECTED)):
+            async with session.post(url, data=key, ssl=r.provider._pool.tls) as answer:
+                token = await answer.text()
+                assert answer.status == 201
+            assert (await r.provider.send(dispatch(Device("webpush", token)))).outcome is outcome
+        async with session.post(url, data="no key", ssl=r.provider._pool.tls) as answer:
+            assert answer.status == 400

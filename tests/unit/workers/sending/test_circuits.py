@@ -99,65 +99,55 @@ def test_a_probe_that_says_nothing_of_the_route_is_followed_by_another(answer: A
     assert told(answer, shut=SHUT) == [("apns", "next")]
 
 
-def test_nobody_can_invent_a_circuit() -> None:
+async def test_nobody_can_invent_a_circuit() -> None:
     """A push service that no configuration names has one only after it has delivered something here."""
-
-    async def run() -> None:
-        circuits = Circuits(redis := Told(), "w", ["webpush", "webpush@known.example"])
-        for n in range(3 * MAX_KNOWN):
-            name = f"webpush@{n}.example"
-            for _ in range(FAILURES):
-                assert circuits.record(name, SILENT) == (SILENT, False)
-            assert circuits.record(name, AWAY) == (AWAY, False), "it waits for itself"
-            circuits.record(name, Answer(Outcome.DEAD_TOKEN, 404))
-        await circuits.tell()
-        assert redis.calls == []
-        assert circuits.record("webpush@known.example", AWAY) == (AWAY, True)
-        circuits.record("webpush@7.example", UP)
-        assert circuits.record("webpush@7.example", AWAY) == (AWAY, True)
-        await circuits.tell()
-        assert redis.calls == [(f"webpush@{name}.example", "down", "unreachable") for name in ("known", "7")]
-
-    asyncio.run(run())
+    circuits = Circuits(redis := Told(), "w", ["webpush", "webpush@known.example"])
+    for n in range(3 * MAX_KNOWN):
+        name = f"webpush@{n}.example"
+        for _ in range(FAILURES):
+            assert circuits.record(name, SILENT) == (SILENT, False)
+        assert circuits.record(name, AWAY) == (AWAY, False), "it waits for itself"
+        circuits.record(name, Answer(Outcome.DEAD_TOKEN, 404))
+    await circuits.tell()
+    assert redis.calls == []
+    assert circuits.record("webpush@known.example", AWAY) == (AWAY, True)
+    circuits.record("webpush@7.example", UP)
+    assert circuits.record("webpush@7.example", AWAY) == (AWAY, True)
+    await circuits.tell()
+    assert redis.calls == [(f"webpush@{name}.example", "down", "unreachable") for name in ("known", "7")]
 
 
-def test_the_longest_wait_that_was_asked_for_is_told() -> None:
+async def test_the_longest_wait_that_was_asked_for_is_told() -> None:
     """Of several 429 of one project the latest moment holds, and never less than was asked for."""
 
-    async def run() -> None:
-        class Noted(Told):
-            async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
-                self.calls.append(tuple(args[7:10]))
-                return b""
+    class Noted(Told):
+        async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
+            self.calls.append(tuple(args[7:10]))
+            return b""
 
-        circuits = Circuits(redis := Noted(), "w", ["fcm"])
-        for asked_s in (0, 300, 60):
-            circuits.record("fcm", Answer(Outcome.FULL, 429, "", asked_s * 1_000_000))
-        await circuits.tell()
-        ((first_us, _, share),) = redis.calls
-        assert int(first_us) == 300_000_000
-        assert int(share) >= 1000
-
-    asyncio.run(run())
+    circuits = Circuits(redis := Noted(), "w", ["fcm"])
+    for asked_s in (0, 300, 60):
+        circuits.record("fcm", Answer(Outcome.FULL, 429, "", asked_s * 1_000_000))
+    await circuits.tell()
+    ((first_us, _, share),) = redis.calls
+    assert int(first_us) == 300_000_000
+    assert int(share) >= 1000
 
 
-def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
+async def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
     """An answer that comes while Redis is told of trouble: the telling goes on, and the next one is of the answer."""
 
-    async def run() -> None:
-        class Slow(Told):
-            async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
-                if not self.calls:
-                    circuits.record("apns", UP)
-                return await super().evalsha(_sha, _keys, _ours, _rqs, *args)
+    class Slow(Told):
+        async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
+            if not self.calls:
+                circuits.record("apns", UP)
+            return await super().evalsha(_sha, _keys, _ours, _rqs, *args)
 
-        circuits = Circuits(redis := Slow(), "w", ["apns"])
-        circuits.record("apns", AWAY)
-        await circuits.tell()
-        await circuits.tell()
-        assert redis.calls == [("apns", "down", "unreachable"), ("apns", "up")]
-
-    asyncio.run(run())
+    circuits = Circuits(redis := Slow(), "w", ["apns"])
+    circuits.record("apns", AWAY)
+    await circuits.tell()
+    await circuits.tell()
+    assert redis.calls == [("apns", "down", "unreachable"), ("apns", "up")]
 
 
 def test_people_are_told_once_and_by_rank() -> None:
@@ -169,35 +159,27 @@ def test_people_are_told_once_and_by_rank() -> None:
     assert told(AWAY, replies=(b"alone",))[1:] == [("warning", "stepped_back")]
 
 
-def test_a_fault_of_one_message_is_its_own() -> None:
+async def test_a_fault_of_one_message_is_its_own() -> None:
     """Where others get through, a second fault of one message is its own; a first one may be a key just revoked."""
-
-    async def run() -> None:
-        circuits = Circuits(redis := Told(), "w", ["apns"])
-        assert circuits.record("apns", WRONG, 1) == (WRONG, True), "nobody got through yet"
-        circuits.record("apns", UP)
-        answer, _ = circuits.record("apns", WRONG, 1)
-        assert (answer.outcome, answer.reason, bool(answer.help)) == (Outcome.REFUSED, WRONG.reason, True)
-        await circuits.tell()
-        assert redis.calls == [("apns", "up")]
-        assert circuits.record("apns", WRONG, 0) == (WRONG, True)
-        await circuits.tell()
-        assert redis.calls[1:] == [("apns", "down", "fault")]
-
-    asyncio.run(run())
+    circuits = Circuits(redis := Told(), "w", ["apns"])
+    assert circuits.record("apns", WRONG, 1) == (WRONG, True), "nobody got through yet"
+    circuits.record("apns", UP)
+    answer, _ = circuits.record("apns", WRONG, 1)
+    assert (answer.outcome, answer.reason, bool(answer.help)) == (Outcome.REFUSED, WRONG.reason, True)
+    await circuits.tell()
+    assert redis.calls == [("apns", "up")]
+    assert circuits.record("apns", WRONG, 0) == (WRONG, True)
+    await circuits.tell()
+    assert redis.calls[1:] == [("apns", "down", "fault")]
 
 
-def test_a_worker_steps_back_ever_longer() -> None:
+async def test_a_worker_steps_back_ever_longer() -> None:
     """Alone with its trouble it is away for about 1 s, then 2 s; what works again ends that."""
-
-    async def run() -> None:
-        circuits = Circuits(Told(b"alone", b"alone", b"closed"), "w", ["apns"])
-        assert circuits.away_s() == 0
-        circuits.record("apns", AWAY)
-        await circuits.tell()
-        assert 0.7 < circuits.away_s() <= 1.0
-
-    asyncio.run(run())
+    circuits = Circuits(Told(b"alone", b"alone", b"closed"), "w", ["apns"])
+    assert circuits.away_s() == 0
+    circuits.record("apns", AWAY)
+    await circuits.tell()
+    assert 0.7 < circuits.away_s() <= 1.0
 
 
 def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:

@@ -388,37 +388,29 @@ class Open(Scripted):
         self.closed.set()
 
 
-def test_a_provider_that_is_replaced_ends_its_sends() -> None:
+async def test_a_provider_that_is_replaced_ends_its_sends() -> None:
     """What is under way ends by the old provider, what follows goes by the new; the old one is closed after that."""
-
-    async def run() -> None:
-        old, new = Open(), Open()
-        sender = Sender({"apns": old}, BACKOFF, Observer(), lease_s=0.05, answer_s=0.05)
-        until = asyncio.get_running_loop().time() + 60
-        under_way = asyncio.create_task(sender.send(leased(), CATEGORY, until))
-        await asyncio.sleep(0)
-        sender.replace({"apns": new})
-        later = asyncio.create_task(sender.send(leased(), CATEGORY, until))
-        await asyncio.sleep(0)
-        assert (len(old.asked), len(new.asked), old.closed.is_set()) == (1, 1, False)
-        for provider in (old, new):
-            provider.answer.set_result(Answer(Outcome.DELIVERED))
-        assert [(await task).word for task in (under_way, later)] == ["delivered", "delivered"]
-        await old.closed.wait()
-        assert not new.closed.is_set()
-
-    asyncio.run(run())
+    old, new = Open(), Open()
+    sender = Sender({"apns": old}, BACKOFF, Observer(), lease_s=0.05, answer_s=0.05)
+    until = asyncio.get_running_loop().time() + 60
+    under_way = asyncio.create_task(sender.send(leased(), CATEGORY, until))
+    await asyncio.sleep(0)
+    sender.replace({"apns": new})
+    later = asyncio.create_task(sender.send(leased(), CATEGORY, until))
+    await asyncio.sleep(0)
+    assert (len(old.asked), len(new.asked), old.closed.is_set()) == (1, 1, False)
+    for provider in (old, new):
+        provider.answer.set_result(Answer(Outcome.DELIVERED))
+    assert [(await task).word for task in (under_way, later)] == ["delivered", "delivered"]
+    await old.closed.wait()
+    assert not new.closed.is_set()
 
 
-def test_who_ends_closes_the_replaced_too() -> None:
+async def test_who_ends_closes_the_replaced_too() -> None:
     """A worker that ends waits for nothing: the old provider and the new one are closed at once."""
-
-    async def run() -> None:
-        old, new = Open(), Open()
-        sender = Sender({"apns": old}, BACKOFF, Observer(), lease_s=3600)
-        sender.replace({"apns": new})
-        await sender.close()
-        assert old.closed.is_set()
-        assert new.closed.is_set()
-
-    asyncio.run(run())
+    old, new = Open(), Open()
+    sender = Sender({"apns": old}, BACKOFF, Observer(), lease_s=3600)
+    sender.replace({"apns": new})
+    await sender.close()
+    assert old.closed.is_set()
+    assert new.closed.is_set()

@@ -3,53 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
-from redis.crc import key_slot
 
 from notifier import Notifier, RedisUnusableError
 from notifier.dispatch.circuits import Held, by_route
-from notifier.errors import InvalidNotificationError, NotifierError, OverloadedError, Refused, SettingsError
-from notifier.producer.routing import Split, first_known
+from notifier.errors import InvalidNotificationError, NotifierError, SettingsError
+from notifier.producer.routing import first_known
 from notifier.scripts import keys
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import RedisSettings, load_settings, parse_settings
 from notifier.store.cluster import Owner
 from notifier.store.connection import connect
 from notifier.store.partitions import Partition, Partitions, connect_all
-from notifier.store.tags import MAX, TAGS, number_of, prefixes_of, tag_of
+from notifier.store.tags import prefixes_of
 from notifier.store.together import whole
 from workers.__main__ import chosen
 
 CLUSTER = "redis+cluster://127.0.0.1:1"
-# Written down: another hash would look for what waits where it is not.
-NUMBERS = {"42": 58, "7": 2, "ann@example.com": 30, "ürgen": 21, "": 52, "\udc80": 8}
 
 
 def four() -> Partitions:
     return connect_all(RedisSettings(url=CLUSTER, partitions=4))
-
-
-def test_where_users_are() -> None:
-    """It follows from the id alone, by a hash that never changes."""
-    assert {user: number_of(user, MAX) for user in NUMBERS} == NUMBERS
-    assert number_of("42", 1) == 0
-
-
-def test_users_are_spread() -> None:
-    """The fullest of 64 partitions has at most 15 % more than its share of 100,000 users."""
-    counts = Counter(number_of(f"user-{n}", MAX) for n in range(100_000))
-    assert len(counts) == MAX
-    assert max(counts.values()) < 1.15 * 100_000 / MAX
-
-
-@pytest.mark.parametrize("count", [2, 3, 16, 64])
-def test_slots_are_spread(count: int) -> None:
-    """Any number of partitions, and any number of nodes with even shares of the slots, get as even shares of them."""
-    slots = [key_slot(tag_of(number, count).encode()) for number in range(count)]
-    assert slots == [i * MAX // count * 256 + 128 for i in range(count)]
-    assert len(set(TAGS)) == MAX
 
 
 def test_all_keys_of_a_partition_begin_with_its_tag() -> None:
@@ -159,25 +134,6 @@ AWAY = RedisUnusableError("Redis does not answer")
 
 def parts(count: int) -> list[Partition]:
     return [Partition(number, count, None, None) for number in range(count)]
-
-
-def test_answers_come_in_order() -> None:
-    """However they were split; of a job that was looked for in several, the one that knows it answers."""
-    a, b = parts(2)
-    split = Split([[a], [b], [a]])
-    asked = split.ask(["x", "y", "z"], iter)  # type: ignore[arg-type, return-value]
-    assert [(at.number, list(steps)) for at, steps in asked] == [(0, ["x", "z"]), (1, ["y"])]
-    assert split.answers([["X", "Z"], ["Y"]]) == ["X", "Y", "Z"]
-    assert Split([[a, b]]).answers([["unknown"], ["cancelled"]], "unknown") == ["cancelled"]
-
-
-def test_what_was_refused_keeps_its_place() -> None:
-    """All that were refused, by the places of the whole."""
-    a, b = parts(2)
-    refused = OverloadedError([Refused("u", "user", 1, 1, 1)], 2)
-    with pytest.raises(OverloadedError) as caught:
-        Split([[a], [b], [a]]).answers([refused, ["Y"]])
-    assert [(one.place, caught.value.tried) for one in caught.value.refused] == [(2, 3)]
 
 
 def test_a_node_that_is_away_names_its_partitions() -> None:

@@ -1,0 +1,51 @@
+"""The YAML of a configuration: what is no plain YAML is refused with its place, and costs nothing."""
+
+import time
+
+import pytest
+
+from tests.unit.settings.test_loading import only
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", " is empty; write at least {} to run on the defaults"),
+        ("# nothing\n", " is empty; write at least {} to run on the defaults"),
+        ("user:\n\tgap: 1s", "2:1: is not YAML: found character that cannot start any token"),
+        ("user: [1", "is not YAML: "),
+        ("user: 'x\n", "(begun in line 1)"),
+        ("a: b: c", "1:5: is not YAML: mapping values are not allowed in this context"),
+        ("log: {}\nlog: {}", "2:1: log: is given twice, first in line 1; keep one"),
+        ("user: {gap: 1s, gap: 2s}", "1:17: user.gap: is given twice, first in line 1; keep one"),
+        ("user: &a {gap: 1s}", "1:7: user: anchors and aliases (&name, *name) are not supported"),
+        ("user: *a", "1:7: user: anchors and aliases (&name, *name) are not supported"),
+        ("user: !!python/object/apply:os.system ['true']", "1:7: user: tags (!name) are not supported"),
+        ("--- {}\n--- {}", "2:1: a second document begins here"),
+        ("? [a]\n: 1", "1:3: a key must be text, not a list or a mapping"),
+        ("<<: {gap: 1s}", "1:1: ['<<']: unknown key"),
+        ("user: '\x00'", "1:8: the character U+0000 is not allowed in YAML"),
+        ("user: \ud800", "1:7: the character U+D800 is not allowed in YAML"),
+        pytest.param("[" * 100_000, "is nested more than 20 levels deep", id="deep lists"),
+        pytest.param("{a: " * 100_000, "is nested more than 20 levels deep", id="deep mappings"),
+        pytest.param("# " + "x" * 5_000_000, " is larger than 5 MB", id="5 MB"),
+    ],
+)
+def test_what_is_no_plain_yaml_is_refused_with_its_place(text: str, says: str) -> None:
+    """Syntax errors, duplicates, aliases, tags and giants are one clear line, never a traceback."""
+    assert says in only(text)
+
+
+def test_a_tab_is_named_as_such() -> None:
+    """The commonest mistake in YAML gets a hint of its own."""
+    assert "a tab indents this line: use spaces" in only("user:\n\tgap: 1s")
+
+
+def test_an_alias_bomb_costs_nothing() -> None:
+    """Aliases are refused where they stand, before anything is expanded."""
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    begin = time.process_time()
+    assert "anchors and aliases" in only(bomb)
+    assert time.process_time() - begin < 5  # all of it would be 43 million entries

@@ -1,6 +1,7 @@
 """Our limiter beside its peers, each in one client and one Redis, as a ratio to PING: make bench-limiter.
 
 The peers come from benchmarks/.peers, where `make bench-limiter` installs them. --quick asks a fiftieth as often.
+--only TEXT measures the rows of the first table alone that have one of these in their names, and PING.
 """
 
 from __future__ import annotations
@@ -133,15 +134,19 @@ def main() -> None:
     """Print the tables; status 1 where our limiter admitted too many or too few."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--calls", type=int, help="of 16 processes on each limiter")
     arguments = parser.parse_args()
-    quick = arguments.quick
+    quick, only = arguments.quick, arguments.only
     if PEERS.is_dir():
         sys.path.append(str(PEERS))
         os.environ["PYTHONPATH"] = os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(PEERS)])
     names = installed()
     with own_redis() as (server, client), contenders(server.url, client, names) as calls:
-        print_rows(measure(client, calls, count=1_000 if quick else 5_000, rounds=3 if quick else 9))
+        wanted = {n: call for n, call in calls.items() if not only or n == "PING" or any(text in n for text in only)}
+        print_rows(measure(client, wanted, count=1_000 if quick else 5_000, rounds=3 if quick else 9))
+    if only:
+        return
     print(f"\na gap of 50 ms, 16 processes: the least between two is {least_gap_ms():.3f} ms; no peer has a gap")
     sends = [10, 1_000] if quick else [10, 1_000, 100_000]
     sys.exit(1 if print_facts(names, arguments.calls or (20_000 if quick else 1_000_000), sends) else 0)

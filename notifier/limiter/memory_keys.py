@@ -180,7 +180,7 @@ class KeySends:
         left = cost
         for _ in range(MAX_REWARDED):
             n = len(self._times) - 1
-            if not left or n < self._start:
+            if not left or n < self._start or self._times[n] <= now - self.horizon_us:
                 break
             at, has = self._times[n], self._sums[-1] - self._sums[-2]
             by = self._change(n, has - min(has, left))

@@ -196,6 +196,16 @@ def test_hundreds_in_a_window_are_exact(subject: Subject) -> None:
     assert len(admitted) == 800
 
 
+def test_each_of_hundreds_at_one_moment_is_given_back(subject: Subject) -> None:
+    """A permit is found among as many of its own µs as one call can take."""
+    permits = subject.limiter.acquire_many([("k", "1000/minute")] * 400)
+    for _ in range(20):  # these move those to where the older ones are
+        subject.advance(1)
+        subject.limiter.check("k", "1000/minute")
+    assert all(subject.limiter.refund(permit) for permit in reversed(permits))
+    assert subject.limiter.count("k", last="1m") == 20
+
+
 def test_waiting_is_exact_and_in_order(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permit that is waited for is dated ahead, so who comes later goes later, and nobody is woken in vain."""
     slept = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,71 @@ def test_every_cost_is_exact(redis: Redis, policy: Policy, steps: list[tuple[Any
                 assert found[0]
                 sent[index] = sent[index][0], words[1]
                 sent = {n: send for n, send in sent.items() if send[1]}
+
+
+LONG = st.builds(Window, st.integers(260, 700), interval_us=st.sampled_from([600 * S, 900 * S]))
+LONG_POLICIES = st.builds(Policy, st.lists(LONG, min_size=1, max_size=2).map(tuple))
+FILLS = st.tuples(st.just("fill"), st.integers(60, 250), st.sampled_from([0, 1, 7_000, S]), st.integers(1, 2))
+LONG_STEPS = st.one_of(
+    FILLS,
+    st.tuples(st.just("fill"), st.integers(1, 3), st.just(0), st.integers(1, 40)),
+    st.tuples(st.just("adjust"), st.integers(0, 700), st.integers(0, 60)),
+    st.tuples(st.just("adjust"), st.integers(0, 700), st.just(0)),
+    st.tuples(st.just("reward"), st.integers(1, 250)),
+    st.tuples(st.just("count"), st.integers(1, 900).map(lambda s: s * S)),
+    st.tuples(st.just("advance"), st.sampled_from([1, S, 100 * S, 300 * S, 599 * S, 600 * S])),
+)
+
+
+@given(LONG_POLICIES, st.lists(FILLS, min_size=2, max_size=3), st.lists(LONG_STEPS, min_size=5, max_size=25))
+@settings(max_examples=examples(60))
+def test_hundreds_of_sends_are_exact(redis: Redis, policy: Policy, fills: list[Any], steps: list[Any]) -> None:
+    """Where more are in the windows than stand beside each other in Redis, all answers are still right by counting."""
+    redis.flushdb()
+    now, sent = START, list[list[Any]]()  # each with its µs, its cost and its permit
+    limiter = Limiter(redis, namespace="n")
+    for verb, *words in fills + steps:
+        limiter._requests.clock = str(now)
+        if verb == "advance":
+            now += words[0]
+        elif verb == "fill":
+            for _ in range(words[0]):
+                limiter._requests.clock = str(now)
+                answer = limiter.acquire("k", policy, cost=words[2])
+                sends = [(at, cost) for at, cost, _ in sent if at > now - policy.horizon_us]
+                left = answer.time_left_us if isinstance(answer, Hold) else 0
+                assert admits(policy, sends, now + left, words[2])
+                if isinstance(answer, Hold):
+                    assert not admits(policy, sends, now + left - 1, words[2])
+                    break
+                sent.append([now, words[2], answer])
+                assert answer.remaining == min(
+                    each.limit - within(sent, now, each.interval_us) for each in policy.windows
+                )
+                now += words[1]
+        elif verb == "count":
+            span = min(words[0], policy.horizon_us)
+            assert limiter.count("k", last=timedelta(microseconds=span)) == within(sent, now, span)
+        elif verb == "reward":
+            assert limiter.reward("k", words[0]) == reward(sent, words[0], now - policy.horizon_us)
+        elif words[0] < len(sent) and sent[words[0]][0] > now - policy.horizon_us:
+            assert limiter.adjust(sent[words[0]][2], words[1]) == (sent[words[0]][1] > 0)
+            if sent[words[0]][1]:
+                sent[words[0]][1] = words[1]
+
+
+def reward(sent: list[list[Any]], cost: int, after: int) -> int:
+    """Take back so much of the latest; returns how much it was."""
+    rest = cost
+    for send in [send for send in reversed(sent) if send[1] and send[0] > after][:127]:
+        less = min(rest, send[1])
+        rest, send[1] = rest - less, send[1] - less
+    return cost - rest
+
+
+def within(sent: list[list[Any]], now: int, span: int) -> int:
+    """How much was sent in a span that ends now."""
+    return sum(cost for at, cost, _ in sent if now - span < at <= now)
 
 
 SLOTS = st.one_of(

@@ -34,7 +34,7 @@ end
 
 function change.reward()
   local function corrected(at, by) marks.correct_bursts(s, at, by, now) end
-  local given = older_sends.reward(s, tonumber(ARGV[5]), corrected)
+  local given = older_sends.reward(s, tonumber(ARGV[5]), now - s.horizon, corrected)
   if given > 0 then write_sends(s) end
   return given
 end

@@ -27,7 +27,7 @@ if is_short then
     size = #read - 44
     till, horizon, _, base, older, first, marks = parse('>I7I7I7I7I7I7I2', read, size + 1)
   end
-  if gap + capacity + marks == 0 and windows > 0 and size < 656 and #plan == 48 + 16 * windows
+  if gap + capacity + marks == 0 and windows > 0 and #plan == 48 + 16 * windows
     and (size > 0 or not read) then
     local last, sum = 0, 0
     if read then
@@ -48,7 +48,8 @@ if is_short then
       if u then call('HSET', key, 'u', used_now(u, now)) end
       return {now, at - now, rule, -1, -1, -1}
     end
-    if at and last <= now and (not read or kept == horizon and till >= now + kept and first > now - kept) then
+    if at and size < 656 and last <= now
+      and (not read or kept == horizon and till >= now + kept and first > now - kept) then
       local send = pack('>I7c2I7', now, ARGV[2], sum + cost)
       local head = read and sub(read, 1, size) .. send .. sub(read, size + 1)
         or send .. pack('>I7I7I7I7I7I7I2', till, kept, 0, 0, 0, now, 0)

@@ -163,6 +163,11 @@ function older_sends.change(s, at, id, cost)
   local i = find_line(s, 2, at - 1)
   local old, many, base, number = chunk(s, i)
   data, by = change_in(old, many, base, at, id, cost)
+  while not data and i < lines and at_of(old, many) == at do -- those of one µs may be in several
+    i = i + 1
+    old, many, base, number = chunk(s, i)
+    data, by = change_in(old, many, base, at, id, cost)
+  end
   if not data then return nil end
   local parts, first, field = {sub(s.index, 1, 18 * i - 18)}, i, pack('>I4', number)
   if data == '' then
@@ -182,11 +187,12 @@ function older_sends.change(s, at, id, cost)
 end
 
 -- reward: takes back `cost`, of the latest sends first and of MANY at once; returns how much.
-function older_sends.reward(s, cost, changed)
+function older_sends.reward(s, cost, lapsed, changed)
   local left = cost
   for _ = 1, MANY do
+    if left == 0 or s.last <= lapsed then break end
     if s.n == 0 and s.older > 0 then reopen(s) end
-    if left == 0 or s.n == 0 then break end
+    if s.n == 0 then break end
     local at, id = unpack('>I7c2', s.newest, 16 * s.n - 15)
     local has = sum_of(s.newest, s.n) - sum_of(s.newest, s.n - 1, s.base)
     local by = math.min(has, left)

@@ -1,17 +1,9 @@
 """Telling simulators that run what shall go wrong, over a Unix socket, and hearing what arrives as it arrives.
 
-JSON, a line each way. What can be told:
-
-  {"scripts": {"<device token>": "unregistered"}}            from its next message on; as in `read_scripts`
-  {"apns": {"silent": true, "latency_ms": 20}}               settings: see `Simulator` and `Orders`
-  {"apns": {"cut": true}}, {"fcm": {"refuse_s": 10}}         acts: listening (true or false), refuse_s (refuse
-      connections for so many seconds), cut, expire_tokens, and for APNs go_away (each true; or for go_away
-      {"reason": ..., "keep": the share of the open streams that is still answered})
-
-in one line as many as wanted. It is answered by ``{"done": [its keys]}``, an empty object by ``{"state": {…}}``, a
-wrong one, of which nothing was done, by ``{"error": "<why>"}``. Between the answers, every message that arrives
-after the connection to the socket was made is told as ``{"arrival": {…}}``, in order: when a line is answered, all
-that arrived before it has been told.
+JSON, a line each way. `python -m notifier.simulators --help` lists what can be told; in one line as many as wanted.
+It is answered by ``{"done": [its keys]}``, an empty object by ``{"state": {…}}``, a wrong one, of which nothing was
+done, by ``{"error": "<why>"}``. Between the answers, every message that arrives after the connection to the socket was
+made is told as ``{"arrival": {…}}``, in order: when a line is answered, all that arrived before it has been told.
 """
 
 from __future__ import annotations

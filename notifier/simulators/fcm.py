@@ -80,7 +80,7 @@ class FcmSimulator(OauthSimulator):
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
-        return [*super().routes(), web.post("/v1/projects/{project}/messages:send", self._serve_send)]
+        return [*super().routes(), web.post("/v1/projects/{project}/messages:send", self._serve_message)]
 
     def trust(self, service_account: Path) -> None:
         """Accept the assertions that this service account signs, and no others for its project."""
@@ -122,9 +122,6 @@ class FcmSimulator(OauthSimulator):
             return "invalid_grant"
         return "" if SCOPES.intersection(str(claims["scope"]).split()) else "invalid_scope"
 
-    async def _serve_send(self, request: web.Request) -> web.StreamResponse:
-        return await self._serve_message(request, self._read_message, _response)
-
     def _read_message(self, request: web.Request, body: bytes) -> Message:
         message, validate_only, reply = self._judge(request, body)
         project = request.match_info["project"]
@@ -138,6 +135,25 @@ class FcmSimulator(OauthSimulator):
             "app": project,
         }
         return Message(part(message, "token", kind=str) or "", reply, f"projects/{project}/messages/{name}", fields)
+
+    def _respond(self, reply: Reply, name: str) -> web.Response:
+        headers = reply.all_headers()
+        if reply.status == HTTPStatus.OK:
+            return web.json_response({"name": name}, headers=headers)
+        try:
+            phrase = HTTPStatus(reply.status).phrase
+        except ValueError:
+            phrase = "Error"
+        error: dict[str, Any] = {"code": reply.status, "message": phrase}
+        if reply.reason:
+            error["status"] = ERROR_CODES.get(reply.reason, reply.reason)
+        if reply.reason in ERROR_CODES:
+            kind = "type.googleapis.com/google.firebase.fcm.v1.FcmError"
+            error["details"] = [{"@type": kind, "errorCode": reply.reason}]
+        elif reason := OF_THE_FRONT_END.get((reply.status, reply.reason)):
+            kind = "type.googleapis.com/google.rpc.ErrorInfo"
+            error["details"] = [{"@type": kind, "reason": reason, "domain": "googleapis.com"}]
+        return web.json_response({"error": error}, status=reply.status, headers=headers)
 
     def _refusal(self, authorization: str, project: str) -> Reply | None:
         scheme, _, bearer = authorization.partition(" ")
@@ -170,26 +186,6 @@ class FcmSimulator(OauthSimulator):
 def _microseconds(ttl: str | None) -> int | None:
     found = DURATION.fullmatch(ttl or "")
     return None if found is None else round(float(found[0][:-1]) * 1_000_000)
-
-
-def _response(reply: Reply, name: str) -> web.Response:
-    headers = reply.all_headers()
-    if reply.status == HTTPStatus.OK:
-        return web.json_response({"name": name}, headers=headers)
-    try:
-        phrase = HTTPStatus(reply.status).phrase
-    except ValueError:
-        phrase = "Error"
-    error: dict[str, Any] = {"code": reply.status, "message": phrase}
-    if reply.reason:
-        error["status"] = ERROR_CODES.get(reply.reason, reply.reason)
-    if reply.reason in ERROR_CODES:
-        kind = "type.googleapis.com/google.firebase.fcm.v1.FcmError"
-        error["details"] = [{"@type": kind, "errorCode": reply.reason}]
-    elif reason := OF_THE_FRONT_END.get((reply.status, reply.reason)):
-        kind = "type.googleapis.com/google.rpc.ErrorInfo"
-        error["details"] = [{"@type": kind, "reason": reason, "domain": "googleapis.com"}]
-    return web.json_response({"error": error}, status=reply.status, headers=headers)
 
 
 def public_key_of(private_key: str) -> str:

@@ -57,7 +57,7 @@ class HmsSimulator(OauthSimulator):
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
-        return [*super().routes(), web.post("/{version:v1|v2}/{whose}/messages:send", self._serve_send)]
+        return [*super().routes(), web.post("/{version:v1|v2}/{whose}/messages:send", self._serve_message)]
 
     def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
         app = form.get("client_id", "")
@@ -66,9 +66,6 @@ class HmsSimulator(OauthSimulator):
 
     def _error(self, reason: str) -> dict[str, Any]:
         return {"error": 1101, "sub_error": 20001, "error_description": reason or "invalid client"}
-
-    async def _serve_send(self, request: web.Request) -> web.StreamResponse:
-        return await self._serve_message(request, self._read_message, _response)
 
     def _read_message(self, request: web.Request, body: bytes) -> Message:
         message, reply = self._judge(request, body)
@@ -83,6 +80,11 @@ class HmsSimulator(OauthSimulator):
             "app": request.match_info["whose"],
         }
         return Message(token, reply, f"{time.time_ns() // 1000}{secrets.randbelow(10**6):06d}", fields)
+
+    def _respond(self, reply: Reply, request_id: str) -> web.Response:
+        code = SUCCESS if reply.status == HTTPStatus.OK and not reply.reason else reply.reason
+        said = {"code": code, "msg": "Success" if code == SUCCESS else "see the code", "requestId": request_id}
+        return web.json_response(said if code else {}, status=reply.status, headers=reply.all_headers())
 
     def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], Reply]:
         """Read the message as far as there is one, and what its form earns."""
@@ -143,9 +145,3 @@ def _object(text: str | None) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _response(reply: Reply, request_id: str) -> web.Response:
-    code = SUCCESS if reply.status == HTTPStatus.OK and not reply.reason else reply.reason
-    said = {"code": code, "msg": "Success" if code == SUCCESS else "see the code", "requestId": request_id}
-    return web.json_response(said if code else {}, status=reply.status, headers=reply.all_headers())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Unpack
@@ -92,23 +92,26 @@ class HttpsSimulator(Simulator):
             self.connections.add(request.transport.get_extra_info("peername"))
         return body
 
-    async def _serve_message(
-        self,
-        request: web.Request,
-        judge: Callable[[web.Request, bytes], Message],
-        respond: Callable[[Reply, str], web.Response],
-    ) -> web.StreamResponse:
-        """Serve a request that is one message. judge: reads it. respond: makes an answer, with the message's id."""
+    def _read_message(self, request: web.Request, body: bytes) -> Message:
+        """Read a request that is one message."""
+        raise NotImplementedError
+
+    def _respond(self, reply: Reply, message_id: str) -> web.Response:
+        """Make an answer."""
+        raise NotImplementedError
+
+    async def _serve_message(self, request: web.Request) -> web.StreamResponse:
+        """Serve a request that is one message."""
         body = await self._read(request)
         at_us = time.time_ns() // 1000
-        message = judge(request, body)
+        message = self._read_message(request, body)
         reply = message.reply
         if reply.status == HTTPStatus.OK:
             reply = self.scripted(message.token) or reply
         self.log(at_us, message.token, reply, message.id, **message.fields)
         if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
             return cut(request)
-        return page(reply) or respond(reply, message.id)
+        return page(reply) or self._respond(reply, message.id)
 
     async def _may_answer(self, request: web.Request, reply: Reply, delay_s: float) -> bool:
         """Wait as long as the answer has to, or for ever; False if the connection is to be cut."""

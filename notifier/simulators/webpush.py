@@ -43,7 +43,7 @@ class WebPushSimulator(HttpsSimulator):
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
-        return [web.post(PATH + NAME, self._serve_push), web.post(f"/subscribe/{NAME}", self._serve_subscribe)]
+        return [web.post(PATH + NAME, self._serve_message), web.post(f"/subscribe/{NAME}", self._serve_subscribe)]
 
     def subscribe(self, name: str, public_key: str = "") -> str:
         """Return a browser's subscription, as text; public_key: in place of the simulator's."""
@@ -62,9 +62,6 @@ class WebPushSimulator(HttpsSimulator):
         text = self.subscribe(request.match_info["name"], key)
         return web.Response(status=201, text=text, content_type="application/json")
 
-    async def _serve_push(self, request: web.Request) -> web.StreamResponse:
-        return await self._serve_message(request, self._read_message, self._response)
-
     def _read_message(self, request: web.Request, body: bytes) -> Message:
         name = request.match_info["name"]
         sender, ttl = self._senders.get(name, self._public_key), request.headers.get("TTL", "")
@@ -80,7 +77,7 @@ class WebPushSimulator(HttpsSimulator):
         }
         return Message(name, Reply(verdict.status, verdict.reason), secrets.token_urlsafe(16), fields)
 
-    def _response(self, reply: Reply, message_id: str) -> web.Response:
+    def _respond(self, reply: Reply, message_id: str) -> web.Response:
         headers = reply.all_headers()
         if reply.status == HTTPStatus.OK:
             return web.Response(status=201, headers={"Location": f"{self.url}/message/{message_id}", **headers})

@@ -83,16 +83,10 @@ class Rounds:
 
     def _pull(self, batch: int = BATCH) -> calls.Pulled:
         call = calls.pull(
-            max_jobs=batch,
-            lease_us=LEASE_US,
-            leads=False,
-            lanes=LANES,
-            worker=WORKER,
+            calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, keep=self._keep, clock=str(self._now_us)),
+            calls.Room(batch, by_route={"fcm": 1000}),
             on_join=self._rules.known,
-            rooms={"fcm": 1000},
-            keep=self._keep,
             direct=self._rules,
-            clock=str(self._now_us),
         )
         return run(self._redis, call)
 
@@ -102,7 +96,10 @@ class Rounds:
         room = batch - len(pulled.leased)
         clock = str(self._now_us)
         call = calls.admit(
-            pulled.users, self._rules, max_jobs=room, lease_us=LEASE_US, worker=WORKER, lanes=LANES, clock=clock
+            pulled.users,
+            self._rules,
+            calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, clock=clock),
+            calls.Room(room),
         )
         return run(self._redis, call).leased
 
@@ -120,14 +117,12 @@ class Rounds:
         call = calls.settle(
             settlements,
             self._rules,
-            worker=WORKER,
-            keep=self._keep,
+            calls.Worker(name=WORKER, keep=self._keep, clock=str(self._now_us)),
             measured=Measured(
                 ["default|fcm"] * len(settlements),
                 {"late|default|0": len(leased), "late|default|s": 50, "answer|fcm|1": len(leased)},
                 1.002,
             ),
-            clock=str(self._now_us),
         )
         run(self._redis, call)
 

@@ -71,7 +71,7 @@ def _notification(user: str, category: str, data: dict[str, str] | None = None) 
 
 def _fill(notifier: Notifier, redis: Redis, bulk: int) -> None:
     notifier.send_many(_notification(f"bulk{n // EACH}", "bulk") for n in range(bulk))
-    look = calls.pull(max_jobs=100, lease_us=LEASE_US, leads=False, lanes=LANES, worker="nobody")
+    look = calls.pull(calls.Worker(name="nobody", lanes=LANES, lease_us=LEASE_US), calls.Room(100))
     while redis.exists("rq:queue:bulk"):
         run(redis, look)
     time.sleep(LEASE_US / 1e6)  # then the wake-ups are due, all of them

@@ -48,7 +48,7 @@ class Size:
     def fill(self) -> None:
         """Have so many stand in their backlogs."""
         Notifier(self.redis, parse_settings(RATES)).send_many(self._waiting())
-        look = calls.pull(max_jobs=100, lease_us=HOUR_US, leads=False, lanes=LANES, worker="nobody")
+        look = calls.pull(calls.Worker(name="nobody", lanes=LANES, lease_us=HOUR_US), calls.Room(100))
         while run(self.redis, look).taken:
             pass
         self.redis.config_set("slowlog-log-slower-than", SEEN_US)

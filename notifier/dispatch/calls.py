@@ -137,24 +137,39 @@ class Pulled:
     unpublished: bool = False
 
 
-def pull(
-    *,
-    max_jobs: int,
-    lease_us: int,
-    leads: bool,
-    lanes: Sequence[str],
-    worker: str = "",
-    claimant: str = "",
-    on_join: str = "",
-    rooms: Mapping[str, int] | None = None,
-    keep: Retention = KEEP_NOTHING,
-    direct: RuleTable | None = None,
-    clock: str = "",
-) -> Call[Pulled]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """Who takes jobs: a worker, its lanes, the most urgent first, and how long it leases what it takes.
+
+    claimant: see claims.lua; '' is the worker's name. keep: what is left of what ends. leads: it leads the idle workers
+    of its lanes, see idle_leaders.lua. clock: for tests alone, µs in place of Redis's clock.
+    """
+
+    name: str = ""
+    lanes: Sequence[str] = ()
+    lease_us: int = 0
+    claimant: str = ""
+    keep: Retention = KEEP_NOTHING
+    leads: bool = False
+    clock: str = ""
+
+
+class Room(NamedTuple):
+    """How many more jobs a worker may take, in all and by route; a route that is not named takes any number.
+
+    until_us: `admit` takes nothing from then on, as a lease may have lapsed whose job is to go first; -1 is never.
+    """
+
+    max_jobs: int
+    by_route: Mapping[str, int] | None = None
+    until_us: int = -1
+
+
+def pull(worker: Worker, room: Room, *, on_join: str = "", direct: RuleTable | None = None) -> Call[Pulled]:
     """Lease what has arrived and may go at once, put what else is due into backlogs, name the users to look at.
 
-    on_join: of a RuleTable. rooms: by route, how many more this worker may send; a route that is not among them takes
-    any number. direct: the rules by which something may be leased here; without them all goes through its backlog.
+    on_join: of a RuleTable. direct: the rules by which something may be leased here; without them all goes through its
+    backlog.
     """
 
     def decode(reply: list[Any]) -> Pulled:
@@ -178,14 +193,16 @@ def pull(
         )
 
     args = PullFields(
-        *(clock, max_jobs, lease_us, int(leads), worker, claimant or worker, on_join),
-        keep=keep.encode(),
-        keep_delivered_us=keep.delivered_us,
-        rooms=json.dumps(rooms) if rooms else "",
+        *(worker.clock, room.max_jobs, worker.lease_us, int(worker.leads), worker.name),
+        claimant=worker.claimant or worker.name,
+        on_join=on_join,
+        keep=worker.keep.encode(),
+        keep_delivered_us=worker.keep.delivered_us,
+        rooms=json.dumps(room.by_route) if room.by_route else "",
         rules=direct.of_everyone if direct else "",
         exceptions=direct.exceptions if direct else "",
     )
-    return Call(script("pull"), [], [*args, *lanes], decode)
+    return Call(script("pull"), [], [*args, *worker.lanes], decode)
 
 
 class Leased(NamedTuple):
@@ -254,33 +271,24 @@ class Admitted:
 def admit(
     users: Sequence[Named],
     rules: RuleTable,
+    worker: Worker,
+    room: Room,
     *,
-    max_jobs: int,
-    lease_us: int,
-    worker: str,
-    claimant: str = "",
-    lanes: Sequence[str],
     targets: Mapping[str, str] | None = None,
-    rooms: Mapping[str, int] | None = None,
-    until_us: int = -1,
-    clock: str = "",
 ) -> Call[Admitted]:
-    """Take the heads that the rules admit of the backlogs of these users.
-
-    targets: of jobs that came without, by job id. rooms, until_us: as in `pull`.
-    """
+    """Take the heads that the rules admit of the backlogs of these users. targets: of jobs that came without, by id."""
     table, indexes, chosen = rules.encode([user for user, _, _ in users])
     flat: list[str | int] = []
     for due, index in zip(users, indexes, strict=True):
         flat += (*due, index)
     args = AdmitFields(
-        *(clock, max_jobs, lease_us, worker, claimant or worker),
-        lanes=json.dumps(list(lanes)),
+        *(worker.clock, room.max_jobs, worker.lease_us, worker.name, worker.claimant or worker.name),
+        lanes=json.dumps(list(worker.lanes)),
         rules=table,
         users=json.dumps(flat),
         targets=json.dumps(targets) if targets else "",
-        rooms=json.dumps(rooms) if rooms else "",
-        till=until_us,
+        rooms=json.dumps(room.by_route) if room.by_route else "",
+        till=room.until_us,
         chosen=to_bytes(chosen),
     )
 
@@ -347,20 +355,18 @@ class Measured(NamedTuple):
 def settle(
     settlements: Sequence[Settlement],
     rules: RuleTable,
-    *,
-    worker: str,
-    keep: Retention,
+    worker: Worker,
     measured: Measured | None = None,
-    clock: str = "",
 ) -> Call[list[bool]]:
     """Close permits. The reply holds for each whether it was still this worker's to settle.
 
     measured: what this minute's numbers are told of them; nothing where it is None.
     """
+    keep = worker.keep
     labels, numbers, now_s = measured or Measured([""] * len(settlements))
     table, indexes, chosen = rules.encode([s.user for s in settlements])
     of_call = SettleFields(
-        *(clock, keep.encode(), keep.delivered_us, worker, table),
+        *(worker.clock, keep.encode(), keep.delivered_us, worker.name, table),
         keep_feedback_ms=-(-keep.feedback_us // 1000),
         numbers=json.dumps(dict(numbers)),
         chosen=to_bytes(chosen),

@@ -36,12 +36,14 @@ def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at
 
 def pull(redis: Redis, now: int, most: int = BATCH) -> calls.Pulled:
     """One look at that time."""
-    return run(redis, calls.pull(max_jobs=most, lease_us=LEASE_US, leads=False, lanes=LANES, clock=str(now)))
+    return run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=LEASE_US, clock=str(now)), calls.Room(most)))
 
 
 def admit(users: Sequence[calls.Named], now: int) -> Call[calls.Admitted]:
     """The call that a worker makes after its look."""
-    return calls.admit(users, RULES, max_jobs=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(now))
+    return calls.admit(
+        users, RULES, calls.Worker(name="w", lanes=LANES, lease_us=LEASE_US, clock=str(now)), calls.Room(BATCH)
+    )
 
 
 def entered(redis: Redis) -> int:
@@ -72,7 +74,9 @@ def test_a_head_under_a_burst_costs_the_same_whatever_was_sent(redis: Redis) -> 
     rules = RuleTable(Policies(Policy(burst=Burst(100, every_us=S))))
     for _ in range(2):
         users = pull(redis, S, most=60).users
-        call = calls.admit(users, rules, max_jobs=BATCH, lease_us=LEASE_US, worker="w", lanes=LANES, clock=str(S))
+        call = calls.admit(
+            users, rules, calls.Worker(name="w", lanes=LANES, lease_us=LEASE_US, clock=str(S)), calls.Room(BATCH)
+        )
         redis.config_resetstat()
         assert len(run(redis, call).leased) == BATCH // 2
         ran: Any = redis.info("commandstats")

@@ -46,17 +46,21 @@ class World:
     def take(self, worker: str = "w", lanes: Sequence[str] = LANES, **rooms: int) -> list[Leased]:
         """What a worker is given that has this room by each route, and 50 in all."""
         call = calls.pull(
-            max_jobs=50, lease_us=LEASE_US, leads=False, lanes=lanes, worker=worker, rooms=rooms, on_join=RULES.on_join
+            calls.Worker(name=worker, lanes=lanes, lease_us=LEASE_US),
+            calls.Room(50, by_route=rooms),
+            on_join=RULES.on_join,
         )
         users = run(self.redis, call).users
-        admit = calls.admit(users, RULES, max_jobs=50, lease_us=LEASE_US, worker=worker, lanes=lanes, rooms=rooms)
+        admit = calls.admit(
+            users, RULES, calls.Worker(name=worker, lanes=lanes, lease_us=LEASE_US), calls.Room(50, by_route=rooms)
+        )
         return run(self.redis, admit).leased
 
     def settle(self, leased: Sequence[Leased], worker: str = "w", state: State = "delivered") -> None:
         """All of these are delivered, or what else `state` says."""
         reached = state == "delivered"
         done = [Settlement(each.job_id, each.permit, each.user, each.category, reached, state) for each in leased]
-        call = calls.settle(done, RULES, worker=worker, keep=Retention(10**9, 0, 10**9))
+        call = calls.settle(done, RULES, calls.Worker(name=worker, keep=Retention(10**9, 0, 10**9)))
         assert all(run(self.redis, call))
 
     def drain(self, **rooms: int) -> list[str]:

@@ -55,7 +55,9 @@ def test_what_a_worker_ended(redis: Redis, word: str) -> None:
     (leased,) = worker.admit(worker.pull())
     settlement = Settlement("first", leased.permit, "ann", "score", False, "failed", word, "why")
     keep = Retention(0, 0, 0)
-    assert run(redis, calls.settle([settlement], RULES, worker="w", clock=str(worker.now), keep=keep)) == [True]
+    assert run(redis, calls.settle([settlement], RULES, calls.Worker(name="w", keep=keep, clock=str(worker.now)))) == [
+        True
+    ]
     assert accepted(worker, replace(score("second"), dedupe="key")) == ("second" if word == "expired" else "first")
 
 

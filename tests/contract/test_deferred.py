@@ -23,11 +23,7 @@ def settle(worker: Worker, leased: Leased, detail: int | str) -> None:
         leased.job_id, leased.permit, leased.user, leased.category, False, "backlog", "returned", detail
     )
     call = calls.settle(
-        [settlement],
-        FREE,
-        worker=worker.name,
-        keep=Retention(S, S, S),
-        clock=str(worker.now),
+        [settlement], FREE, calls.Worker(name=worker.name, keep=Retention(S, S, S), clock=str(worker.now))
     )
     assert run(worker.redis, call) == [True]
 

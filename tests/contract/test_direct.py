@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from notifier.dispatch import calls, exceptions
 from notifier.dispatch.calls import Job, Leased, Pulled, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.dispatch.retention import KEEP_NOTHING, Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Digest, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
@@ -62,33 +62,25 @@ class Worker:
         """Who has other rules."""
         self.redis.sadd(f"notifier:exceptions:{self.rules.exceptions}", *self.rules.exceptional)
 
-    def pull(self, *, direct: bool = True, **more: Any) -> Pulled:
-        call = calls.pull(
-            max_jobs=50,
-            lease_us=LEASE,
-            leads=False,
-            lanes=LANES,
-            worker=self.name,
-            on_join=self.rules.known,
-            direct=self.rules if direct else None,
-            clock=str(self.now),
-            **more,
-        )
+    def pull(
+        self, rooms: Mapping[str, int] | None = None, keep: Retention = KEEP_NOTHING, *, direct: bool = True
+    ) -> Pulled:
+        """Look for work."""
+        caller = calls.Worker(name=self.name, lanes=LANES, lease_us=LEASE, keep=keep, clock=str(self.now))
+        direct_by = self.rules if direct else None
+        call = calls.pull(caller, calls.Room(50, rooms), on_join=self.rules.known, direct=direct_by)
         return run(self.redis, call)
 
     def settle(self, leased: list[Leased], keep: Retention = KEPT) -> None:
         done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
-        run(self.redis, calls.settle(done, self.rules, worker=self.name, keep=keep, clock=str(self.now)))
+        run(self.redis, calls.settle(done, self.rules, calls.Worker(name=self.name, keep=keep, clock=str(self.now))))
 
     def admit(self, pulled: Pulled) -> list[Leased]:
         call = calls.admit(
             pulled.users,
             self.rules,
-            max_jobs=50,
-            lease_us=LEASE,
-            worker=self.name,
-            lanes=LANES,
-            clock=str(self.now),
+            calls.Worker(name=self.name, lanes=LANES, lease_us=LEASE, clock=str(self.now)),
+            calls.Room(50),
         )
         return run(self.redis, call).leased if pulled.users else []
 

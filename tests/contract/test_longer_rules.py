@@ -34,7 +34,7 @@ def send(worker: Worker, name: str, *, direct: bool) -> None:
     pass_by(worker, S // 2)
     done = calls.Settlement(name, leased.permit, leased.user, leased.category, True, "delivered", "delivered")
     kept = Retention(S, S, S)
-    call = calls.settle([done], worker.rules, worker=worker.name, clock=str(worker.now), keep=kept)
+    call = calls.settle([done], worker.rules, calls.Worker(name=worker.name, keep=kept, clock=str(worker.now)))
     assert run(worker.redis, call) == [True]
 
 

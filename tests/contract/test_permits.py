@@ -38,7 +38,7 @@ def settle(worker: Worker, leased: Leased, *, reached: bool) -> None:
     done: tuple[Any, ...] = ("delivered", "delivered") if reached else ("later", "retried", 60 * S)
     settlement = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, *done)
     kept = Retention(S, S, S)
-    call = calls.settle([settlement], worker.rules, worker=worker.name, clock=str(worker.now), keep=kept)
+    call = calls.settle([settlement], worker.rules, calls.Worker(name=worker.name, keep=kept, clock=str(worker.now)))
     assert run(worker.redis, call) == [True]
 
 

@@ -47,14 +47,14 @@ def now_us(redis: Any) -> int:
 
 def enter_backlog(redis: Any) -> calls.Pulled:
     """All that is queued is in its backlog then, and is to be looked at within a millisecond."""
-    return run(redis, calls.pull(max_jobs=1000, lease_us=1000, leads=False, lanes=LANES))
+    return run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=1000), calls.Room(1000)))
 
 
 def take(redis: Any, settings: Settings) -> None:
     """A worker takes all that waits, and is never heard of again."""
     users = enter_backlog(redis).users
     table = RuleTable(settings.policies())
-    run(redis, calls.admit(users, table, max_jobs=1000, lease_us=LEASE_US, worker="dead", lanes=LANES))
+    run(redis, calls.admit(users, table, calls.Worker(name="dead", lanes=LANES, lease_us=LEASE_US), calls.Room(1000)))
 
 
 # Each breaks one thing about one job, of one user, that stands where the name of its table says.
@@ -176,7 +176,7 @@ class Patient:
         settlement = calls.Settlement(job_id, permit, "ada", "default", reached=True, state="failed", word="rejected")
         table = RuleTable(self.settings.policies())
         keep = Retention(10**9, 10**9, 10**9)
-        assert run(self.redis, calls.settle([settlement], table, worker="w", keep=keep)) == [True]
+        assert run(self.redis, calls.settle([settlement], table, calls.Worker(name="w", keep=keep))) == [True]
 
     def assert_mended(self, job_id: str = "") -> None:
         """It is seen, without a change; put right, with a word; and a second audit is clean."""

@@ -24,10 +24,12 @@ LEASE_US = 10_000_000
 def lease(redis: Redis, worker: str, clock_us: int) -> calls.Leased:
     """What a worker at that time takes: the one notification there is."""
     clock = str(clock_us)
-    pulled = run(redis, calls.pull(max_jobs=10, lease_us=LEASE_US, leads=False, lanes=LANES, clock=clock))
+    pulled = run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=LEASE_US, clock=clock), calls.Room(10)))
     admitted = run(
         redis,
-        calls.admit(pulled.users, RULES, max_jobs=10, lease_us=LEASE_US, worker=worker, lanes=LANES, clock=clock),
+        calls.admit(
+            pulled.users, RULES, calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=clock), calls.Room(10)
+        ),
     )
     (leased,) = admitted.leased
     return leased
@@ -35,7 +37,7 @@ def lease(redis: Redis, worker: str, clock_us: int) -> calls.Leased:
 
 def put_back(redis: Redis, worker: str, clock_us: int) -> None:
     """What was in flight with a worker that is taken for dead goes back, as its provider has read all by then."""
-    call = calls.pull(max_jobs=10, lease_us=LEASE_US, leads=False, lanes=LANES, worker=worker, clock=str(clock_us))
+    call = calls.pull(calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(clock_us)), calls.Room(10))
     (orphan,) = run(redis, call).orphans
     assert settle(redis, orphan, worker, "backlog", clock_us)
 
@@ -54,11 +56,7 @@ def settle(redis: Redis, leased: calls.Leased, worker: str, state: State, clock_
         gone=(DeadToken(Device("fcm", "x" * 40), None, "UNREGISTERED"),) if state != "backlog" else (),
     )
     call = calls.settle(
-        [settlement],
-        RULES,
-        worker=worker,
-        keep=Retention(10**9, 10**9, 10**9),
-        clock=str(clock_us),
+        [settlement], RULES, calls.Worker(name=worker, keep=Retention(10**9, 10**9, 10**9), clock=str(clock_us))
     )
     return run(redis, call)[0]
 

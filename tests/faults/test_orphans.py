@@ -45,7 +45,7 @@ class Scene:
 
     def pull(self, worker: str, most: int = 50) -> Pulled:
         call = calls.pull(
-            max_jobs=most, lease_us=LEASE_US, leads=False, lanes=LANES, worker=worker, clock=str(self.now)
+            calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(self.now)), calls.Room(most)
         )
         return run(self.redis, call)
 
@@ -53,12 +53,8 @@ class Scene:
         call = calls.admit(
             pulled.users,
             self.rules,
-            max_jobs=most,
-            lease_us=LEASE_US,
-            worker=worker,
-            lanes=LANES,
-            until_us=pulled.until_us,
-            clock=str(self.now),
+            calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(self.now)),
+            calls.Room(most, until_us=pulled.until_us),
         )
         return run(self.redis, call).leased
 
@@ -78,7 +74,7 @@ class Scene:
             Settlement(f.job_id, f.permit, f.user, f.category, True, state, "" if state == "backlog" else "delivered")  # type: ignore[arg-type]
             for f in flights
         ]
-        call = calls.settle(settlements, self.rules, worker=worker, clock=str(self.now), keep=KEPT)
+        call = calls.settle(settlements, self.rules, calls.Worker(name=worker, keep=KEPT, clock=str(self.now)))
         return run(self.redis, call)
 
     def renew(self, worker: str, *flights: Leased, lease_us: int = LEASE_US) -> list[bool]:

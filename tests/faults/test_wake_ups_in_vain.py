@@ -38,14 +38,19 @@ class Between:
 
     def pull(self, *lanes: str) -> list[calls.Named]:
         self.now += 2 * S
-        call = calls.pull(max_jobs=100, lease_us=S, leads=False, lanes=lanes or LANES, worker="w", clock=str(self.now))
+        call = calls.pull(
+            calls.Worker(name="w", lanes=lanes or LANES, lease_us=S, clock=str(self.now)), calls.Room(100)
+        )
         users = run(self.redis, call).users
         assert_consistent(self.redis)
         return users
 
     def admit(self, users: list[calls.Named], *lanes: str, room: int = 100) -> list[calls.Leased]:
         call = calls.admit(
-            users, RULES, max_jobs=room, lease_us=S, worker="w", lanes=lanes or LANES, clock=str(self.now)
+            users,
+            RULES,
+            calls.Worker(name="w", lanes=lanes or LANES, lease_us=S, clock=str(self.now)),
+            calls.Room(room),
         )
         leased = run(self.redis, call).leased
         assert_consistent(self.redis)
@@ -53,7 +58,7 @@ class Between:
 
     def deliver(self, leased: list[calls.Leased]) -> None:
         ended = [calls.Settlement(*one[:4], reached=True, state="delivered", word="delivered") for one in leased]
-        run(self.redis, calls.settle(ended, RULES, worker="w", clock=str(self.now), keep=KEEP))
+        run(self.redis, calls.settle(ended, RULES, calls.Worker(name="w", keep=KEEP, clock=str(self.now))))
         assert_consistent(self.redis)
 
     def lanes_awake(self) -> set[str]:

@@ -49,9 +49,12 @@ def producer(config: Path) -> Notifier:
 def enter_backlog(redis: Redis, config: Path) -> None:
     """Do what a worker does before it sends: put what is queued into its lines, and admit what may go."""
     policies = load_settings(config, {}).policies()
-    pulled = run_call(redis, calls.pull(max_jobs=100, lease_us=30_000_000, leads=False, lanes=LANES))
+    pulled = run_call(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=30_000_000), calls.Room(100)))
     table = RuleTable(policies)
-    run_call(redis, calls.admit(pulled.users, table, max_jobs=100, lease_us=30_000_000, worker="w", lanes=LANES))
+    run_call(
+        redis,
+        calls.admit(pulled.users, table, calls.Worker(name="w", lanes=LANES, lease_us=30_000_000), calls.Room(100)),
+    )
 
 
 def row(user: str, **fields: object) -> str:

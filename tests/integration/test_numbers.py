@@ -100,7 +100,7 @@ def settle(job_ids: list[str], leased: list[calls.Leased], *measured: Any) -> ca
     ]
     kept = Retention(10**9, 10**9, 10**9)
     told = calls.Measured(*measured) if measured else None
-    return calls.settle(done, RuleTable(Policies()), worker="w", keep=kept, measured=told)
+    return calls.settle(done, RuleTable(Policies()), calls.Worker(name="w", keep=kept), measured=told)
 
 
 @pytest.fixture
@@ -108,8 +108,10 @@ def leased(redis: Redis) -> list[calls.Leased]:
     lanes, table = ("urgent", "default", "bulk"), RuleTable(Policies())
     jobs = [calls.Job(f"j{n}", "default", b"", json.dumps({"user": f"u{n}"}).encode(), None) for n in range(60)]
     run(redis, calls.enqueue(jobs, dedupe_for_us=10**6, timeout_s=60, stamp="2026-01-01T00:00:00.000000Z"))
-    pulled = run(redis, calls.pull(max_jobs=100, lease_us=10**8, leads=False, lanes=lanes))
-    return run(redis, calls.admit(pulled.users, table, max_jobs=100, lease_us=10**8, worker="w", lanes=lanes)).leased
+    pulled = run(redis, calls.pull(calls.Worker(lanes=lanes, lease_us=10**8), calls.Room(100)))
+    return run(
+        redis, calls.admit(pulled.users, table, calls.Worker(name="w", lanes=lanes, lease_us=10**8), calls.Room(100))
+    ).leased
 
 
 def test_they_cost_two_commands_a_call(redis: Redis, leased: list[calls.Leased]) -> None:

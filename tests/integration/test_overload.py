@@ -45,7 +45,9 @@ def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[s
 
 
 def enter_backlog(redis: Redis) -> list[Named]:
-    return run(redis, calls.pull(max_jobs=100, lease_us=10**9, leads=False, lanes=["urgent", "default", "bulk"])).users
+    return run(
+        redis, calls.pull(calls.Worker(lanes=["urgent", "default", "bulk"], lease_us=10**9), calls.Room(100))
+    ).users
 
 
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -107,7 +109,9 @@ def look(redis: Redis, users: list[Named]) -> None:
     """As a worker that has room for one: it passes over what has gone, and takes the next."""
     admitted = run(
         redis,
-        calls.admit(users, RuleTable(Policies()), max_jobs=1, lease_us=10**9, worker="w", lanes=["default"]),
+        calls.admit(
+            users, RuleTable(Policies()), calls.Worker(name="w", lanes=["default"], lease_us=10**9), calls.Room(1)
+        ),
     )
     assert len(admitted.leased) == 1
 
@@ -158,7 +162,9 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     run(
         redis,
         calls.pull(
-            max_jobs=9, lease_us=10**9, leads=False, lanes=["default"], on_join='{"default": false, "score": "note"}'
+            calls.Worker(lanes=["default"], lease_us=10**9),
+            calls.Room(9),
+            on_join='{"default": false, "score": "note"}',
         ),
     )
     (first, *_) = redis.zrange("notifier:line:{ann}:score", 0, -1)

@@ -51,11 +51,14 @@ class Queues:
         """One round of a worker, which delivers what it takes. Returns whether it found anything to do."""
         self.now += 10
         name, lanes = f"w{n}", self.workers[n]
-        call = calls.pull(max_jobs=most, lease_us=30 * S, leads=False, lanes=lanes, worker=name, clock=str(self.now))
+        call = calls.pull(calls.Worker(name=name, lanes=lanes, lease_us=30 * S, clock=str(self.now)), calls.Room(most))
         pulled = run(self.redis, call)
         if pulled.users:
             admit = calls.admit(
-                pulled.users, RULES, max_jobs=most, lease_us=30 * S, worker=name, lanes=lanes, clock=str(self.now)
+                pulled.users,
+                RULES,
+                calls.Worker(name=name, lanes=lanes, lease_us=30 * S, clock=str(self.now)),
+                calls.Room(most),
             )
             self.deliver(name, run(self.redis, admit).leased)
         return bool(pulled.users or pulled.taken or pulled.next_us == self.now)
@@ -68,7 +71,7 @@ class Queues:
         ]
         keep = Retention(S, S, S)
         if done:
-            run(self.redis, calls.settle(done, RULES, worker=name, clock=str(self.now), keep=keep))
+            run(self.redis, calls.settle(done, RULES, calls.Worker(name=name, keep=keep, clock=str(self.now))))
 
     def drain(self) -> None:
         """All look in turns until none finds anything."""

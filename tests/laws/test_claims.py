@@ -40,7 +40,7 @@ class Backlog:
         meta = json.dumps({"user": "ann"}).encode()
         jobs = [Job(f"job{n:02}", "default", b"data", meta) for n in range(40)]
         run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
-        call = calls.pull(max_jobs=40, lease_us=1, leads=False, lanes=LANES, worker="a", clock=str(self.now))
+        call = calls.pull(calls.Worker(name="a", lanes=LANES, lease_us=1, clock=str(self.now)), calls.Room(40))
         assert run(self.redis, call).taken == 40
 
     def look(self, worker: str, rules: str, most: int = 1) -> int:
@@ -49,11 +49,8 @@ class Backlog:
         call = calls.admit(
             [("ann", "default", self.now)],
             RULES[rules],
-            max_jobs=most,
-            lease_us=60 * S,
-            worker=worker,
-            lanes=LANES,
-            clock=str(self.now),
+            calls.Worker(name=worker, lanes=LANES, lease_us=60 * S, clock=str(self.now)),
+            calls.Room(most),
         )
         leased = run(self.redis, call).leased
         self.flying[worker] += leased
@@ -68,11 +65,7 @@ class Backlog:
         leased = self.flying[worker].pop(0)
         done = Settlement(leased.job_id, leased.permit, "ann", "default", reached=True, state="delivered")
         call = calls.settle(
-            [done],
-            RULES[rules],
-            worker=worker,
-            keep=Retention(S, S, S),
-            clock=str(self.now),
+            [done], RULES[rules], calls.Worker(name=worker, keep=Retention(S, S, S), clock=str(self.now))
         )
         assert run(self.redis, call) == [True]
 

@@ -44,11 +44,11 @@ class Backlog:
     def look(self) -> list[calls.Leased]:
         """Pull and admit."""
         clock = str(self.now)
-        pulled = run(self.redis, calls.pull(max_jobs=50, lease_us=S, leads=False, lanes=LANES, clock=clock))
+        pulled = run(self.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=S, clock=clock), calls.Room(50)))
         if not pulled.users:
             return []
         call = calls.admit(
-            pulled.users, RuleTable(RULES), max_jobs=50, lease_us=S, worker="w", lanes=LANES, clock=clock
+            pulled.users, RuleTable(RULES), calls.Worker(name="w", lanes=LANES, lease_us=S, clock=clock), calls.Room(50)
         )
         return run(self.redis, call).leased
 
@@ -58,7 +58,7 @@ class Backlog:
             leased.job_id, leased.permit, leased.user, leased.category, True, state, word, detail, answered
         )
         clock = str(self.now)
-        call = calls.settle([done], RuleTable(RULES), worker="w", clock=clock, keep=KEPT)
+        call = calls.settle([done], RuleTable(RULES), calls.Worker(name="w", keep=KEPT, clock=clock))
         assert run(self.redis, call) == [True]
 
     def sweep(self, after_s: float = 0) -> int:

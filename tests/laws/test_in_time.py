@@ -55,7 +55,7 @@ def test_a_wake_up_opens_once_and_never_early() -> None:
 
 def pull(redis: Redis) -> Pulled:
     """The next look of a worker that serves all lanes."""
-    return run(redis, calls.pull(max_jobs=AT_ONCE, lease_us=60_000_000, leads=False, lanes=LANES, worker="w"))
+    return run(redis, calls.pull(calls.Worker(name="w", lanes=LANES, lease_us=60_000_000), calls.Room(AT_ONCE)))
 
 
 def test_an_urgent_one_passes_thousands_that_are_due(redis: Redis) -> None:

@@ -40,12 +40,12 @@ def wake_up(redis: Redis) -> int:
 
 def admit(rules: RuleTable, at: int) -> Call[calls.Admitted]:
     users = [("ann", "default", at)]
-    return calls.admit(users, rules, max_jobs=9, lease_us=30 * S, worker="w", lanes=LANES, clock=str(at))
+    return calls.admit(users, rules, calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(at)), calls.Room(9))
 
 
 def settle(leased: calls.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
     done = Settlement(leased.job_id, leased.permit, "ann", "default", reached=True, state="delivered")
-    return calls.settle([done], rules, worker="w", keep=Retention(S, S, S), clock=str(at))
+    return calls.settle([done], rules, calls.Worker(name="w", keep=Retention(S, S, S), clock=str(at)))
 
 
 def backlog(redis: Redis) -> calls.Leased:
@@ -53,7 +53,7 @@ def backlog(redis: Redis) -> calls.Leased:
     follow(redis, "old", NOW)
     jobs = [Job(f"job{n}", "default", b"data", json.dumps({"user": "ann"}).encode()) for n in range(5)]
     run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
-    run(redis, calls.pull(max_jobs=9, lease_us=30 * S, leads=False, lanes=LANES, clock=str(NOW)))
+    run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=30 * S, clock=str(NOW)), calls.Room(9)))
     (leased,) = run(redis, admit(OLD, NOW)).leased
     return leased
 

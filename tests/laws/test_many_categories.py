@@ -53,7 +53,7 @@ class Waiting:
         self.looks = 0
 
     def pull(self, most: int = BATCH) -> calls.Pulled:
-        call = calls.pull(max_jobs=most, lease_us=30 * S, leads=False, lanes=LANES, worker="w", clock=str(self.now))
+        call = calls.pull(calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(self.now)), calls.Room(most))
         return run(self.redis, call)
 
     def counted(self, call: Call[Any]) -> Any:
@@ -66,7 +66,10 @@ class Waiting:
 
     def look(self, users: Sequence[calls.Named] = (("ann", "bulk", NOW),)) -> list[Leased]:
         call = calls.admit(
-            users, self.rules, max_jobs=BATCH, lease_us=30 * S, worker="w", lanes=LANES, clock=str(self.now)
+            users,
+            self.rules,
+            calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(self.now)),
+            calls.Room(BATCH),
         )
         leased: list[Leased] = self.counted(call).leased
         self.looks += 1
@@ -77,7 +80,7 @@ class Waiting:
         ]
         if done:
             keep = Retention(S, S, S)
-            self.counted(calls.settle(done, self.rules, worker="w", clock=str(self.now), keep=keep))
+            self.counted(calls.settle(done, self.rules, calls.Worker(name="w", keep=keep, clock=str(self.now))))
         return leased
 
     def drain(self, count: int) -> None:

@@ -87,7 +87,7 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     rubbish = lane.enqueue("math.factorial", 3).id
 
     def pull() -> calls.Pulled:
-        return run(redis, calls.pull(max_jobs=9, lease_us=10_000_000, leads=False, lanes=["default"], worker="w"))
+        return run(redis, calls.pull(calls.Worker(name="w", lanes=["default"], lease_us=10_000_000), calls.Room(9)))
 
     def waiting() -> list[str]:
         return [job_id.decode() for job_id in redis.lrange("rq:queue:default", 0, -1)]

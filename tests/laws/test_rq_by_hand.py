@@ -81,10 +81,12 @@ class World:
 
     def lease(self) -> calls.Leased:
         table = RuleTable(self.settings.policies())
-        users = run(self.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES)).users
+        users = run(self.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9))).users
         targets: dict[str, str] | None = None
         while True:  # whom a plain job is for is read between two calls
-            call = calls.admit(users, table, max_jobs=9, lease_us=60_000_000, worker="w", lanes=LANES, targets=targets)
+            call = calls.admit(
+                users, table, calls.Worker(name="w", lanes=LANES, lease_us=60_000_000), calls.Room(9), targets=targets
+            )
             admitted = run(self.redis, call)
             if not admitted.unread:
                 return admitted.leased[0]
@@ -95,12 +97,12 @@ class World:
         detail = 0 if state == "later" else ""
         done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, state, word, detail, answered)
         table = RuleTable(self.settings.policies())
-        assert run(self.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
+        assert run(self.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
 
     def fail(self, job: calls.Leased) -> None:
         done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, "failed", "failed", NO_REASON)
         table = RuleTable(self.settings.policies())
-        assert run(self.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
+        assert run(self.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
 
     def sweep(self) -> int:
         return run(self.redis, calls.sweep(LANES, KEPT))
@@ -215,7 +217,7 @@ def test_a_job_id_used_again_in_flight_is_not_swallowed(world: World) -> None:
         leased = world.lease()
         world.plain("anna", "job", title="second")
         if pulled:
-            run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
+            run(world.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9)))
         world.settle(leased, "delivered")
         world.work()
         assert world.state("job") == "delivered"
@@ -244,14 +246,14 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     failed = world.lease()
     done = calls.Settlement("job", failed.permit, "anna", "default", False, "failed", "failed", "eJwDAAAAAAE=")
     table = RuleTable(world.settings.policies())
-    assert run(world.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
+    assert run(world.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
     world.redis.zadd("notifier:sent:{anna}", {"x": 1})
     FailedJobRegistry("default", connection=world.redis).requeue("job")
     meta = world.redis.hget("rq:job:job", "meta") or b""
     if not meta.startswith(b"\x80"):  # RQ 3 leaves a meta that it cannot read as it is; RQ 2 writes this
         world.redis.hset("rq:job:job", "meta", pickle.dumps({"unserialized": meta}))
     for _ in range(2):  # to be read, then to its backlog
-        pulled = run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
+        pulled = run(world.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9)))
         if pulled.unread:
             from workers.rq.jobs import meta_of  # noqa: PLC0415 - what the engine does
 
@@ -272,9 +274,9 @@ def test_an_own_expiry_outlives_a_requeue(world: World) -> None:
     leased = world.lease()
     done = calls.Settlement(job_id, leased.permit, "slow", "default", False, "failed", "failed", "eJwDAAAAAAE=")
     table = RuleTable(world.settings.policies())
-    assert run(world.redis, calls.settle([done], table, worker="w", keep=KEPT)) == [True]
+    assert run(world.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
     world.job(job_id).requeue()
-    run(world.redis, calls.pull(max_jobs=9, lease_us=60_000_000, leads=False, lanes=LANES))
+    run(world.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9)))
     assert world.redis.hget(f"rq:job:{job_id}", "push_deadline") is not None
 
 

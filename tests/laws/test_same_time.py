@@ -39,12 +39,15 @@ def sent(redis: Redis, now: int, most: int) -> list[str]:
     found: list[str] = []
     for n in range(1_000):
         worker = f"w{n % 3}"
-        call = calls.pull(max_jobs=most, lease_us=30 * S, leads=False, lanes=LANES, worker=worker, clock=str(now))
+        call = calls.pull(calls.Worker(name=worker, lanes=LANES, lease_us=30 * S, clock=str(now)), calls.Room(most))
         pulled = run(redis, call)
         if not pulled.users:
             return found
         admit = calls.admit(
-            pulled.users, RULES, max_jobs=most, lease_us=30 * S, worker=worker, lanes=LANES, clock=str(now)
+            pulled.users,
+            RULES,
+            calls.Worker(name=worker, lanes=LANES, lease_us=30 * S, clock=str(now)),
+            calls.Room(most),
         )
         leased = run(redis, admit).leased
         found += [one.job_id for one in leased]
@@ -53,7 +56,7 @@ def sent(redis: Redis, now: int, most: int) -> list[str]:
             for one in leased
         ]
         keep = Retention(S, S, S)
-        run(redis, calls.settle(done, RULES, worker=worker, clock=str(now), keep=keep))
+        run(redis, calls.settle(done, RULES, calls.Worker(name=worker, keep=keep, clock=str(now))))
     raise AssertionError("it comes to no end")
 
 

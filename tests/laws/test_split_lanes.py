@@ -93,12 +93,10 @@ class Simulated:
             pulled = run(
                 self.redis,
                 calls.pull(
-                    max_jobs=50,
-                    lease_us=LEASE_US,
-                    leads=True,
-                    lanes=worker.lanes,
-                    worker=worker.name,
-                    clock=str(self.now),
+                    calls.Worker(
+                        name=worker.name, lanes=worker.lanes, lease_us=LEASE_US, leads=True, clock=str(self.now)
+                    ),
+                    calls.Room(50),
                 ),
             )
             worker.due_us = pulled.next_us
@@ -110,11 +108,8 @@ class Simulated:
         call = calls.admit(
             users,
             RULES,
-            max_jobs=50,
-            lease_us=LEASE_US,
-            worker=worker.name,
-            lanes=worker.lanes,
-            clock=str(self.now),
+            calls.Worker(name=worker.name, lanes=worker.lanes, lease_us=LEASE_US, clock=str(self.now)),
+            calls.Room(50),
         )
         admitted = run(self.redis, call)
         self.seen["looks"] += admitted.looks
@@ -124,13 +119,7 @@ class Simulated:
             self.settle(worker, [delivered(leased) for leased in admitted.leased])
 
     def settle(self, worker: Idle, done: list[Settlement]) -> None:
-        call = calls.settle(
-            done,
-            RULES,
-            worker=worker.name,
-            keep=Retention(S, S, S),
-            clock=str(self.now),
-        )
+        call = calls.settle(done, RULES, calls.Worker(name=worker.name, keep=Retention(S, S, S), clock=str(self.now)))
         run(self.redis, call)
 
     def step(self) -> None:

@@ -27,10 +27,15 @@ RULES = RuleTable(POLICIES)
 def look(redis: Redis, now: int) -> Admitted | None:
     """What the idle leader of the lane does when it is woken; None where nobody is to be looked at."""
     run(redis, leaders.lead("w", URGENT, lapse_ms=60_000))
-    pulled = run(redis, calls.pull(max_jobs=9, lease_us=30 * S, leads=True, lanes=URGENT, worker="w", clock=str(now)))
+    pulled = run(
+        redis,
+        calls.pull(calls.Worker(name="w", lanes=URGENT, lease_us=30 * S, leads=True, clock=str(now)), calls.Room(9)),
+    )
     if not pulled.users:
         return None
-    call = calls.admit(pulled.users, RULES, max_jobs=9, lease_us=30 * S, worker="w", lanes=URGENT, clock=str(now))
+    call = calls.admit(
+        pulled.users, RULES, calls.Worker(name="w", lanes=URGENT, lease_us=30 * S, clock=str(now)), calls.Room(9)
+    )
     return run(redis, call)
 
 

@@ -61,7 +61,9 @@ def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis
     """Law 1: a worker of older rules, stopped while it read a job, does not take it out of its category's rules."""
 
     def pull(known: str) -> calls.Pulled:
-        return run(redis, calls.pull(max_jobs=9, lease_us=10_000_000, leads=False, lanes=["default"], on_join=known))
+        return run(
+            redis, calls.pull(calls.Worker(lanes=["default"], lease_us=10_000_000), calls.Room(9), on_join=known)
+        )
 
     job = queue(redis).enqueue("notifier.deliver", kwargs={"user": "ann"}, meta={"user": "ann", "category": "sale"})
     (unread,) = pull(OLDER).unread

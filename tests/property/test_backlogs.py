@@ -282,7 +282,10 @@ def test_permits_stay_apart_where_jobs_were_deleted(redis: Redis) -> None:
     permits = []
     for _ in range(6):
         call = calls.admit(
-            users, RuleTable(rules), max_jobs=1, lease_us=LEASE, worker="w", lanes=LANES, clock=str(world.now)
+            users,
+            RuleTable(rules),
+            calls.Worker(name="w", lanes=LANES, lease_us=LEASE, clock=str(world.now)),
+            calls.Room(1),
         )
         permits += [leased.permit for leased in run(redis, call).leased]
     assert len(set(permits)) == len(permits) == 4
@@ -310,7 +313,7 @@ def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
 
 def look(redis: Redis, world: World, most: int = 50) -> calls.Pulled:
     """Pull what the world's own producer did not enqueue."""
-    return run(redis, calls.pull(max_jobs=most, lease_us=LEASE, leads=False, lanes=LANES, clock=str(world.now)))
+    return run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=LEASE, clock=str(world.now)), calls.Room(most)))
 
 
 def read(redis: Redis, world: World) -> list[calls.Named]:
@@ -332,11 +335,7 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
     assert look(redis, world, most=1).rq_jobs == [("other", "1")]
     settlement = Settlement("other", "1", "", "", reached=False, state="queue")
     back = calls.settle(
-        [settlement],
-        world.rules,
-        worker="w",
-        keep=Retention(KEEP, KEEP, KEEP),
-        clock=str(world.now),
+        [settlement], world.rules, calls.Worker(name="w", keep=Retention(KEEP, KEEP, KEEP), clock=str(world.now))
     )
     assert run(redis, back) == [True]
     assert look(redis, world).rq_jobs == [("other", "2"), ("null", "3")]

@@ -334,14 +334,11 @@ class Story(RuleBasedStateMachine):
 
     def _pull(self, worker: Worker, most: int) -> list[Named]:
         call = calls.pull(
-            max_jobs=most,
-            lease_us=LEASE,
-            leads=False,
-            lanes=worker.lanes,
-            worker=worker.name,
+            calls.Worker(
+                name=worker.name, lanes=worker.lanes, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)
+            ),
+            calls.Room(most),
             on_join=RuleTable(RATES[worker.rates]).on_join,
-            keep=Retention(KEEP),
-            clock=str(self.now),
         )
         named: dict[str, Named] = {}
         while True:
@@ -386,13 +383,9 @@ class Story(RuleBasedStateMachine):
             call = calls.admit(
                 named,
                 RuleTable(RATES[worker.rates]),
-                max_jobs=room - len(taken),
-                lease_us=LEASE,
-                worker=worker.name,
-                lanes=worker.lanes,
-                until_us=worker.until_us,
+                calls.Worker(name=worker.name, lanes=worker.lanes, lease_us=LEASE, clock=str(self.now)),
+                calls.Room(room - len(taken), until_us=worker.until_us),
                 targets=targets,
-                clock=str(self.now),
             )
             admitted = run(self.redis, call)
             taken += admitted.leased
@@ -426,9 +419,7 @@ class Story(RuleBasedStateMachine):
         return calls.settle(
             [done],
             RuleTable(RATES[worker.rates]),
-            worker=worker.name,
-            keep=Retention(KEEP, KEEP, KEEP),
-            clock=str(self.now),
+            calls.Worker(name=worker.name, keep=Retention(KEEP, KEEP, KEEP), clock=str(self.now)),
         )
 
     def _receive(self, flight: Flight) -> None:
@@ -463,7 +454,7 @@ class Story(RuleBasedStateMachine):
             worker.flights = []
             if not taken:
                 call = calls.pull(
-                    max_jobs=50, lease_us=LEASE, leads=False, lanes=LANES, worker="last", clock=str(self.now)
+                    calls.Worker(name="last", lanes=LANES, lease_us=LEASE, clock=str(self.now)), calls.Room(50)
                 )
                 pulled = run(self.redis, call)
                 assert not pulled.users

@@ -265,15 +265,10 @@ class World:
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """What has fallen due; leases that have ended are over for their workers."""
         call = calls.pull(
-            max_jobs=most,
-            lease_us=LEASE,
-            leads=False,
-            lanes=LANES,
-            worker=worker,
+            calls.Worker(name=worker, lanes=LANES, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)),
+            calls.Room(most),
             on_join=self.rules.on_join,
-            keep=Retention(KEEP),
             direct=self.rules,
-            clock=str(self.now),
         )
         pulled, users = None, list[Named]()
         while pulled is None or pulled.orphans:
@@ -457,7 +452,11 @@ class World:
         """Take what may go; each head taken, each left, and each one's place is as the model has it."""
         waiting = self._backlogs()
         call = calls.admit(
-            users, self.rules, max_jobs=room, lease_us=LEASE, worker="w", lanes=LANES, targets=read, clock=str(self.now)
+            users,
+            self.rules,
+            calls.Worker(name="w", lanes=LANES, lease_us=LEASE, clock=str(self.now)),
+            calls.Room(room),
+            targets=read,
         )
         admitted = run(self.redis, call)
         self._note_gathering()
@@ -590,11 +589,7 @@ class World:
         )
         before = self.dump() if flight.lost else None
         call = calls.settle(
-            [settlement],
-            self.rules,
-            worker="w",
-            keep=Retention(KEEP, KEEP, KEEP),
-            clock=str(self.now),
+            [settlement], self.rules, calls.Worker(name="w", keep=Retention(KEEP, KEEP, KEEP), clock=str(self.now))
         )
         (mine,) = run(self.redis, call)
         assert mine is not flight.lost

@@ -27,7 +27,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.dispatch import calls, exceptions, in_flight
-from notifier.dispatch.calls import Leased, Named
+from notifier.dispatch.calls import Leased, Named, Room, Worker
 from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
@@ -194,18 +194,7 @@ class Engine:
     async def _take_into(self, room: int, rooms: dict[str, int]) -> bool:
         asked_at = asyncio.get_running_loop().time()
         pulled = await self._call(
-            calls.pull(
-                max_jobs=room,
-                lease_us=self._tuning.lease_us,
-                leads=self._idle.leads,
-                lanes=self._lanes,
-                worker=self._worker,
-                claimant=self._flights.claimant,
-                on_join=self._rules.known,
-                rooms=rooms,
-                keep=self._tuning.keep,
-                direct=self._rules,
-            )
+            calls.pull(self._caller(), Room(room, rooms), on_join=self._rules.known, direct=self._rules)
         )
         self._take_up(pulled, asked_at)
         if pulled.unread:
@@ -220,7 +209,7 @@ class Engine:
             # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
             self._beside.append(asyncio.create_task(self._idle.call()))
         if pulled.users:
-            await self._admit(pulled.users, room - len(pulled.leased), rooms, pulled.until_us)
+            await self._admit(pulled.users, Room(room - len(pulled.leased), rooms, pulled.until_us))
         return True
 
     def _take_up(self, pulled: calls.Pulled, asked_at: float) -> None:
@@ -245,25 +234,20 @@ class Engine:
         """How many more may be taken now; see `Turns.room`."""
         return 0 if self._circuits.away_s() else self._turns.room(self._flights)
 
-    async def _admit(
-        self, users: Sequence[Named], room: int, rooms: Mapping[str, int], until_us: int, targets: Targets = None
-    ) -> None:
-        # rooms: those of *pull*; what has come free since goes to those who wait for a route.
-        asked_at = asyncio.get_running_loop().time()
-        admitted = await self._call(
-            calls.admit(
-                users,
-                self._rules,
-                max_jobs=room,
-                lease_us=self._tuning.lease_us,
-                worker=self._worker,
-                claimant=self._flights.claimant,
-                lanes=self._lanes,
-                targets=targets,
-                rooms=rooms,
-                until_us=until_us,
-            )
+    def _caller(self) -> Worker:
+        return Worker(
+            name=self._worker,
+            lanes=self._lanes,
+            lease_us=self._tuning.lease_us,
+            claimant=self._flights.claimant,
+            keep=self._tuning.keep,
+            leads=self._idle.leads,
         )
+
+    async def _admit(self, users: Sequence[Named], room: Room, targets: Targets = None) -> None:
+        # room: that of *pull*; what has come free since goes to those who wait for a route.
+        asked_at = asyncio.get_running_loop().time()
+        admitted = await self._call(calls.admit(users, self._rules, self._caller(), room, targets=targets))
         self._begin_admitted(admitted, asked_at, {user: (us - self._redis_ahead_us) / 1e6 for user, _, us in users})
         for _, zone, job_id in admitted.zones:
             await self._tell_zone(zone, job_id, admitted.now_us)
@@ -276,9 +260,9 @@ class Engine:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
             await self._flights.all_begun()
-            left = room - len(admitted.leased)
+            left = room.max_jobs - len(admitted.leased)
             users = [who for who in users if who[0] in asked]
-            await self._admit(users, left, self._turns.rooms(self._flights, left), until_us, read)
+            await self._admit(users, Room(left, self._turns.rooms(self._flights, left), room.until_us), read)
 
     def _begin_admitted(self, admitted: calls.Admitted, asked_at: float, due_at: Mapping[str, float]) -> None:
         for leased in admitted.leased:

@@ -14,7 +14,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Measured, Settlement
+from notifier.dispatch.calls import Leased, Measured, Settlement, Worker
 from notifier.dispatch.in_flight import renew
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category
@@ -332,9 +332,8 @@ class Flights:
         return calls.settle(
             batch,
             self._rules,
-            worker=self._worker,
-            keep=self._tuning.keep,
-            measured=Measured(
+            Worker(name=self._worker, keep=self._tuning.keep),
+            Measured(
                 [f"{self._policies.category(each.category).name}|{each.route}" for each in batch],
                 numbers,
                 asyncio.get_running_loop().time(),

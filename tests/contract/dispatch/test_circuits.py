@@ -31,7 +31,7 @@ class Told:
 
     def next_probe(self, worker: str) -> int | None:
         """In how many µs this worker would let a probe go."""
-        call = calls.pull(max_jobs=9, lease_us=9 * S, leads=False, lanes=LANES, worker=worker, clock=str(self.now))
+        call = calls.pull(calls.Worker(name=worker, lanes=LANES, lease_us=9 * S, clock=str(self.now)), calls.Room(9))
         pulled = run(self.redis, call)
         return None if pulled.next_us is None else pulled.next_us - self.now
 
@@ -111,6 +111,6 @@ def test_the_last_prober_lets_the_others_go_first(redis: Redis) -> None:
     told.tell("w", "down")
     assert told.next_probe("w") == told.next_probe("v") == 1_500_000, "there is no other worker"
     redis.sadd("rq:workers", "rq:worker:w", "rq:worker:v")
-    call = calls.pull(max_jobs=9, lease_us=9 * S, leads=False, lanes=LANES, worker="w", clock=str(told.now))
+    call = calls.pull(calls.Worker(name="w", lanes=LANES, lease_us=9 * S, clock=str(told.now)), calls.Room(9))
     assert run(redis, call).next_us == told.now + 1_500_000 + 1_200_000
     assert told.next_probe("v") == 1_500_000

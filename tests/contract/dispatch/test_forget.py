@@ -69,7 +69,7 @@ class Hand(Worker):
         """What is in flight has reached its user, every other one as soon as it was taken."""
         for n, (leased, taken_us) in enumerate(self.flights):
             settlement = Settlement(leased.job_id, leased.permit, WHO, leased.category, True, "delivered", "delivered")
-            call = calls.settle([settlement], self.rules, worker=self.name, clock=str(self.now), keep=KEPT)
+            call = calls.settle([settlement], self.rules, calls.Worker(name=self.name, keep=KEPT, clock=str(self.now)))
             assert run(self.redis, call) == [True]
             self.received.append((leased.category, self.now if n % 2 else taken_us))
         self.flights.clear()

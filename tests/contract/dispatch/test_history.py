@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier.dispatch import calls
-from notifier.dispatch.calls import Cancelled, Job, Leased, Measured, Settlement
+from notifier.dispatch.calls import Cancelled, Job, Leased, Measured, Room, Settlement, Worker
 from notifier.dispatch.circuits import circuit
 from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys, name_those_before
 from notifier.dispatch.retention import Retention
@@ -78,26 +78,19 @@ class Hand:
     def _clock(self) -> dict[str, str]:
         return {"clock": str(self.now)}
 
+    @property
+    def hand(self) -> Worker:
+        """The worker whose calls these are."""
+        return Worker(name="hand", lanes=LANES, lease_us=LEASE, keep=self.keep, clock=str(self.now))
+
     def take(self, after_us: int = 0, *, direct: bool = True) -> list[Leased]:
         """Pull and admit, so much later; what this worker may send then."""
         self.now += after_us
         pulled = run(
             self.redis,
-            calls.pull(
-                max_jobs=50,
-                lease_us=LEASE,
-                leads=False,
-                lanes=LANES,
-                worker="hand",
-                on_join=self.rules.known,
-                direct=self.rules if direct else None,
-                keep=self.keep,
-                **self._clock,
-            ),
+            calls.pull(self.hand, Room(50), on_join=self.rules.known, direct=self.rules if direct else None),
         )
-        admit = calls.admit(
-            pulled.users, self.rules, max_jobs=50, lease_us=LEASE, worker="hand", lanes=LANES, **self._clock
-        )
+        admit = calls.admit(pulled.users, self.rules, self.hand, Room(50))
         admitted = run(self.redis, admit)
         if admitted.zones:
             for _, zone, _ in admitted.zones:
@@ -115,9 +108,7 @@ class Hand:
             handed=None if reply is None else Handed(100.0 - after_us / S, [reply]),
             **more,
         )
-        call = calls.settle(
-            [done], self.rules, worker="hand", keep=self.keep, measured=Measured([""], now_s=100.0), **self._clock
-        )
+        call = calls.settle([done], self.rules, self.hand, Measured([""], now_s=100.0))
         assert run(self.redis, call) == [True]
 
     def cancel(self, job_id: str) -> list[Cancelled]:

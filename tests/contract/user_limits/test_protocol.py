@@ -280,9 +280,12 @@ def test_a_send_of_now_does_not_shorten_what_is_in_flight(redis: Redis) -> None:
     rules = Policies(THREE)
     job = Job("job", "default", b"", b'{"user": "ann"}')
     run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp=""))
-    pulled = run(redis, calls.pull(max_jobs=9, lease_us=lease_us, leads=False, lanes=["default"]))
+    pulled = run(redis, calls.pull(calls.Worker(lanes=["default"], lease_us=lease_us), calls.Room(9)))
     table = RuleTable(rules)
-    run(redis, calls.admit(pulled.users, table, max_jobs=9, lease_us=lease_us, worker="w", lanes=["default"]))
+    run(
+        redis,
+        calls.admit(pulled.users, table, calls.Worker(name="w", lanes=["default"], lease_us=lease_us), calls.Room(9)),
+    )
     permit(RedisLimiter(redis).acquire("ann", THREE))
     assert redis.pttl("notifier:sent:{ann}") > (lease_us + M) / 1000 - 5_000
 

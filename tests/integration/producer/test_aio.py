@@ -156,15 +156,17 @@ def test_the_limiter_and_the_feedback(redis: Redis, config: Path) -> None:
 
 def tell_dead(redis: Redis, config: Path, job_id: str) -> None:
     rules, lanes = RuleTable(load_settings(config, {}).policies()), ("default",)
-    pulled = run(redis, calls.pull(max_jobs=10, lease_us=10**9, leads=False, lanes=lanes))
-    (leased,) = run(redis, calls.admit(pulled.users, rules, max_jobs=1, lease_us=10**9, worker="w", lanes=lanes)).leased
+    pulled = run(redis, calls.pull(calls.Worker(lanes=lanes, lease_us=10**9), calls.Room(10)))
+    (leased,) = run(
+        redis, calls.admit(pulled.users, rules, calls.Worker(name="w", lanes=lanes, lease_us=10**9), calls.Room(1))
+    ).leased
     assert leased.job_id == job_id
     gone = (DeadToken(fcm("anna"), None, "UNREGISTERED"),)
     settled = Settlement(
         job_id, leased.permit, "anna", "default", reached=False, state="failed", word="rejected", gone=gone
     )
     kept = Retention(10**12, 10**12, 10**12)
-    assert run(redis, calls.settle([settled], rules, worker="w", keep=kept)) == [True]
+    assert run(redis, calls.settle([settled], rules, calls.Worker(name="w", keep=kept))) == [True]
 
 
 def test_replicas_are_waited_for(redis: Redis, config: Path, redis_server: EmbeddedRedis) -> None:

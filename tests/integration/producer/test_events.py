@@ -118,15 +118,17 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     with notifier(config) as producer:
         job_id = producer.send(note(user, "1", fcm(user)))
     keep = Retention(10**12, 10**9, 10**12, events_us=keep_us)
-    pulled = run(redis, calls.pull(max_jobs=9, lease_us=10**9, leads=False, lanes=LANES, keep=keep))
-    admitted = run(redis, calls.admit(pulled.users, rules, max_jobs=9, lease_us=10**9, worker="w", lanes=LANES))
+    pulled = run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=10**9, keep=keep), calls.Room(9)))
+    admitted = run(
+        redis, calls.admit(pulled.users, rules, calls.Worker(name="w", lanes=LANES, lease_us=10**9), calls.Room(9))
+    )
     (leased,) = admitted.leased
     done = calls.Settlement(
         leased.job_id, leased.permit, user, "default", reached=True, state="delivered", word="delivered"
     )
     if deletes:
         redis.delete(f"rq:job:{job_id}")
-    assert run(redis, calls.settle([done], rules, worker="w", keep=keep)) == [True]
+    assert run(redis, calls.settle([done], rules, calls.Worker(name="w", keep=keep))) == [True]
     return job_id
 
 

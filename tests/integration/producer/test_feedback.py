@@ -48,15 +48,17 @@ class Feed:
         devices = [Device("fcm", f"registration-of-{name}") for name in names]
         job_id = self.notifier.send(Notification(user="anna", devices=devices, title="Hello"))
         lanes = ("default",)
-        pulled = run(self.redis, calls.pull(max_jobs=10, lease_us=10**9, leads=False, lanes=lanes))
-        call = calls.admit(pulled.users, self._rules, max_jobs=1, lease_us=10**9, worker="w", lanes=lanes)
+        pulled = run(self.redis, calls.pull(calls.Worker(lanes=lanes, lease_us=10**9), calls.Room(10)))
+        call = calls.admit(
+            pulled.users, self._rules, calls.Worker(name="w", lanes=lanes, lease_us=10**9), calls.Room(1)
+        )
         (leased,) = run(self.redis, call).leased
         gone = tuple(DeadToken(device, app, "UNREGISTERED", gone_at_us) for device in devices)
         settlement = Settlement(
             leased.job_id, leased.permit, "anna", "default", reached=False, state="failed", word="rejected", gone=gone
         )
         kept = Retention(DAY_US, DAY_US, DAY_US)
-        assert run(self.redis, calls.settle([settlement], self._rules, worker="w", keep=kept)) == [True]
+        assert run(self.redis, calls.settle([settlement], self._rules, calls.Worker(name="w", keep=kept))) == [True]
         return job_id
 
     def names(self, *args: Any, **kwargs: Any) -> list[str]:

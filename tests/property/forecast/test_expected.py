@@ -106,7 +106,7 @@ def test_behind_those_that_are_not_read_nothing_is_expected(redis: Redis) -> Non
         notifier.send(note("ada", category="chat"), job_id="early")
         notifier.send_many((note("ada") for _ in many), job_ids=many)
         notifier.send(note("ada", category="chat"), job_id="late")
-    run(redis, calls.pull(max_jobs=2_000, lease_us=1_000_000, leads=False, lanes=LANES))
+    run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=1_000_000), calls.Room(2_000)))
     for accepted_now in ("default", "chat"):
         forecast = exchange(redis, find_forecast(settings.policies(), "ada", accepted_now=accepted_now))
         assert forecast.accepted_now == Expected(None, "more than 1,000 wait before it")

@@ -147,19 +147,18 @@ class Scripts:
         pulled = run(
             self.redis,
             calls.pull(
-                max_jobs=1000,
-                lease_us=LEASE,
-                leads=False,
-                lanes=LANES,
+                calls.Worker(lanes=LANES, lease_us=LEASE, keep=Retention(LEASE), clock=str(self.now)),
+                calls.Room(1000),
                 on_join=self.table.on_join,
-                keep=Retention(LEASE),
-                clock=str(self.now),
             ),
         )
         if not pulled.users:
             return
         call = calls.admit(
-            pulled.users, self.table, max_jobs=1000, lease_us=LEASE, worker="w", lanes=LANES, clock=str(self.now)
+            pulled.users,
+            self.table,
+            calls.Worker(name="w", lanes=LANES, lease_us=LEASE, clock=str(self.now)),
+            calls.Room(1000),
         )
         ended = []
         for leased in run(self.redis, call).leased:
@@ -178,13 +177,7 @@ class Scripts:
             state, word = ("dropped", "dropped") if leased.dropped else ("failed", "expired") if expired else SENT
             of = (leased.job_id, leased.permit, leased.user, leased.category)
             done.append(Settlement(*of, (state, word) == SENT, state, word, "when_blocked" if leased.dropped else ""))
-        call = calls.settle(
-            done,
-            self.table,
-            worker="w",
-            keep=Retention(LEASE, 1, S),
-            clock=str(self.now),
-        )
+        call = calls.settle(done, self.table, calls.Worker(name="w", keep=Retention(LEASE, 1, S), clock=str(self.now)))
         if done:
             assert run(self.redis, call) == [True] * len(done)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from notifier.dispatch.calls import SWEPT_AT_ONCE, sweep
+from notifier.dispatch.backlogs import SWEPT_AT_ONCE, sweep
 from notifier.dispatch.health import LOOKED
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import rq_key, under
@@ -40,7 +40,7 @@ class Served:
             self.engine.use(policies, version)
 
     async def sweep(self) -> None:
-        """See `calls.sweep`."""
+        """See `backlogs.sweep`."""
         with under(self.at.prefixes):
             for _ in range(SWEEPS):
                 if await run_async(self.parts.redis, self._swept) < SWEPT_AT_ONCE:

@@ -1,4 +1,4 @@
-"""The calls by which notifications move: enqueue, pull, admit, settle, cancel. One round trip each.
+"""The calls by which notifications move: enqueue, pull, admit, settle. One round trip each.
 
 Each function builds a `Call`; who holds a synchronous client runs it by `run`, who holds an asyncio one by
 `run_async`. The contracts stand in the scripts of the same names.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -16,13 +16,11 @@ from notifier.dispatch.history import Handed, why_dropped
 from notifier.dispatch.retention import KEEP_NOTHING, Retention
 from notifier.errors import Limit, Refused
 from notifier.notification import Device
-from notifier.notification.job import encode_reason
 from notifier.rules.policy import Overflow
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import (
     AdmitFields,
     AdmittedFields,
-    CancelOfFields,
     Ended,
     EnqueueFields,
     JobFields,
@@ -34,14 +32,10 @@ from notifier.scripts.records import (
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import from_bytes, to_bytes
 
-CANCELLED_AT_ONCE: Final = 250  # looked at in one call
-SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
 DELIVERED: Final = (True, "delivered", "delivered", "", "")  # reached, state, word, detail, answered
-EXPIRED: Final = "expired before its user's limits admitted it"
 
 # A user to be looked at, the lane in which the wake-up is due, and since when, in µs.
 Named = tuple[str, str, int]
-Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
 State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "aside", "handed_to_rq"]
 
 
@@ -119,7 +113,7 @@ class Pulled:
     known.
     orphans: what dead workers had in flight, now the caller's to put back. until_us: *admit* takes nothing from then.
     leased: what went the direct way. rooms: by route, how many more may be sent beside these. unpublished: *pull* let
-    nothing go the direct way, as Redis does not know who has rules of their own, see `exceptions.publish`.
+    nothing go the direct way, as Redis does not know who has rules of their own, see `own_rules.publish`.
     """
 
     now_us: int
@@ -139,7 +133,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Who takes jobs: a worker, its lanes, the most urgent first, and how long it leases what it takes.
+    """Name the worker that calls, its lanes, the most urgent first, and how long it leases what it takes.
 
     claimant: see claims.lua; '' is the worker's name. keep: what is left of what ends. leads: it leads the idle workers
     of its lanes, see idle_leaders.lua. clock: for tests alone, µs in place of Redis's clock.
@@ -155,7 +149,7 @@ class Worker:
 
 
 class Room(NamedTuple):
-    """How many more jobs a worker may take, in all and by route; a route that is not named takes any number.
+    """Count the jobs that a worker may take, in all and by route; a route that is not named takes any number.
 
     until_us: `admit` takes nothing from then on, as a lease may have lapsed whose job is to go first; -1 is never.
     """
@@ -200,7 +194,7 @@ def pull(worker: Worker, room: Room, *, on_join: str = "", direct: RuleTable | N
         keep_delivered_us=worker.keep.delivered_us,
         rooms=json.dumps(room.by_route) if room.by_route else "",
         rules=direct.of_everyone if direct else "",
-        exceptions=direct.exceptions if direct else "",
+        own_rules=direct.own_rules if direct else "",
     )
     return Call(script("pull"), [], [*args, *worker.lanes], decode)
 
@@ -384,82 +378,6 @@ def settle(
             _more(s),
         )
     return Call(script("settle"), [], args, lambda reply: [bool(mine) for mine in reply])
-
-
-def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[list[Cancelled]]:
-    """Cancel jobs; the reply is for each 'cancelled', 'sending', 'ended' or 'unknown'."""
-    args: list[str | bytes | int] = [clock, keep.encode(), keep.delivered_us, *job_ids]
-    return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Which notifications of a user are meant: of each that is given, those that have it; None is any."""
-
-    category: str | None = None
-    collapse_id: str | None = None
-    tag: str | None = None
-
-
-class CancelledPage(NamedTuple):
-    """One page of `cancel_of`. cursor: to go on from; '0' at the end. places: to look through after it."""
-
-    cursor: str
-    places: list[str]
-    cancelled: int
-    too_late: list[str]
-
-
-def cancel_of(
-    user: str,
-    kind: Kind,
-    place: str,
-    cursor: str = "0",
-    *,
-    keep: Retention,
-    max_jobs: int = CANCELLED_AT_ONCE,
-    clock: str = "",
-) -> Call[CancelledPage]:
-    """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""
-    wanted = {name: value for name, value in asdict(kind).items() if value is not None}
-    args = CancelOfFields(
-        *(clock, keep.encode(), keep.delivered_us, to_bytes(user)),
-        kind=to_bytes(json.dumps(wanted, ensure_ascii=False)),
-        place=to_bytes(place),
-        cursor=cursor,
-        max_jobs=max_jobs,
-    )
-
-    def decode(reply: list[Any]) -> CancelledPage:
-        next_cursor, places, cancelled, late = reply
-        return CancelledPage(from_bytes(next_cursor), [*map(from_bytes, places)], cancelled, [*map(from_bytes, late)])
-
-    return Call(script("cancel_of"), [], args, decode)
-
-
-def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[int]:
-    """End what RQ's own cancel has left behind, and what has expired behind others; the reply is how many jobs.
-
-    It ends at most `SWEPT_AT_ONCE` of each kind.
-    """
-    args: list[str | int] = [clock, keep.encode(), keep.delivered_us, encode_reason(EXPIRED), *lanes]
-    return Call(script("sweep"), [], args, int)
-
-
-def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
-    """Say of jobs that *pull* gave to be read which meta their data tells; '' of one that is no notification.
-
-    permit: under which the caller holds them; '' where they were left in their queue.
-    """
-    return Call(script("steer"), [], [part for job_id, meta in metas for part in (job_id, meta, permit)], bool)
-
-
-def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[tuple[str, int]]:
-    """Make about `max_users` of a lane's wake-ups due.
-
-    The reply holds the next cursor, '0' at the end, and how many moved.
-    """
-    return Call(script("retime"), [], [clock, lane, cursor, max_users], lambda reply: (from_bytes(reply[0]), reply[1]))
 
 
 def _handed(handed: Handed, now_s: float) -> str:

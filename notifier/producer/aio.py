@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.circuits import Held, by_route
 from notifier.dispatch.history import Record
 from notifier.errors import LimiterUnreachableError, NotifierError, OverloadedError, RedisUnusableError
@@ -160,7 +160,7 @@ class AsyncNotifier(Producer):
             raise LimiterUnreachableError(str(error)) from error
 
     @overload
-    async def cancel(self, job_id: str, *, timeout: Timeout = None) -> calls.Cancelled: ...
+    async def cancel(self, job_id: str, *, timeout: Timeout = None) -> backlogs.Cancelled: ...
     @overload
     async def cancel(
         self,
@@ -180,7 +180,7 @@ class AsyncNotifier(Producer):
         collapse_id: str | None = None,
         tag: str | None = None,
         timeout: Timeout = None,
-    ) -> calls.Cancelled | Cancellation:
+    ) -> backlogs.Cancelled | Cancellation:
         """See `Notifier.cancel`."""
         if job_id is not None and user is category is collapse_id is tag is None:
             return (await self._cancelled([job_id], timeout))[0]
@@ -285,7 +285,7 @@ class AsyncNotifier(Producer):
     async def _of(self, user: str, steps: Exchange[T], timeout: Timeout, spent: float = 0.0) -> T:
         return await self._run(self._partitions.of_user(user), steps, timeout, spent)
 
-    async def _cancelled(self, job_ids: Sequence[str], timeout: Timeout) -> list[calls.Cancelled]:
+    async def _cancelled(self, job_ids: Sequence[str], timeout: Timeout) -> list[backlogs.Cancelled]:
         split = Split(self._partitions.of_job(job_id) for job_id in job_ids)
         asked = split.ask(job_ids, self._exchanges.cancel)
         return split.answers(await self._together(asked, timeout), "unknown")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs
 from notifier.notification.notification import check_category, check_collapse_id, check_tag, check_user
 
 NEITHER = "give cancel a job id, or user= and what else is to match"
@@ -24,7 +24,7 @@ class Cancellation:
     unknown: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job_ids: Sequence[str], answers: Sequence[calls.Cancelled]) -> Cancellation:
+    def of(cls, job_ids: Sequence[str], answers: Sequence[backlogs.Cancelled]) -> Cancellation:
         """Count the answers, one for each notification."""
         both = list(zip(job_ids, answers, strict=True))
         return cls(
@@ -34,7 +34,7 @@ class Cancellation:
         )
 
 
-def kind_of(user: object, category: str | None, collapse_id: str | None, tag: str | None) -> calls.Kind:
+def kind_of(user: object, category: str | None, collapse_id: str | None, tag: str | None) -> backlogs.Kind:
     """The kind that is meant. Raises InvalidNotificationError for what no notification could have."""
     check_user(user)
     if category is not None:
@@ -43,4 +43,4 @@ def kind_of(user: object, category: str | None, collapse_id: str | None, tag: st
         check_collapse_id(collapse_id)
     if tag is not None:
         check_tag(tag)
-    return calls.Kind(category, collapse_id, tag)
+    return backlogs.Kind(category, collapse_id, tag)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from redis.exceptions import RedisError
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.circuits import Held, find_routes
 from notifier.dispatch.forget import ForgottenPage, Sends, forget, keys_of
 from notifier.dispatch.history import Record, decode_records, history_keys, name_those_before, so_far
@@ -110,22 +110,22 @@ class Exchanges:
         self._policies = settings.policies()
         self.waits_for_replicas = settings.redis.wait_replicas > 0
 
-    def cancel(self, job_ids: Sequence[str]) -> Exchange[list[calls.Cancelled]]:
+    def cancel(self, job_ids: Sequence[str]) -> Exchange[list[backlogs.Cancelled]]:
         """See `Notifier.cancel` and `cancel_many`."""
-        answers: list[calls.Cancelled] = []
+        answers: list[backlogs.Cancelled] = []
         for first in range(0, len(job_ids), CANCELLED_AT_ONCE):
-            answers += yield calls.cancel(job_ids[first : first + CANCELLED_AT_ONCE], self._keep)
+            answers += yield backlogs.cancel(job_ids[first : first + CANCELLED_AT_ONCE], self._keep)
         return answers
 
-    def cancel_of(self, user: str, kind: calls.Kind) -> Exchange[Cancellation]:
+    def cancel_of(self, user: str, kind: backlogs.Kind) -> Exchange[Cancellation]:
         """See `Notifier.cancel`."""
         places, cancelled = deque(["all" if kind.tag is None else "tagged"]), 0
         too_late: dict[str, None] = {}  # one that moves on while it is looked for may be met twice
         while places:
             place, cursor, done = places.popleft(), "0", False
             while not done:
-                call = calls.cancel_of(user, kind, place, cursor, keep=self._keep)
-                page: calls.CancelledPage = yield call
+                call = backlogs.cancel_of(user, kind, place, cursor, keep=self._keep)
+                page: backlogs.CancelledPage = yield call
                 cursor, done = page.cursor, page.cursor == "0"
                 cancelled += page.cancelled
                 too_late |= dict.fromkeys(page.too_late)
@@ -154,7 +154,7 @@ class Exchanges:
 
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
         """See `Notifier.forget`."""
-        cancelled = yield from self.cancel_of(user, calls.Kind())
+        cancelled = yield from self.cancel_of(user, backlogs.Kind())
         yield from self.prefer(user, nothing)
         # What is in flight is settled under the user's own name.
         sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"

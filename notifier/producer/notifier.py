@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 from redis import Redis
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.circuits import Held, by_route
 from notifier.dispatch.history import Record
 from notifier.errors import LimiterUnreachableError, NotifierError, OverloadedError, RedisUnusableError
@@ -161,7 +161,7 @@ class Notifier(Producer):
             raise LimiterUnreachableError(str(error)) from error
 
     @overload
-    def cancel(self, job_id: str) -> calls.Cancelled: ...
+    def cancel(self, job_id: str) -> backlogs.Cancelled: ...
     @overload
     def cancel(
         self, *, user: str, category: str | None = None, collapse_id: str | None = None, tag: str | None = None
@@ -174,7 +174,7 @@ class Notifier(Producer):
         category: str | None = None,
         collapse_id: str | None = None,
         tag: str | None = None,
-    ) -> calls.Cancelled | Cancellation:
+    ) -> backlogs.Cancelled | Cancellation:
         """Cancel what no worker has taken yet: one notification, or all of a user that match.
 
         With a job id it returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'. Where one of
@@ -308,7 +308,7 @@ class Notifier(Producer):
     def _together(self, asked: Iterable[tuple[Partition, Exchange[T]]]) -> list[T | NotifierError]:
         return together([(at, at.checked(steps)) for at, steps in asked])
 
-    def _cancelled(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
+    def _cancelled(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
         split = Split(self._partitions.of_job(job_id) for job_id in job_ids)
         return split.answers(self._together(split.ask(job_ids, self._exchanges.cancel)), "unknown")
 

@@ -55,7 +55,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "behind": " hash of the categories whose lane has changed, and :<category> list of job ids; see behind.lua",
     "counting": " string, there while anybody counts by buckets; see counts.lua",
     "longer": " string, there while somebody acquires by rules of their own; see rules.lua",
-    "exceptions": ":<version> set of the users that have rules of their own; see direct.lua",
+    "own_rules": ":<version> set of the users that have rules of their own; see direct.lua",
     "full": " never there: a script deletes it first where its first write must take no memory",
     # Idle workers.
     "leaders": " hash lanes of an idle leader -> µs until it sleeps; see idle_leaders.lua",

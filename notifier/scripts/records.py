@@ -55,7 +55,7 @@ class PullFields(NamedTuple):
     how many a digest goes, or false}, or '' where it is false for all; a category that is not among them is as
     'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog. keep:
     see ends.lua. rooms: the routes by which the caller may send so many more and no more, JSON {route: how many}, or
-    ''. rules: of everyone, see rule_table.lua; '' where nothing goes the direct way. exceptions: the name of the users
+    ''. rules: of everyone, see rule_table.lua; '' where nothing goes the direct way. own_rules: the name of the users
     that have other rules, see direct.lua; or ''.
     """
 
@@ -70,7 +70,7 @@ class PullFields(NamedTuple):
     keep_delivered_us: Text
     rooms: Text
     rules: Text
-    exceptions: Text
+    own_rules: Text
 
 
 class AdmitFields(NamedTuple):

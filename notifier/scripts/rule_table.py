@@ -83,13 +83,13 @@ class RuleTable:
         self.of_everyone, _ = self._encode([policies.everyone])
 
     @cached_property
-    def exceptions(self) -> str:
+    def own_rules(self) -> str:
         """A name for the set of the users with rules of their own, alike in all processes with the same file; or ''."""
         names = "\0".join(self._policies.users).encode(errors="surrogatepass")
         return hashlib.sha1(names, usedforsecurity=False).hexdigest() if names else ""
 
     @property
-    def exceptional(self) -> Collection[str]:
+    def with_own_rules(self) -> Collection[str]:
         """The users with rules of their own."""
         return self._policies.users.keys()
 

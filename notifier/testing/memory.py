@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Concatenate, Literal, ParamSpec, TypeVar, cast, get_args
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Delay, Record
 from notifier.errors import OverloadedError, Refused
@@ -176,20 +176,20 @@ class MemoryExchanges:
         return entry.arrives_us if mute is None else max(entry.arrives_us, mute.until_us - self._begins_us)
 
     @at_once
-    def cancel(self, job_ids: Sequence[str]) -> list[calls.Cancelled]:
+    def cancel(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
         """See `Exchanges.cancel`."""
         return [self._cancel(job_id) for job_id in job_ids]
 
     @at_once
-    def cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
+    def cancel_of(self, user: str, kind: backlogs.Kind) -> Cancellation:
         """See `Exchanges.cancel_of`. Nothing is ever in flight, so none is too late."""
         return self._cancel_of(user, kind)
 
-    def _cancel_of(self, user: str, kind: calls.Kind) -> Cancellation:
+    def _cancel_of(self, user: str, kind: backlogs.Kind) -> Cancellation:
         meant = [entry for entry in self._of(user) if entry.ends_us > self.now_us and _is_of(entry.notification, kind)]
         return Cancellation(sum(self._cancel(entry.job_id) == "cancelled" for entry in meant))
 
-    def _cancel(self, job_id: str) -> calls.Cancelled:
+    def _cancel(self, job_id: str) -> backlogs.Cancelled:
         entry = self.accepted.get(job_id)
         if entry is None:
             return "unknown"
@@ -224,7 +224,7 @@ class MemoryExchanges:
     def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
         """See `Exchanges.forget`. What ended stays, for the test to look at."""
         self._chosen.pop(user, None)
-        return self._cancel_of(user, calls.Kind())
+        return self._cancel_of(user, backlogs.Kind())
 
     def preferences(self) -> Search[tuple[str, Preferences]]:
         """See `Exchanges.preferences`."""
@@ -325,7 +325,7 @@ class MemoryExchanges:
             yield entry
 
 
-def _is_of(notification: Notification, kind: calls.Kind) -> bool:
+def _is_of(notification: Notification, kind: backlogs.Kind) -> bool:
     return (
         kind.category in {None, notification.category}
         and kind.collapse_id in {None, notification.collapse_id}

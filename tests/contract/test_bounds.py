@@ -8,7 +8,7 @@ from typing import Any
 
 from redis import Redis
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.calls import Job
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
@@ -113,6 +113,6 @@ def test_what_ends_clears_a_registry_little_by_little(redis: Redis) -> None:
     redis.zadd("rq:canceled:default", {f"old{n}": 0 for n in range(1_000)})
     enqueue(redis, ["ann"], each=2, name="job")
     for n in range(2):
-        call = calls.cancel([f"job-ann-{n}"], Retention(S), clock=str(10 * S))
+        call = backlogs.cancel([f"job-ann-{n}"], Retention(S), clock=str(10 * S))
         assert run(redis, call) == ["cancelled"]
         assert 950 <= redis.zcard("rq:canceled:default") < 1_000 - n

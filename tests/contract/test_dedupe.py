@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.calls import Job, Settlement
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
@@ -65,9 +65,9 @@ def test_what_was_cancelled(redis: Redis) -> None:
     """However short what has ended is kept; and a key that another has by now stays the other's."""
     worker = Worker(redis, rules=RULES)
     accepted(worker, replace(score("first"), dedupe="key"))
-    assert run(redis, calls.cancel(["first"], Retention(0), clock=str(worker.now))) == ["cancelled"]
+    assert run(redis, backlogs.cancel(["first"], Retention(0), clock=str(worker.now))) == ["cancelled"]
     assert accepted(worker, replace(score("second"), dedupe="key")) == "second"
     accepted(worker, score("third"))
     redis.hset("rq:job:third", "push_dedupe", "key")
-    run(redis, calls.cancel(["third"], Retention(0), clock=str(worker.now)))
+    run(redis, backlogs.cancel(["third"], Retention(0), clock=str(worker.now)))
     assert accepted(worker, replace(score("fourth"), dedupe="key")) == "second"

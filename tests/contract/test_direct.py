@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from notifier.dispatch import calls, exceptions
+from notifier.dispatch import calls, own_rules
 from notifier.dispatch.calls import Job, Leased, Pulled, Settlement
 from notifier.dispatch.retention import KEEP_NOTHING, Retention
 from notifier.rules.policies import Policies
@@ -60,7 +60,7 @@ class Worker:
 
     def publish(self) -> None:
         """Who has other rules."""
-        self.redis.sadd(f"notifier:exceptions:{self.rules.exceptions}", *self.rules.exceptional)
+        self.redis.sadd(f"notifier:own_rules:{self.rules.own_rules}", *self.rules.with_own_rules)
 
     def pull(
         self, rooms: Mapping[str, int] | None = None, keep: Retention = KEEP_NOTHING, *, direct: bool = True
@@ -341,14 +341,14 @@ def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedR
 
     async def publish() -> None:
         client = AsyncRedis.from_url(redis_server.url)
-        await exceptions.publish(client, worker.rules, worker.name)
+        await own_rules.publish(client, worker.rules, worker.name)
         await client.aclose()
 
     asyncio.run(publish())
-    assert redis.smembers(f"notifier:exceptions:{worker.rules.exceptions}") == {b"vip"}
+    assert redis.smembers(f"notifier:own_rules:{worker.rules.own_rules}") == {b"vip"}
     worker.accept(job("two", "bob"), job("three", "vip"))
     pulled = worker.pull()
     assert not pulled.unpublished
     assert [each.user for each in pulled.leased] == ["bob"]
     assert [user for user, *_ in pulled.users] == ["vip"]
-    assert not redis.exists(f"notifier:exceptions:draft:{worker.name}")
+    assert not redis.exists(f"notifier:own_rules:draft:{worker.name}")

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs
 from notifier.operations.audit.audit import Audit
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
@@ -75,7 +75,7 @@ def test_all_of_it_ends(recorded: Path, redis: Redis) -> None:
     restore(redis, told["keys"])
     settings = parse_settings(RATES)
     for lane in LANES:  # as a worker does that takes up other rates
-        run(redis, calls.retime(lane, "0", max_users=100))
+        run(redis, backlogs.retime(lane, "0", max_users=100))
     InProcess(list(LANES), name="new", connection=redis, settings=settings).work(burst=True, logging_level="CRITICAL")
     producer = Notifier(redis, settings)
     states = {what: getattr(producer.status(job_id), "state", None) for what, job_id in told["ids"].items()}

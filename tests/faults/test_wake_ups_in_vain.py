@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
@@ -75,7 +75,7 @@ def test_a_backlog_that_a_cancel_emptied_in_another_lane(between: Between) -> No
     between.send("urgent", "chat")
     gone = between.send("bulk", "news")
     between.pull()
-    assert run(between.redis, calls.cancel([gone], KEEP)) == ["cancelled"]
+    assert run(between.redis, backlogs.cancel([gone], KEEP)) == ["cancelled"]
     assert_consistent(between.redis)
     assert len(between.admit(between.pull("urgent"), "urgent")) == 1
     assert between.lanes_awake() == set()

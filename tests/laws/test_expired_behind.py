@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.retention import Retention
 from notifier.errors import Refused
 from notifier.rules.policies import Policies
@@ -63,7 +63,7 @@ class Backlog:
 
     def sweep(self, after_s: float = 0) -> int:
         self.now += int(after_s * S)
-        return run(self.redis, calls.sweep(LANES, KEPT, clock=str(self.now)))
+        return run(self.redis, backlogs.sweep(LANES, KEPT, clock=str(self.now)))
 
     def waiting(self) -> list[str]:
         return [i.decode() for i in self.redis.zrange("notifier:line:{anna}:default", 0, -1)]
@@ -140,7 +140,7 @@ def test_who_leaves_is_forgotten(backlog: Backlog, redis: Redis, goes: str) -> N
         backlog.now += HOUR
         assert [leased.job_id for leased in backlog.look()] == ["a"]
     elif goes == "cancelled":
-        assert run(redis, calls.cancel(["a"], Retention(HOUR), clock=str(backlog.now))) == ["cancelled"]
+        assert run(redis, backlogs.cancel(["a"], Retention(HOUR), clock=str(backlog.now))) == ["cancelled"]
     else:  # by RQ, which tells nobody: it is forgotten when its time comes
         redis.delete("rq:job:a")
         assert backlog.sweep(7200) == 0

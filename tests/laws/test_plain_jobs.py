@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from rq import Queue
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.scripts.loader import run
 from tests.harness.support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
 
@@ -98,7 +98,7 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     assert waiting() == [*names[1:], rubbish]
     assert pulled.rq_jobs == []
     metas = [(job.job_id, "" if job.job_id.decode() == rubbish else '{"user": "ann"}') for job in pulled.unread]
-    run(redis, calls.steer([*metas, (b"deleted", '{"user": "ann"}')]))
+    run(redis, backlogs.steer([*metas, (b"deleted", '{"user": "ann"}')]))
     assert not redis.exists("rq:job:deleted")
     pulled = pull()
     assert pulled.unread == []

@@ -14,7 +14,7 @@ from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
 from notifier import Notifier
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.retention import Retention
 from notifier.notification.job import targets_in
 from notifier.operations.audit.audit import Audit
@@ -105,7 +105,7 @@ class World:
         assert run(self.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
 
     def sweep(self) -> int:
-        return run(self.redis, calls.sweep(LANES, KEPT))
+        return run(self.redis, backlogs.sweep(LANES, KEPT))
 
     def all_right(self) -> None:
         audit = Audit(self.redis, lease_us=3_000_000)
@@ -258,7 +258,7 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
             from workers.rq.jobs import meta_of  # noqa: PLC0415 - what the engine does
 
             told = meta_of(note("anna"), pulled.unread[0].meta)
-            run(world.redis, calls.steer([(b"job", told)]))
+            run(world.redis, backlogs.steer([(b"job", told)]))
     assert json.loads(world.redis.hget("rq:job:job", "meta") or b"") == {
         "user": "anna",
         "category": "default",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.calls import Job
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
@@ -77,7 +77,7 @@ def test_the_order_outlasts_others_and_what_was_cancelled(redis: Redis) -> None:
     accept(redis, others, at_us=AT + 5)
     accept(redis, first[20:])
     for name in first[::3]:
-        assert run(redis, calls.cancel([name], Retention(S), clock=str(NOW))) == ["cancelled"]
+        assert run(redis, backlogs.cancel([name], Retention(S), clock=str(NOW))) == ["cancelled"]
     accept(redis, last, now=NOW + S)
     mine = [name for name in sent(redis, AT + S, 7) if name not in others]
     assert mine == [name for n, name in enumerate(first) if n % 3] + last

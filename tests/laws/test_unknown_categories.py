@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.scripts.loader import run
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, apns, client_of, eventually, queue, worker, write_config
@@ -67,7 +67,7 @@ def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis
 
     job = queue(redis).enqueue("notifier.deliver", kwargs={"user": "ann"}, meta={"user": "ann", "category": "sale"})
     (unread,) = pull(OLDER).unread
-    late = calls.steer([(unread.job_id, '{"user": "ann", "category": "default"}')])
+    late = backlogs.steer([(unread.job_id, '{"user": "ann", "category": "default"}')])
     assert pull(NEWER).users
     run(redis, late)
     job.refresh()

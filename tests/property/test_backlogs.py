@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import DeadToken, Job, Kind, Settlement, State
+from notifier.dispatch import backlogs, calls
+from notifier.dispatch.backlogs import Kind
+from notifier.dispatch.calls import DeadToken, Job, Settlement, State
 from notifier.dispatch.retention import Retention
 from notifier.notification import Device
 from notifier.rules.policies import Policies
@@ -320,7 +321,7 @@ def read(redis: Redis, world: World) -> list[calls.Named]:
     """Say of all that is to be read that it is no notification; returns who came before the first of it."""
     pulled = look(redis, world)
     assert pulled.rq_jobs == []
-    run(redis, calls.steer([(job.job_id, "") for job in pulled.unread]))
+    run(redis, backlogs.steer([(job.job_id, "") for job in pulled.unread]))
     return pulled.users
 
 

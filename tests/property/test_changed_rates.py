@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs
 from notifier.limiter import Permit
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
@@ -55,7 +55,9 @@ class Changing(World):
         self.rules = RuleTable(rules)
         for lane in LANES:
             cursor = "0"
-            while (cursor := run(self.redis, calls.retime(lane, cursor, max_users=100, clock=str(self.now)))[0]) != "0":
+            while (
+                cursor := run(self.redis, backlogs.retime(lane, cursor, max_users=100, clock=str(self.now)))[0]
+            ) != "0":
                 pass
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:

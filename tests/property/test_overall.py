@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy, Window
 from notifier.scripts.loader import run
@@ -59,7 +59,7 @@ class Paced(World):
         """Let these rules hold from now on, as a worker does that takes up a file."""
         self.policies, self.rules = rules, RuleTable(rules)
         for lane in LANES:
-            assert run(self.redis, calls.retime(lane, "0", max_users=1000, clock=str(self.now)))[0] == "0"
+            assert run(self.redis, backlogs.retime(lane, "0", max_users=1000, clock=str(self.now)))[0] == "0"
 
 
 def rules_of(overall: Window | None, cost: int = 1) -> Policies:

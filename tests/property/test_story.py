@@ -29,7 +29,7 @@ from rq import Queue
 from rq.job import Job as RqJob
 from rq.serializers import JSONSerializer
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.calls import Job, Leased, Named, Settlement, State
 from notifier.dispatch.retention import Retention
 from notifier.limiter import Permit
@@ -213,7 +213,7 @@ class Story(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         """What RQ has cancelled, and what has expired behind others, comes to its end."""
-        run(self.redis, calls.sweep(LANES, Retention(KEEP, KEEP), clock=str(self.now)))
+        run(self.redis, backlogs.sweep(LANES, Retention(KEEP, KEEP), clock=str(self.now)))
 
     @rule(us=st.sampled_from([1, S, M // 10, LEASE - 1, LEASE, M, 2 * M]))
     def time_passes(self, us: int) -> None:
@@ -260,7 +260,7 @@ class Story(RuleBasedStateMachine):
     @rule(nth=st.integers(0, 60))
     def cancel(self, nth: int) -> None:
         """By our own call."""
-        run(self.redis, calls.cancel([self._id(nth)], Retention(KEEP), clock=str(self.now)))
+        run(self.redis, backlogs.cancel([self._id(nth)], Retention(KEEP), clock=str(self.now)))
 
     @precondition(lambda self: self.accepted)
     @rule(nth=st.integers(0, 60), verb=st.sampled_from(["cancel", "delete"]))
@@ -349,7 +349,7 @@ class Story(RuleBasedStateMachine):
             if not pulled.unread:
                 return list(named.values())
             told = [(plain.job_id, self._meta_of(plain.job_id)) for plain in pulled.unread]
-            run(self.redis, calls.steer(told))
+            run(self.redis, backlogs.steer(told))
 
     def _meta_of(self, job_id: bytes) -> str:
         accepted = self.accepted[job_id.decode()]

@@ -11,8 +11,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import DeadToken, Job, Kind, Leased, Named, Pulled, Settlement, State, Waiting
+from notifier.dispatch import backlogs, calls
+from notifier.dispatch.backlogs import Kind
+from notifier.dispatch.calls import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
 from notifier.dispatch.retention import Retention
 from notifier.errors import Refused
 from notifier.rules.evaluator import Sends, opens
@@ -141,8 +142,8 @@ class World:
         self._reads = self.redis.register_script(READ)
         self.began_us = self.now
         self.rules = RuleTable(self.policies)
-        if self.rules.exceptions:
-            self.redis.sadd(f"notifier:exceptions:{self.rules.exceptions}", *self.rules.exceptional)
+        if self.rules.own_rules:
+            self.redis.sadd(f"notifier:own_rules:{self.rules.own_rules}", *self.rules.with_own_rules)
         self.sends: defaultdict[tuple[str, str], Sends] = defaultdict(Sends)
         self.tell_zones()
 
@@ -622,7 +623,7 @@ class World:
     def cancel(self, job_id: str) -> str:
         """Cancel one job; what one of its devices took before is delivered."""
         before, told = self.states[job_id], self.told[job_id]
-        cancel = calls.cancel([job_id], Retention(KEEP, KEEP), clock=str(self.now))
+        cancel = backlogs.cancel([job_id], Retention(KEEP, KEEP), clock=str(self.now))
         (answer,) = run(self.redis, cancel)
         word = "delivered" if b'"delivered"' in (told.answered or b"") else "cancelled"
         moved = self._moves(*(f"{place}>{word}" for place in ("queue", "backlog", "later")))
@@ -643,7 +644,7 @@ class World:
             place, cursor = places.pop(0), ""
             while cursor != "0":
                 now, keep = str(self.now), Retention(KEEP, KEEP)
-                call = calls.cancel_of(user, kind, place, cursor or "0", keep=keep, max_jobs=most, clock=now)
+                call = backlogs.cancel_of(user, kind, place, cursor or "0", keep=keep, max_jobs=most, clock=now)
                 page = run(self.redis, call)
                 cursor, cancelled = page.cursor, cancelled + page.cancelled
                 too_late |= set(page.too_late)

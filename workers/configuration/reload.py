@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError
 
-from notifier.dispatch import calls, leaders
+from notifier.dispatch import backlogs, leaders
 from notifier.errors import SettingsError
 from notifier.operations.action_log import KEPT, action_entry
 from notifier.operations.apply import change_to
@@ -217,7 +217,7 @@ class Retimed:
     async def _walk(self, lane: str) -> None:
         cursor = "0"
         while True:
-            cursor, _moved = await run_async(self._redis, calls.retime(lane, cursor, max_users=CHUNK))
+            cursor, _moved = await run_async(self._redis, backlogs.retime(lane, cursor, max_users=CHUNK))
             if cursor == "0":
                 return
 

@@ -26,7 +26,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier.dispatch import calls, exceptions, in_flight
+from notifier.dispatch import backlogs, calls, in_flight, own_rules
 from notifier.dispatch.calls import Leased, Named, Room, Worker
 from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies
@@ -198,9 +198,11 @@ class Engine:
         )
         self._take_up(pulled, asked_at)
         if pulled.unread:
-            await self._call(calls.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread]))
+            await self._call(
+                backlogs.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread])
+            )
         if pulled.unpublished:
-            await exceptions.publish(self._redis, self._rules, self._worker)
+            await own_rules.publish(self._redis, self._rules, self._worker)
         rooms |= pulled.rooms
         self._turns.lack(self._flights, (route for route, left in rooms.items() if left <= 0))
         if not (pulled.users or pulled.leased):

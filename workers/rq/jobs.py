@@ -18,7 +18,7 @@ from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
 from rq.worker import Worker
 
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs
 from notifier.dispatch.calls import Plain, Settlement, State
 from notifier.dispatch.in_flight import begin
 from notifier.dispatch.rq_runs import RqRun, close_run, hold_permit
@@ -114,7 +114,7 @@ class ForkedRqJobs:
         except InvalidNotificationError as error:  # perhaps another worker's serializer
             raise CannotRunError(str(error), "") from None
         if not rq_job.user and (told := self._steering(call, plain)):
-            run(self._redis, calls.steer([(plain.job_id, told)], rq_job.permit))
+            run(self._redis, backlogs.steer([(plain.job_id, told)], rq_job.permit))
             return "backlog"
         if not self._runs:
             raise CannotRunError("this worker serves several partitions", "" if call.pickled else "-S json ")

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import structlog
 
-from notifier.dispatch.calls import EXPIRED, DeadToken, Leased, Settlement, State
+from notifier.dispatch.backlogs import EXPIRED
+from notifier.dispatch.calls import DeadToken, Leased, Settlement, State
 from notifier.dispatch.history import Handed, Reply
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification, route

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Kind, Leased, Settlement
+from notifier.dispatch import backlogs, calls
+from notifier.dispatch.backlogs import Kind
+from notifier.dispatch.calls import Leased, Settlement
 from notifier.dispatch.forget import Sends, forget, keys_of
 from notifier.dispatch.retention import Retention
 from notifier.limiter import Hold, Permit
@@ -85,7 +86,7 @@ class Hand(Worker):
     def forget(self, *, hard: bool = False) -> None:
         """As `Exchanges.forget`."""
         late = self._pages(
-            ["all"], lambda place, at: calls.cancel_of(WHO, Kind(), place, at, clock=self.clock, keep=KEPT)
+            ["all"], lambda place, at: backlogs.cancel_of(WHO, Kind(), place, at, clock=self.clock, keep=KEPT)
         )
         in_flight = any(page.too_late for page in late)
         sends: Sends = "delete" if hard else "leave" if in_flight else "hide"

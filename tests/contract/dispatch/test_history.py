@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Cancelled, Job, Leased, Measured, Room, Settlement, Worker
+from notifier.dispatch import backlogs, calls
+from notifier.dispatch.backlogs import Cancelled
+from notifier.dispatch.calls import Job, Leased, Measured, Room, Settlement, Worker
 from notifier.dispatch.circuits import circuit
 from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys, name_those_before
 from notifier.dispatch.retention import Retention
@@ -113,7 +114,7 @@ class Hand:
 
     def cancel(self, job_id: str) -> list[Cancelled]:
         """Cancel one."""
-        return run(self.redis, calls.cancel([job_id], self.keep, **self._clock))
+        return run(self.redis, backlogs.cancel([job_id], self.keep, **self._clock))
 
     def records(self, user: str = "ann") -> list[Record]:
         """All records of a user, the oldest first."""

@@ -22,7 +22,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from notifier import AsyncNotifier, InvalidNotificationError, Record, SettingsError, Status
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.dispatch.retention import Retention
 from notifier.producer.events import Outcome
 from notifier.rules.policy import LANES
@@ -103,7 +103,7 @@ def test_ends_that_rq_brings_about(config: Path, redis: Redis) -> None:
     with notifier(config) as producer:
         cancelled = producer.send(note("ann", "1", fcm("ann")))
         Job.fetch(cancelled, connection=redis, serializer=JSONSerializer).cancel()
-        sweep = calls.sweep(LANES, Retention(10**12, events_us=keep_us))
+        sweep = backlogs.sweep(LANES, Retention(10**12, events_us=keep_us))
         assert run(redis, sweep) == 1
         deleted = settle_one(redis, config, keep_us, "bob", deletes=True)
         assert [(each.job_id, each.user, each.outcome) for each in producer.events()] == [

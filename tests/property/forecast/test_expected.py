@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier import Notifier
-from notifier.dispatch import calls
+from notifier.dispatch import backlogs, calls
 from notifier.forecast.expected import Expected, find_forecast
 from notifier.forecast.replay import DROPPED, EXPIRED
 from notifier.forecast.trace import Event
@@ -46,7 +46,7 @@ class Asked(Scripts):
         if self.then is not None:  # as workers do that take up changed rates: all is looked at again
             self.rules, self.table, self.then = self.then, RuleTable(self.then), None
             for lane in ("urgent", "default", "bulk"):
-                run(self.redis, calls.retime(lane, "0", max_users=1000, clock=str(self.now)))
+                run(self.redis, backlogs.retime(lane, "0", max_users=1000, clock=str(self.now)))
             super().look()
         self.asked_us = self.now
         self.found = exchange(

@@ -1,4 +1,4 @@
---! exports EXCEPTIONS direct
+--! exports OWN_RULES direct
 --! needs backlog_key backlogs_key claim claim_key claim_of count_sends device_policy gather HIGH history is_backlog
 --! needs job_key lacking lease_job leased_job number opens_at orders pace plan_of read_job remember seconds
 --! needs set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of write_gathered write_projects
@@ -6,18 +6,18 @@
 -- same step. It leaves Redis as *admit* would have. Only the plain case goes this way: a user who follows the rules of
 -- everyone; a new job of a producer of ours of a user of whom nothing waits, which stands in a backlog only if these
 -- rules do not let it go; or the head of a user's only backlog that no worker has had. All else is left to *admit*.
---   @exceptions:<name>  set of the users that have other rules than everyone; their jobs go through their backlogs
-local EXCEPTIONS = '@exceptions:'
+--   @own_rules:<name>  set of the users that have other rules than everyone; their jobs go through their backlogs
+local OWN_RULES = '@own_rules:'
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_accepted', 'push_order',
   'push_outcome', 'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 
 local MAX_HEADS = 25 -- of one user at one look
 
 -- is_open: whether anything may go this way now. room: how many new ones may. most: how many in all. rules: of
--- everyone, see rule_table.lua. exceptions: the key of the set, or nil.
+-- everyone, see rule_table.lua. own_rules: the key of the set, or nil.
 -- rooms: by route, how many more the caller may send; a route that is not among them takes any number. The caller puts
 -- its now, lease_us, until_text and worker beside them.
-local direct = {is_open = false, room = 0, most = 0, rules = nil, exceptions = nil, rooms = {}, leased = {}, waits = {},
+local direct = {is_open = false, room = 0, most = 0, rules = nil, own_rules = nil, rooms = {}, leased = {}, waits = {},
   claims = {}, emptied = {}}
 
 -- new_job: {user, category, high, data, targets, deadline, accepted}, or nil where there is more to look at.
@@ -38,7 +38,7 @@ end
 -- is_plain: whether the rules of everyone are the user's.
 function direct.is_plain(user)
   if direct.rules.forgets then remember(user) end
-  return not (direct.exceptions and redis.call('SISMEMBER', direct.exceptions, user) == 1
+  return not (direct.own_rules and redis.call('SISMEMBER', direct.own_rules, user) == 1
     or direct.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1)
 end
 

@@ -8,12 +8,13 @@
 --   them. rq_jobs: {job id, permit, …} leased to the caller, which are no notifications of ours. taken: how many jobs
 --   came from the queues. shut: the routes whose circuit is open, or false where that was not asked. orphans: as of
 --   *admit*, but leased to the caller to be put back, see orphans.lua. leased: what went the direct way, each as of
---   *admit*; rooms: {route, how many more, …}, what is left of them. unpublished: 1 to publish the exceptions.
+--   *admit*; rooms: {route, how many more, …}, what is left of them. unpublished: 1 to publish who has
+--   rules of their own.
 --   till: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
 --   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
 --   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
 --! first_write
---! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog EXCEPTIONS gather_for idle_leaders is_another
+--! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog OWN_RULES gather_for idle_leaders is_another
 --! needs is_text job_key let_follow let_go_of_held note_candidate note_due orders pass_behind read_behind read_rules
 --! needs same_waiting stands_behind steering supersede take_over text uses_local_time waits wake_leaders write_lasting
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
@@ -221,9 +222,9 @@ local function open_direct()
   end
   if not some_wait and left == most or ARGV[PULL.rules] == '' then return false end
   if some_rare and redis.call('EXISTS', '@routes') == 1 or uses_local_time() then return false end
-  if ARGV[PULL.exceptions] ~= '' then
-    direct.exceptions = EXCEPTIONS .. ARGV[PULL.exceptions]
-    if redis.call('EXISTS', direct.exceptions) == 0 then return true end
+  if ARGV[PULL.own_rules] ~= '' then
+    direct.own_rules = OWN_RULES .. ARGV[PULL.own_rules]
+    if redis.call('EXISTS', direct.own_rules) == 0 then return true end
   end
   direct.rules, direct.worker, direct.claimant = read_rules(ARGV[PULL.rules]), worker, ARGV[PULL.claimant]
   direct.now, direct.lease_us, direct.until_text = now, lease, until_text

@@ -14,9 +14,9 @@ AT_ONCE: Final = 1_000  # users in a command
 
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     """Write the set under its name, all at once for those who read it."""
-    key, draft = redis_key("exceptions", rules.exceptions), redis_key("exceptions", "draft", worker)
+    key, draft = redis_key("own_rules", rules.own_rules), redis_key("own_rules", "draft", worker)
     await redis.delete(draft)
-    users = iter(rules.exceptional)
+    users = iter(rules.with_own_rules)
     while some := list(islice(users, AT_ONCE)):
         await redis.sadd(draft, *some)
     await redis.expire(draft, KEPT_S)

@@ -71,7 +71,7 @@ def _now(now: dict[str, Any]) -> Iterator[str | Rows]:
     yield Rows(("lane", "queued", "waiting", "users due", "oldest due"), lanes, "now")
     waits = [(each["what"], each["waiting"]) for each in now["waits"]]
     yield Rows(("waits for", "how many"), waits, empty="nothing waits in a backlog")
-    yield f"in flight {now['in_flight']}, waiting for a time of their own {now['later']}"
+    yield f"in flight {now['in_flight']}"
     held = "; ".join(f"{each['route']} {each['state']}: {each['why']}" for each in now["routes"])
     yield f"routes: {held or 'all working'}"
     workers = ", ".join(f"{w['name']}{'' if w['healthy'] else ' NOT healthy'}" for w in now["workers"])

@@ -22,6 +22,7 @@ from notifier.store.together import Told, ask_all
 from notifier.units import clock_us, counts_in, seconds_text
 
 FAR_S: Final = FAR_US / 1e6
+LATER: Final = "its own time: send_at, or a retry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,7 @@ def _find_now() -> Exchange[Now]:
         now_us // 60_000_000,
         (yield from find_pauses()),
         bool(suspended),
-        decode_waits(waits),
+        [*decode_waits(waits), *([Waits("later", LATER, later)] if later else [])],
         now_us / 1e6,
         max([score for last in of_lanes[5::6] for _, score in last if score < FAR_S], default=0.0) - now_us / 1e6,
     )

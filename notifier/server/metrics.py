@@ -31,7 +31,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "notifier_partition_up": ("whether the node of a partition answers", ("partition",)),
     "notifier_partition_workers": ("workers that have looked for work in a partition lately", ("partition",)),
     "notifier_queued": ("accepted, and not looked at by a worker yet", ("lane",)),
-    "notifier_waiting": ("waiting in backlogs, by what holds them", ("why",)),
+    "notifier_waiting": ("waiting in backlogs or for a time of their own, by what holds them", ("why",)),
     "notifier_scheduled": ("waiting for their user's limits, or for a time of their own", ("lane",)),
     "notifier_due_users": ("users whose wake-up has passed", ("lane",)),
     "notifier_oldest_due_seconds": ("for how long the first of the due users is due", ("lane",)),

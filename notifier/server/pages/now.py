@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from notifier.operations.problems import Problem, find_problems
+from notifier.operations.throttled import IN_QUEUE
 from notifier.server.html import Html, at_most, column, facts, moment, rate, span, table, tag
 from notifier.server.pages.details import details
 from notifier.server.pages.layout import View, act, document, link, when
@@ -80,10 +81,9 @@ def _figures(told: dict[str, Any]) -> Html:
 def _waits(told: dict[str, Any]) -> list[Html]:
     """Why they wait, as it was counted when it was decided."""
     now, queued = told["now"], told["live"]["queued"]
-    later, nobody = now["later"], "rq resume" if now["suspended"] else "a worker: in the queue still"
+    nobody = "rq resume" if now["suspended"] else IN_QUEUE
     found = [(each["what"], each["waiting"]) for each in now["waits"]]
     found += [(nobody, queued)] if queued else []
-    found += [("its own time: send_at, or a retry", later)] if later else []
     most = max((n for _, n in found), default=0)
     rows = [(what, column(n, most)) for what, n in sorted(found, key=itemgetter(1), reverse=True)]
     return [tag("h2", "Why they wait"), table(("for", "how many"), rows, "Nothing waits.", slim=True)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from notifier.operations.action_log import read_actions
+from notifier.operations.stats import LATER
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
@@ -36,7 +38,7 @@ def waits(run: Run) -> dict[str, int]:
 
 
 def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redis, server: Client) -> None:
-    """By a user's rule, a category's and a pause; what is cancelled waits no more, and is in the minute's figures."""
+    """By a user's rule, a category's, a pause and its own time; what is cancelled is in the minute's figures."""
     with worker(config) as one, notifier(config) as producer:
         one.ready(redis)
         for _ in range(5):
@@ -46,10 +48,12 @@ def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redi
         assert run("pause", "category:chat", "--who", "anna").status == 0
         for user in ("ann", "cy"):
             producer.send(note(user, "Hello", fcm(user), category="chat"))
-        expected = {"user 2/1h": 4, "news 1/1d": 3, "the pause of category:chat by anna": 1}
+        producer.send(note("dee", "Hello", fcm("dee"), send_at=datetime.now(UTC) + timedelta(hours=1)))
+        expected = {"user 2/1h": 4, "news 1/1d": 3, "the pause of category:chat by anna": 1, LATER: 1}
         eventually(lambda: waits(run) == expected, f"{expected}, not {waits(run)}")
         metrics = server("/metrics")[1]
         assert 'notifier_waiting{why="news 1/1d"} 3.0' in metrics
+        assert f'notifier_waiting{{why="{LATER}"}} 1.0' in metrics
         assert producer.cancel(user="bob").cancelled == 3
         eventually(lambda: waits(run).get("news 1/1d") is None, "none of news")
         minutes = json.loads(run("stats", "--json").out)["minutes"]

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+from tests.harness.support import let_go
+
 
 class CuttingProxy:
     """Passes everything on, until told by `cut` to lose the answers to so many calls of scripts.
@@ -31,7 +33,7 @@ class CuttingProxy:
 
     def __exit__(self, *_: object) -> None:
         self._server.close()
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(let_go(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -48,22 +50,20 @@ class CuttingProxy:
     async def _serve(self) -> asyncio.Server:
         return await asyncio.start_server(self._connected, "127.0.0.1", 0)
 
-    async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
     async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)
         asked: list[bool] = []  # whether the call that has no answer yet is one of a script
         answers = asyncio.ensure_future(self._answer(server, to_client, asked))
-        with contextlib.suppress(ConnectionError):
-            while data := await client.read(65_536):
-                asked.append(b"EVALSHA" in data)
-                to_server.write(data)
-        to_server.close()
-        await answers
+        try:
+            with contextlib.suppress(ConnectionError):
+                while data := await client.read(65_536):
+                    asked.append(b"EVALSHA" in data)
+                    to_server.write(data)
+            to_server.close()
+            await answers
+        finally:
+            to_server.close()
+            to_client.close()
 
     async def _answer(self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter, asked: list[bool]) -> None:
         with contextlib.suppress(ConnectionError):

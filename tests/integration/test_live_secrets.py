@@ -35,6 +35,7 @@ from tests.harness.support import (
     ends,
     eventually,
     fcm,
+    let_go,
     note,
     notifier,
     worker,
@@ -185,6 +186,7 @@ def running(*servers: Any) -> Iterator[None]:
         yield
         for server in servers:
             call(server.close())
+        call(let_go())
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

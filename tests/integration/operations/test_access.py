@@ -214,6 +214,7 @@ ASKING = (
     "config revert --yes",
     "config withdraw --yes",
     "config status",
+    "config log",
     "users get ada",
     "users mute ada",
     "users unmute ada",

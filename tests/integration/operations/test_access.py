@@ -183,7 +183,16 @@ def test_who_reads_can_see_everything(tmp_path: Path, guarded: EmbeddedRedis, ad
     with notifier(write_config(tmp_path / "admin", guarded.url)) as producer:
         job_id = producer.send(note("ada"))
     runner = CliRunner(env=clean_environ())
-    for typed in ("stats", "explain --user ada", "line ada", f"status {job_id}", "routes", "health", "config status"):
+    for typed in (
+        "stats",
+        "explain --user ada",
+        "line ada",
+        f"status {job_id}",
+        "routes",
+        "health",
+        "config status",
+        "config log",
+    ):
         done = runner.invoke(app, ["--config", str(config), *typed.split()])
         assert done.exit_code in {0, 1}, (typed, done.output)
     assert refused(admin) == []
@@ -213,6 +222,7 @@ ASKING = (
     "config apply {config} --yes",
     "config revert --yes",
     "config withdraw --yes",
+    "config log",
     "config status",
     "config log",
     "users get ada",

@@ -188,7 +188,10 @@ class KeyLimiter(Asking, ABC):
         return self.adjust(permit, 0)
 
     def penalize(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
-        """Count `cost` more, whatever the rates admit: those who fail are to wait. Never refused."""
+        """Count `cost` more, whatever the rates admit now: those who fail are to wait.
+
+        Raises ValueError where they never admit so much at once.
+        """
         return permit_of(key, self._ask([self._requests.request(key, rates, cost)], "add", 0)[0])
 
     def reward(self, key: str, cost: int = 1) -> int:

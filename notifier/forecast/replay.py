@@ -232,9 +232,8 @@ class Replay:
             self.sent[index] = now
             self._record(backlog, index, now)
             i = 0
-            if several:
-                self._turn += 1
-                backlogs, several = self._ordered()
+            self._turn += several
+            backlogs, several = self._ordered()
         if not self._waiting:
             self._turn = 0
 

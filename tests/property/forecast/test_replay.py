@@ -200,6 +200,12 @@ def job(rules: Policies, index: int, event: Event) -> Job:
     trace=[Event(0, "news"), Event(0), *[Event(0, "news")] * 40],
     latency_us=0,
 )
+# Each send may bring another backlog of the same lane to the front: here a high priority's.
+@example(
+    rules=Policies(Policy((Window(3, interval_us=180 * U),)), categories={"news": Category("news")}),
+    trace=[*[Event(0)] * 2, *[Event(0, "news")] * 3, Event(30 * U, "news", high=True), Event(30 * U, high=True)],
+    latency_us=0,
+)
 @given(rules=rule_sets(), trace=traces, latency_us=st.one_of(st.just(0), st.integers(1, 15).map(U.__mul__)))
 def test_the_replay_is_the_limiter(redis: Redis, rules: Policies, trace: list[Event], latency_us: int) -> None:
     """Each goes in the same µs as by the limiter itself, or expires where it expires there."""

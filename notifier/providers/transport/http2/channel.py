@@ -40,6 +40,7 @@ class Channel:
         self._log = structlog.get_logger(__name__).bind(host=host, port=port)
         self._waiting: Waiting = OrderedDict()
         self._connection: Connection | None = None
+        self._opened_at = 0.0
         self._living: set[Connection] = set()  # with those that still finish what they began
         self._opening: asyncio.Task[None] | None = None
         self._said = Said()
@@ -107,7 +108,9 @@ class Channel:
         else:
             self._waiting.pop(request, None)
             request.lose(reason)
-            if self._connection is not None and reason == "Timeout":
+            # What waited for the most part for the connection before this one says nothing of this one.
+            waited_s = asyncio.get_running_loop().time() - self._opened_at
+            if self._connection is not None and reason == "Timeout" and waited_s >= self._timeout_s / 2:
                 self._connection.note_unanswered()
 
     # The connection.
@@ -146,7 +149,7 @@ class Channel:
             self._back_off("ConnectionLost", _unanswered(connection))
             return
         self._living.add(connection)
-        self._connection = connection
+        self._connection, self._opened_at = connection, loop.time()
         connection.wake()
 
     def _opened(self, task: asyncio.Task[None]) -> None:

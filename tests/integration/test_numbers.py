@@ -87,6 +87,7 @@ def commands(redis: Redis, verb: calls.Call) -> int:
     def total() -> int:
         return sum(of["calls"] for name, of in redis.info("commandstats").items() if name != "cmdstat_info")
 
+    redis.script_load(verb.script.source)
     before = total()
     run(redis, verb)
     return total() - before

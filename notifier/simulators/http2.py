@@ -129,6 +129,9 @@ class Http2Simulator(Simulator):
         """Stop listening and cut all connections."""
         server, self._server = self._server, None
         if server is not None:
+            for listener in server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            await asyncio.sleep(0)  # what was accepted just now is the server's only in the next turn
             server.close()
             endings = [connection.ended for connection in self.connections]
             self.cut()

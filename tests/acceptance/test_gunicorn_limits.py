@@ -67,6 +67,6 @@ def test_all_processes_share_a_limit(preload: bool, redis: Redis, redis_server: 
                 answers = [get(port, "/all") for _ in range(35)]
                 assert [status for status, _, _ in answers] == [200] * 30 + [429] * 5
                 assert {headers["RateLimit"].partition(";t=")[0] for _, _, headers in answers[29:]} == {'"api";r=0'}
-                assert Limiter(redis, namespace="web").count("api:/all", last="1d") == 30
+                assert Limiter(redis, namespace="web").count("api:{/all}", last="1d") == 30
             finally:
                 server.terminate()

@@ -101,6 +101,8 @@ def test_a_full_project_is_held(tmp_path: Path) -> None:
 
         probe()
         eventually(lambda: len([a for a in up.simulators.all() if a.status == 429]) == asked + 1, "the probe")
+        # Its worker held the route when it took the probe, and holds it again when it has the answer.
+        eventually(lambda: up.redis.hget("notifier:route:fcm", "prober") == b"", "the probe's answer to be told")
         eventually(lambda: up.held()[0].next_at.timestamp() - time.time() > 90, "it to be held again")
         up.nothing_spent([i for i in ids if up.redis.zscore("notifier:leases", i) is None])
         for device in devices:

@@ -226,8 +226,11 @@ class PushWorker(Worker):
         if self._stop_requested:
             for each in self._served:
                 each.engine.stop()
-        beat = asyncio.create_task(self._beat(sender, reload))
+        tended = asyncio.Event()
+        beat = asyncio.create_task(self._beat(sender, reload, tended))
         try:
+            if bounds["burst"]:
+                await tended.wait()  # what RQ has scheduled, and is due, is queued by then
             await run_all(self._served, **bounds)
         finally:
             await self._end_beat(beat)
@@ -290,8 +293,11 @@ class PushWorker(Worker):
                 break
         return settings
 
-    async def _beat(self, sender: Sender, reload: Reload | None) -> None:
-        """Once a second: changed secrets and rates, and what the rest of RQ wants to know of a worker."""
+    async def _beat(self, sender: Sender, reload: Reload | None, tended: asyncio.Event) -> None:
+        """Once a second: changed secrets and rates, and what the rest of RQ wants to know of a worker.
+
+        tended: is set after the first time, also where Redis did not answer.
+        """
         task, redis = asyncio.current_task(), self._served[0].parts.redis
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
         while task is not None and not task.cancelling():
@@ -311,6 +317,7 @@ class PushWorker(Worker):
                 self._structlog.debug("beat_missed", reason=str(error))
             except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
                 self._structlog.warning("beat_missed", reason=type(error).__name__)
+            tended.set()
             await self._tend_partitions(self._describe(reload))
             await asyncio.sleep(BEAT_S)
 

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.faults import UnusableError, read_scripts, why
 from notifier.simulators.orders import ApnsOrders, settings_of
-from notifier.simulators.simulator import Simulator
+from notifier.simulators.simulator import Simulator, stop_accepting
 from notifier.simulators.wire import Arrival, WireLog
 
 ANSWER_WITHIN_S: Final = 30.0
@@ -54,6 +54,7 @@ class Control:
         for task in self._refusing.values():
             task.cancel()
         if self._server is not None:
+            await stop_accepting(*self._server.sockets)
             self._server.close()
             for writer in list(self._told):
                 writer.close()

@@ -28,7 +28,7 @@ from h2.settings import SettingCodes, Settings
 
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
 from notifier.simulators.checks.apns import Verdict
-from notifier.simulators.simulator import HOST, Options, Simulator
+from notifier.simulators.simulator import HOST, Options, Simulator, stop_accepting
 from notifier.simulators.wire import Reply
 
 BODY_BYTES: Final = 65_536  # more of a body is not kept: it is far past what is refused as too large
@@ -129,9 +129,7 @@ class Http2Simulator(Simulator):
         """Stop listening and cut all connections."""
         server, self._server = self._server, None
         if server is not None:
-            for listener in server.sockets:
-                asyncio.get_running_loop().remove_reader(listener.fileno())
-            await asyncio.sleep(0)  # what was accepted just now is the server's only in the next turn
+            await stop_accepting(*server.sockets)
             server.close()
             endings = [connection.ended for connection in self.connections]
             self.cut()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import Any, Unpack
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from notifier.simulators.simulator import HOST, Options, Simulator
+from notifier.simulators.simulator import HOST, Options, Simulator, stop_accepting
 from notifier.simulators.wire import Reply
 
 
@@ -33,7 +34,7 @@ class HttpsSimulator(Simulator):
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.connections: set[object] = set()
-        self._runner: web.AppRunner | None = None
+        self._running: tuple[web.AppRunner, socket.socket] | None = None
 
     @abstractmethod
     def routes(self) -> list[web.RouteDef]:
@@ -42,26 +43,25 @@ class HttpsSimulator(Simulator):
     @property
     def listening(self) -> bool:
         """Whether connections are accepted."""
-        return self._runner is not None
+        return self._running is not None
 
     async def start(self) -> None:
         """Listen, again on the same port; raises OSError if it is taken."""
+        listener = socket.create_server((HOST, self._port))
         app = web.Application(middlewares=[self._hear])
         app.router.add_routes(self.routes())
         # A request that is to stay without an answer ends with its connection.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
         await runner.setup()
-        try:
-            await web.TCPSite(runner, HOST, self._port, ssl_context=self._tls, backlog=1024).start()
-        except OSError:
-            await runner.cleanup()
-            raise
-        self._runner = runner
+        await web.SockSite(runner, listener, ssl_context=self._tls, backlog=1024).start()
+        self._running = runner, listener
 
     async def close(self) -> None:
         """Stop listening and cut what is open; may be called twice, and `start` takes the same port again."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
+        running, self._running = self._running, None
+        if running is not None:
+            runner, listener = running
+            await stop_accepting(listener)
             await runner.cleanup()
 
     def cut(self) -> None:
@@ -71,7 +71,7 @@ class HttpsSimulator(Simulator):
 
     def open_connections(self) -> Iterable[asyncio.Transport]:
         """The connections that are open."""
-        server = self._runner.server if self._runner is not None else None
+        server = self._running[0].server if self._running is not None else None
         handlers = server.connections if server is not None else ()
         return [handler.transport for handler in handlers if handler.transport is not None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
 import time
@@ -16,11 +17,23 @@ from notifier.simulators.wire import Arrival, Playback, Reply, Scripts, WireLog
 from notifier.testing.ports import free_port
 
 if TYPE_CHECKING:
+    import socket
+    from asyncio.trsock import TransportSocket
     from collections.abc import Iterable, Mapping
 
     from notifier.simulators.certificates import Certificates
 
 HOST: Final = "127.0.0.1"
+
+
+async def stop_accepting(*listeners: socket.socket | TransportSocket) -> None:
+    """Accept no more connections, and take over those that were accepted just now.
+
+    asyncio leaves open what it accepted in the turn in which its server closes (python/cpython#109564).
+    """
+    for listener in listeners:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    await asyncio.sleep(0)  # what was accepted is the server's only in the next turn
 
 
 class Options(TypedDict, total=False):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+from notifier.simulators.simulator import stop_accepting
 from tests.harness.support import let_go
 
 
@@ -32,8 +33,7 @@ class CuttingProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.close()
-        asyncio.run_coroutine_threadsafe(let_go(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -49,6 +49,11 @@ class CuttingProxy:
 
     async def _serve(self) -> asyncio.Server:
         return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+
+    async def _leave(self) -> None:
+        await stop_accepting(*self._server.sockets)
+        self._server.close()
+        await let_go()
 
     async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream)

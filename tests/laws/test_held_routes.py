@@ -17,6 +17,7 @@ import pytest
 from redis import Redis
 
 from notifier import Held, Notification, Notifier
+from notifier.simulators.simulator import stop_accepting
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import (
@@ -105,6 +106,7 @@ def slammed_door(simulators: Simulators) -> Iterator[list[float]]:
     finally:
 
         async def leave() -> None:
+            await stop_accepting(*server.sockets)
             server.close()
             await server.wait_closed()
 

@@ -1,0 +1,51 @@
+"""A simulator that closes while clients connect closes their connections too."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from notifier.simulators.apns import ApnsSimulator
+from notifier.simulators.certificates import Certificates, make_certificates
+from notifier.simulators.expo import ExpoSimulator
+from notifier.simulators.simulator import Simulator
+from notifier.simulators.wire import WireLog
+
+
+def apns(certificates: Certificates) -> Simulator:
+    return ApnsSimulator(certificates=certificates, log=WireLog(), topics=set(), team_keys={})
+
+
+def expo(certificates: Certificates) -> Simulator:
+    return ExpoSimulator(certificates=certificates, log=WireLog())
+
+
+@pytest.mark.parametrize("make", [apns, expo])
+def test_no_connection_stays_open(
+    make: Callable[[Certificates], Simulator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many turns of the loop lie between a connection and the close; in one of them it is accepted."""
+    simulator = make(make_certificates(tmp_path))
+    address = ("127.0.0.1", int(simulator.url.rpartition(":")[2]))
+    unclosed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: unclosed.append(told.exc_value))
+
+    async def close_after(turns: int) -> None:
+        await simulator.start()
+        with socket.socket() as client:
+            client.setblocking(False)
+            client.connect_ex(address)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await simulator.close()
+
+    for turns in range(5):
+        asyncio.run(close_after(turns))
+        gc.collect()
+        assert not unclosed, turns

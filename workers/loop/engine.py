@@ -38,7 +38,8 @@ from notifier.units import readable
 from workers.loop.in_flight import Flights
 from workers.loop.mending import Mender
 from workers.loop.parts import Parts, RqJob
-from workers.sending.sender import SUSPECT, returned
+from workers.sending.sender import SUSPECT
+from workers.sending.settlements import returned
 
 Targets = Mapping[str, str] | None
 SUSPENDED_S: Final = 1.0
@@ -182,7 +183,7 @@ class Engine:
 
     async def _take(self) -> bool:
         if not (room := self._room()):
-            await self._flights.all_begun()  # each of them may have needed room by every route
+            await self._flights.all_begun.wait()  # each of them may have needed room by every route
             room = self._room()
         self._is_full = not room
         if not room:
@@ -261,7 +262,7 @@ class Engine:
         if asked:
             # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
             read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
-            await self._flights.all_begun()
+            await self._flights.all_begun.wait()
             left = room.max_jobs - len(admitted.leased)
             users = [who for who in users if who[0] in asked]
             await self._admit(users, Room(left, self._turns.rooms(self._flights, left), room.until_us), read)

@@ -22,7 +22,8 @@ from notifier.scripts.loader import Call, run_async
 from notifier.scripts.rule_table import RuleTable
 from workers.loop.parts import Parts, RqJob
 from workers.sending.proofs import Proofs, Unproven
-from workers.sending.sender import NotOursError, broken_off, end_unsent, failed, is_deferred, returned
+from workers.sending.sender import NotOursError
+from workers.sending.settlements import broken_off, end_unsent, failed, is_deferred, returned
 
 RENEWALS: Final = 3  # in the time of a lease
 AGAIN_S: Final = 0.2  # after a renewal that Redis did not take
@@ -59,7 +60,7 @@ class Flights:
     what was in flight with a worker that died (`adopt`).
 
     rq_jobs: jobs that turned out to be of another function. wake: is set whenever a send has ended. unbegun: how many
-    sends have not begun yet, and are counted nowhere by their routes.
+    sends have not begun yet, and are counted nowhere by their routes; all_begun: is set while there are none.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -68,10 +69,10 @@ class Flights:
         self.wake, self._turns = parts.idle.wake, parts.turns
         self._turns.join(self)
         self.claim_anew()
-        self._to_begin: list[Flight] = []
+        self._to_begin: list[tuple[Leased, float, float | None]] = []
         self._queued = 0  # behind others of their backlogs
-        self._all_begun = asyncio.Event()
-        self._all_begun.set()
+        self.all_begun = asyncio.Event()
+        self.all_begun.set()
         self.unbegun = 0
         self._behind: dict[Backlog, deque[Flight] | None] = {}  # of each backlog of which a send is under way
         self._returning: set[Backlog] = set()
@@ -116,8 +117,8 @@ class Flights:
         """As `begin`, but behind the calls to Redis that are made now."""
         if not self._to_begin:
             self._begin_in(TURNS)
-            self._all_begun.clear()
-        self._to_begin.append(Flight(leased, leased_at, due_at))
+            self.all_begun.clear()
+        self._to_begin.append((leased, leased_at, due_at))
         self.unbegun += 1
 
     def _begin_in(self, turns: int) -> None:
@@ -126,19 +127,15 @@ class Flights:
             loop.call_soon(self._begin_in, turns - 1)
             return
         begun, self._to_begin = self._to_begin, []
-        for flight in begun:
-            self._begin(flight)
+        for each in begun:
+            self.begin(*each)
         loop.call_soon(self._have_begun, len(begun))  # their tasks are first
 
     def _have_begun(self, n: int) -> None:
         self.unbegun -= n
         self._turns.freed()
         if not self.unbegun:
-            self._all_begun.set()
-
-    async def all_begun(self) -> None:
-        """Wait until the sends that are to begin soon have begun."""
-        await self._all_begun.wait()
+            self.all_begun.set()
 
     def begin(self, leased: Leased, leased_at: float, due_at: float | None = None) -> None:
         """Begin to send what was leased at that moment of the loop's clock. due_at: since when it was due, if known.
@@ -146,10 +143,8 @@ class Flights:
         What is behind another one of its backlog waits for the answer to that, or they could change places: if the
         provider does not take the first one for now, it goes back to its backlog, and these go back behind it.
         """
-        self._begin(Flight(leased, leased_at, due_at))
-
-    def _begin(self, flight: Flight) -> None:
-        backlog, under_way = flight.backlog, self._behind
+        flight, under_way = Flight(leased, leased_at, due_at), self._behind
+        backlog = flight.backlog
         if backlog in self._returning:
             self._settlements.append(returned(flight.leased))
             self.wake.set()
@@ -292,7 +287,7 @@ class Flights:
     async def settle_returned(self) -> None:
         """Settle what came back to its backlog, before anything else is asked for: that would go before it."""
         if self._returning:
-            await self.all_begun()
+            await self.all_begun.wait()
             while any(settlement.state == "backlog" for settlement in self._settlements):
                 await self._settle()
             self._returning.clear()
@@ -357,7 +352,7 @@ class Flights:
             if self._settlements:
                 await self._settle()
             elif self._to_begin:
-                await self.all_begun()
+                await self.all_begun.wait()
             else:
                 await asyncio.wait(self._sending.values(), timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED)
 
@@ -367,7 +362,7 @@ class Flights:
         What is given up stays in flight: another worker finds it at once, and waits for the proof in this one's place.
         """
         self._settlements += unbegun
-        await self.all_begun()
+        await self.all_begun.wait()
         for behind in self._behind.values():
             self._give_back(behind)
         await self._ended_or_stopped(stop_now)

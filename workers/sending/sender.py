@@ -15,13 +15,12 @@ from typing import Any, Final
 
 import structlog
 
-from notifier.dispatch.backlogs import EXPIRED
 from notifier.dispatch.calls import DeadToken, Leased, Settlement, State
 from notifier.dispatch.history import Handed, Reply
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification, route
 from notifier.notification.counted import counted
-from notifier.notification.job import FUNCTION, encode_reason, read_notification
+from notifier.notification.job import FUNCTION, read_notification
 from notifier.notification.notification import at_service, platform_of
 from notifier.notification.rq_call import read_call
 from notifier.providers.answers import MINUTE_US
@@ -33,16 +32,14 @@ from workers.sending.circuits import Circuits, CircuitsOfAll
 from workers.sending.deadlines import Deadlines
 from workers.sending.numbers import Numbers
 from workers.sending.proofs import Silence, Unproven
+from workers.sending.settlements import FREE, delivered, expired, failed, settled, unsent
 
 CLOSING_S: Final = 3.0
 MAX_CRASHES: Final = 3
 SUSPECT: Final = MAX_CRASHES - 1  # one with which so many workers died is sent alone
 FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
 REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
-# Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
-FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FULL})
 REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value, Outcome.REFUSED.value})
-EXPIRED_HERE: Final = "expired before its provider could take it"
 NOT_CONFIGURED: Final = "the notification names an app that this worker has not: add it to every worker's providers"
 SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is open, and another route was not
 
@@ -127,7 +124,7 @@ class Sender:
         began = asyncio.get_running_loop().time()
         expires_at = math.inf if leased.left_us is None else leased_at + leased.left_us / 1e6
         if leased.dropped or began >= expires_at:
-            return _unsent(leased, answered, log)._replace(route=by)
+            return unsent(leased, answered, log)._replace(route=by)
         left_us = None if leased.left_us is None else round((expires_at - began) * 1e6)
         send_by = min(leased_at + self._lease_s, expires_at)
         waiting = [i for i in range(len(routes)) if str(i) not in answered] if answered else range(len(routes))
@@ -141,13 +138,13 @@ class Sender:
             log().debug("sent", outcomes=[answer.outcome.value for answer, *_ in found])
         troubled = [True for answer, _, _ in found if answer.outcome is not Outcome.DELIVERED]
         if not (troubled or answered):  # nearly always
-            return _delivered(leased, reached=True, route=by, handed=handed)
+            return delivered(leased, reached=True, route=by, handed=handed)
         answers = {i: answer for i, (answer, *_) in zip(waiting, found, strict=True)}
         alone = any(not waits and answer.outcome in FREE for answer, waits, _ in found)
         settlement = self._settlement(leased, category, notification, answered, answers, log, alone=alone)
         if settlement.word == "returned" and has_passed(expires_at):
             self._circuits.not_sent()
-            settlement = _expired(leased, answered, log, reached=settlement.reached)
+            settlement = expired(leased, answered, log, reached=settlement.reached)
         settlement = settlement._replace(
             gone=_dead_tokens(notification, app, answers), route=by, handed=handed if handed.replies else None
         )
@@ -159,7 +156,7 @@ class Sender:
         poison, log = isinstance(error, PoisonError), self._bound(leased)
         log.error("poison", crashes=leased.crashes) if poison else log.warning("malformed", reason=str(error))
         self._circuits.not_sent()
-        return _failed(leased, "failed", f"malformed: {error}", reached=False)._replace(poison=poison)
+        return failed(leased, f"malformed: {error}")._replace(poison=poison)
 
     def _label(self, routes: Sequence[str]) -> str:
         """The routes of all devices, for the numbers: anybody may invent an app."""
@@ -301,27 +298,27 @@ class Sender:
 
         if not again:
             if Outcome.DELIVERED.value in answered.values():
-                return _delivered(leased, reached=reached)
+                return delivered(leased, reached=reached)
             word = "rejected" if REFUSED.issuperset(answered.values()) else "failed"
             reasons = "; ".join(sorted({_describe(answer) for answer in answers.values()}))
-            return _failed(leased, word, f"{reasons} (attempt {attempt} of {category.attempts})", reached=reached)
+            return failed(leased, f"{reasons} (attempt {attempt} of {category.attempts})", word, reached=reached)
 
         so_far = json.dumps(answered) if answered else ""
         free = all(answer.outcome in FREE for answer in again)
         if free and not alone:  # to its place: *admit* knows when its route is up
             log().debug("returned")
             fault = any(answer.outcome is Outcome.FAULT for answer in again)
-            return _settled(leased, "backlog", "returned", "fault" if fault else "", so_far, reached=reached)
+            return settled(leased, "backlog", "returned", "fault" if fault else "", so_far, reached=reached)
         asked = max(answer.retry_after_us or 0 for answer in again)
         if free:
             wait_us = self._backoff.wait_us(leased.refusals + 1, asked)
             log().info("returned", time_left_ms=wait_us // 1000, attempt=attempt)
             # The rest of what others took does not hold up those behind it: its order with them is lost anyway.
             state: State = "wait" if Outcome.DELIVERED.value in answered.values() else "backlog"
-            return _settled(leased, state, "returned", wait_us, so_far, reached=reached)
+            return settled(leased, state, "returned", wait_us, so_far, reached=reached)
         wait_us = self._backoff.wait_us(attempt, asked)
         log().info("retry", time_left_ms=wait_us // 1000, attempt=attempt)
-        return _settled(leased, "later", "retried", wait_us, so_far, reached=reached)
+        return settled(leased, "later", "retried", wait_us, so_far, reached=reached)
 
 
 def _no_provider(by: str, dispatch: Dispatch) -> Answer:
@@ -334,30 +331,6 @@ def _no_provider(by: str, dispatch: Dispatch) -> Answer:
 def has_passed(moment: float) -> bool:
     """Whether this moment of the loop's clock has passed."""
     return asyncio.get_running_loop().time() >= moment
-
-
-def end_unsent(leased: Leased) -> Settlement | None:
-    """The end of a job of another function that is dropped or has expired; None for one that is to run."""
-    if leased.dropped or (leased.left_us is not None and leased.left_us <= 0):
-        return _unsent(leased, {}, structlog.get_logger)
-    return None
-
-
-def _unsent(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any]) -> Settlement:
-    """The end of what is dropped, or has expired before it could go."""
-    if not leased.dropped:
-        return _expired(leased, answered, log, reached=False)
-    log().info("dropped")
-    return _settled(leased, "dropped", "dropped", leased.dropped, reached=False)
-
-
-def _expired(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any], *, reached: bool) -> Settlement:
-    """The end of what has expired."""
-    if Outcome.DELIVERED.value in answered.values():  # one device took it; the others had no time left
-        return _delivered(leased, reached=reached)
-    log().info("expired")
-    late = leased.left_us is not None and leased.left_us > 0
-    return _failed(leased, "expired", EXPIRED_HERE if late else EXPIRED, reached=reached)
 
 
 def _dead_tokens(notification: Notification, app: str | None, answers: Mapping[int, Answer]) -> tuple[DeadToken, ...]:
@@ -409,54 +382,5 @@ def check_crashes(crashes: int) -> None:
         raise PoisonError("job", f"set aside as poison: {crashes} workers died while sending it")
 
 
-def returned(leased: Leased) -> Settlement:
-    """Back to its place at the head of its backlog: it was not begun, so its permit is refunded."""
-    return _settled(leased, "backlog", reached=False)
-
-
-def is_deferred(settlement: Settlement) -> bool:
-    """Whether a provider did not take it for now: it goes back to its backlog, and nothing goes before it."""
-    handed = settlement.handed
-    return settlement.state == "backlog" and handed is not None and any(map(_is_free, handed.replies))
-
-
-def _is_free(reply: Reply) -> bool:
-    return reply.outcome in FREE  # a StrEnum's members are their words
-
-
-def broken_off(leased: Leased) -> Settlement:
-    """Back to its place at the head of its backlog. It may have been sent, so its permit stays; no attempt is spent."""
-    return _settled(leased, "backlog", reached=True)
-
-
-def failed(leased: Leased, reason: str) -> Settlement:
-    """The end of a job that can never be sent."""
-    return _failed(leased, "failed", reason, reached=False)
-
-
-def _delivered(leased: Leased, *, reached: bool, route: str = "", handed: Handed | None = None) -> Settlement:
-    job_id, permit, user, category, *_ = leased
-    return Settlement(job_id, permit, user, category, reached, "delivered", "delivered", "", "", (), route, handed)
-
-
 def _describe(answer: Answer) -> str:
     return " ".join(str(part) for part in (answer.outcome.value, answer.status, answer.reason) if part)
-
-
-def _failed(leased: Leased, word: str, reason: str, *, reached: bool) -> Settlement:
-    return _settled(leased, "failed", word, encode_reason(reason), reached=reached)
-
-
-def _settled(
-    leased: Leased,
-    state: State,
-    word: str = "",
-    detail: str | int = "",
-    answered: str = "",
-    *,
-    reached: bool,
-    route: str = "",
-) -> Settlement:
-    return Settlement(
-        leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, detail, answered, (), route
-    )

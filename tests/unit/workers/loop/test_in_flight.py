@@ -18,7 +18,8 @@ from workers.loop.parts import Parts
 from workers.loop.turns import Turns
 from workers.sending.capacity import Capacity
 from workers.sending.numbers import Numbers
-from workers.sending.sender import Sender, returned
+from workers.sending.sender import Sender
+from workers.sending.settlements import returned
 
 SETTINGS = parse_settings("providers: {fcm: {client: console}}")
 
@@ -70,7 +71,7 @@ def test_a_call_that_is_written_within_some_turns_goes_before_the_sends() -> Non
             await asyncio.sleep(0)
             assert sender.began == []
         assert (len(under_way), under_way.unbegun, under_way.busy) == (3, 3, True)
-        await under_way.all_begun()
+        await under_way.all_begun.wait()
         assert sender.began == ["a", "b", "c"]
         assert (len(under_way), under_way.unbegun) == (3, 0)
 
@@ -86,7 +87,7 @@ def test_what_is_leased_meanwhile_begins_with_the_others_and_after_them() -> Non
         under_way.begin_soon(leased("a"), 10.0, None)
         await asyncio.sleep(0)
         under_way.begin_soon(leased("b"), 10.0, None)
-        await under_way.all_begun()
+        await under_way.all_begun.wait()
         assert sender.began == ["a", "b"]
 
     asyncio.run(story())
@@ -98,7 +99,7 @@ def test_nothing_is_waited_for_where_all_have_begun() -> None:
     async def story() -> None:
         sender: Any = Recorder()
         under_way = flights(sender)
-        await asyncio.wait_for(under_way.all_begun(), 1)
+        await asyncio.wait_for(under_way.all_begun.wait(), 1)
         assert not under_way.busy
 
     asyncio.run(story())

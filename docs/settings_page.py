@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from notifier.settings.json_schema import Path, overriding, schema, sections
 from notifier.settings.templates import template
-from notifier.settings.yaml_source import read_yaml, written
+from notifier.settings.yaml_source import read_yaml, write_yaml
 
 OPENING: Final = """\
 # Every key of the configuration
@@ -71,7 +71,7 @@ def _example(path: Path, node: dict[str, Any]) -> str:
         return ""
     for needed, name in reversed(around):
         shown = {**needed, name: shown}
-    return f"```yaml\n{written(shown)}```\n\n"
+    return f"```yaml\n{write_yaml(shown)}```\n\n"
 
 
 def _holds_more(value: Any) -> bool:

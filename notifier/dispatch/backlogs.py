@@ -13,7 +13,7 @@ from notifier.scripts.loader import Call, script
 from notifier.scripts.records import CancelOfFields
 from notifier.units import from_bytes, to_bytes
 
-CANCELLED_AT_ONCE: Final = 250  # looked at in one call
+MAX_LOOKED_AT: Final = 250  # in one call
 SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
 EXPIRED: Final = "expired before its user's limits admitted it"
 
@@ -51,7 +51,7 @@ def cancel_of(
     cursor: str = "0",
     *,
     keep: Retention,
-    max_jobs: int = CANCELLED_AT_ONCE,
+    max_jobs: int = MAX_LOOKED_AT,
     clock: str = "",
 ) -> Call[CancelledPage]:
     """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""

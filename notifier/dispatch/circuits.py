@@ -9,12 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal, cast
 
-from redis import Redis
-
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import CircuitFields
-from notifier.store.exchange import Commands, Exchange, exchange
+from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 Seen = Literal["down", "up", "next", "retry"]
@@ -129,13 +127,8 @@ class Held:
         return asdict(self) | {"why": self.why, "whose": self.whose}
 
 
-def read_routes(redis: Redis) -> list[Held]:
-    """All routes that are not working, in their order; empty when all is well. Raises RedisUnusableError."""
-    return exchange(redis, find_routes())
-
-
 def find_routes() -> Exchange[list[Held]]:
-    """See `read_routes`."""
+    """All routes that are not working, in their order; empty when all is well."""
     found = [held for held in (yield from find_holds()) if not is_pause(held.route)]
     lanes = [held for held in found if held.kind == "busy"]
     if not lanes:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from notifier.errors import RedisUnusableError
 from notifier.scripts.keys import rq_key
 from notifier.store.connection import OUT_OF_MEMORY
-from notifier.store.exchange import Commands, Exchange, exchange
+from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us
 
 # What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
@@ -45,11 +45,6 @@ class Alive:
         """Whether it has looked within this time, or works at a job of another function."""
         limit = max(within_us, RQ_BEAT_US) if self.rq_job else within_us
         return self.age_us <= limit
-
-
-def read_workers(redis: Any) -> list[Alive]:
-    """See `find_workers`. Raises RedisUnusableError."""
-    return exchange(redis, find_workers())
 
 
 def find_workers() -> Exchange[list[Alive]]:

@@ -14,7 +14,6 @@ from notifier.units import counts_in
 KEPT_MINUTES: Final = 3 * 24 * 60
 BUCKETS: Final = 22  # the last holds all that took longer than 2**20 ms
 BOUNDS_S: Final = [2.0**n / 1000 for n in range(BUCKETS - 1)]
-MINUTE_US: Final = 60_000_000
 # Words under which *settle* counts what has not ended.
 UNENDED: Final = frozenset({"retried", "returned"})
 

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
 JOB_TIMEOUT_S: Final = 180
-CHUNK: Final = 100  # notifications in one call: about a millisecond of Redis's time
-CANCELLED_AT_ONCE: Final = 100  # in one call
+CHUNK: Final = 100  # notifications that one call enqueues or cancels: about a millisecond of Redis's time
 LOOK: Final = 500  # users in one step
 
 State = Literal[
@@ -113,8 +112,8 @@ class Exchanges:
     def cancel(self, job_ids: Sequence[str]) -> Exchange[list[backlogs.Cancelled]]:
         """See `Notifier.cancel` and `cancel_many`."""
         answers: list[backlogs.Cancelled] = []
-        for first in range(0, len(job_ids), CANCELLED_AT_ONCE):
-            answers += yield backlogs.cancel(job_ids[first : first + CANCELLED_AT_ONCE], self._keep)
+        for first in range(0, len(job_ids), CHUNK):
+            answers += yield backlogs.cancel(job_ids[first : first + CHUNK], self._keep)
         return answers
 
     def cancel_of(self, user: str, kind: backlogs.Kind) -> Exchange[Cancellation]:

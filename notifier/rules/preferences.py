@@ -10,6 +10,7 @@ import json
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
@@ -247,14 +248,6 @@ def _window(text: Any) -> Window | CalendarWindow:
     return parse_calendar_window(_text(text)) or parse_window(text)
 
 
-def _gap(value: Any) -> int:
-    return duration_us(value)
-
-
-def _send_hours(value: Any) -> tuple[Hours, ...]:
-    return parse_hours(value, "send hours")
-
-
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be text, is {type(value).__name__}")  # noqa: TRY004 - as for all that cannot be read
@@ -296,9 +289,9 @@ def _mute_as_dict(mute: Mute) -> dict[str, Any]:
 FIELDS: Final[Mapping[str, Any]] = {
     "tier": _text,
     "windows": _windows,
-    "gap": _gap,
+    "gap": duration_us,
     "quiet_hours": _quiet_hours,
-    "send_hours": _send_hours,
+    "send_hours": partial(parse_hours, what="send hours"),
     "zone": check_zone,
     "mutes": _mutes,
 }

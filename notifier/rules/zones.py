@@ -24,7 +24,6 @@ VERSION: Final = str(tzdata.IANA_VERSION)  # as 2026a, 2026b: the later is the g
 DAY_US: Final = 86_400_000_000
 THURSDAY_US: Final = 3 * DAY_US  # since Monday: 1 January 1970 was a Thursday
 EPOCH: Final = date(1970, 1, 1)
-MARGIN_US: Final = 40 * DAY_US  # what is asked of a table lies within so much of now: a month, and some days
 
 Unit: TypeAlias = Literal["day", "week", "month"]
 
@@ -40,10 +39,6 @@ class Zone:
     since_us: tuple[int, ...]
     offset_us: tuple[int, ...]
     until_us: int
-
-    def covers(self, now_us: int) -> bool:
-        """Whether it is exact as far around this moment as any rule looks."""
-        return self.since_us[0] + MARGIN_US <= now_us < self.until_us - MARGIN_US
 
     def wall_us(self, at_us: int) -> int:
         """Return what the clock reads, as µs since its own 1 January 1970."""

@@ -97,12 +97,6 @@ def has_password(text: str) -> bool:
     return _REDIS_PASSWORD.match(text) is not None
 
 
-def written(data: Any) -> str:
-    """Plain data as YAML, the innermost parts in one line each."""
-    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
-    return text
-
-
 def read_yaml(text: str) -> Source:
     """Read one document; raise YamlError where the text cannot be followed any further.
 
@@ -124,7 +118,7 @@ def read_yaml(text: str) -> Source:
 
 
 def write_yaml(data: Any) -> str:
-    """Plain data as YAML, in its own order."""
+    """Plain data as YAML, in its own order, the innermost parts in one line each."""
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100))
 
 

@@ -37,35 +37,30 @@ class ApnsSimulator(Http2Simulator):
         **options: Unpack[Http2Options],
     ) -> None:
         super().__init__(by_certificate=client_ca_file is not None, **options)
-        self._checks = Checks(
+        self.checks = Checks(
             topics=topics,
             team_keys=team_keys,
             clock=clock,
             token_update_s=token_update_s,
             by_certificate=self.by_certificate,
         )
-        self.channels = Channels(self._checks)
+        self.channels = Channels(self.checks)
         if client_ca_file is not None:
             self._tls.verify_mode = ssl.CERT_REQUIRED
             self._tls.load_verify_locations(client_ca_file)
 
     @property
-    def tokens_seen(self) -> int:
-        """How many different valid provider tokens were sent with."""
-        return self._checks.tokens_seen
-
-    @property
     def token_update_s(self) -> float:
         """The least time between two provider tokens of a team, in seconds."""
-        return self._checks.token_update_s
+        return self.checks.token_update_s
 
     @token_update_s.setter
     def token_update_s(self, value: float) -> None:
-        self._checks.token_update_s = value
+        self.checks.token_update_s = value
 
     def expire_tokens(self) -> None:
         """From now on refuse, as expired, every provider token that was ever accepted."""
-        self._checks.expire_tokens()
+        self.checks.expire_tokens()
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
         """Judge and log one complete request; what to answer."""
@@ -73,7 +68,7 @@ class ApnsSimulator(Http2Simulator):
         if headers.get(":path", "").startswith(BROADCASTS):
             reply, verdict = self.channels.broadcast(headers, body)
         else:
-            verdict = self._checks.judge(headers, body)
+            verdict = self.checks.judge(headers, body)
             reply = Reply(verdict.status, verdict.reason)
         if verdict.status == 200:  # noqa: PLR2004
             reply = self.scripted(verdict.token) or reply

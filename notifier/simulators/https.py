@@ -77,16 +77,12 @@ class HttpsSimulator(Simulator):
 
     @web.middleware
     async def _hear(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        await self._silence_if_dead(request)  # also where nothing is served
-        return await handler(request)
-
-    async def _silence_if_dead(self, request: web.Request) -> None:
-        if self.is_dead(request.transport):
+        if self.is_dead(request.transport):  # also where nothing is served
             await asyncio.get_running_loop().create_future()  # until the client hangs up
+        return await handler(request)
 
     async def _read(self, request: web.Request) -> bytes:
         """The body of a message."""
-        await self._silence_if_dead(request)
         body = await request.read()
         if request.transport is not None:
             self.connections.add(request.transport.get_extra_info("peername"))

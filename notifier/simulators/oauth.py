@@ -56,7 +56,6 @@ class OauthSimulator(HttpsSimulator):
         """The body of a refusal."""
 
     async def _serve_token(self, request: web.Request) -> web.StreamResponse:
-        await self._silence_if_dead(request)
         form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
         self.token_fetches += 1
         reply = self.playback.next(self.token_endpoint) or Reply()

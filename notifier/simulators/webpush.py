@@ -65,17 +65,16 @@ class WebPushSimulator(HttpsSimulator):
     def _read_message(self, request: web.Request, body: bytes) -> Message:
         name = request.match_info["name"]
         sender, ttl = self._senders.get(name, self._public_key), request.headers.get("TTL", "")
-        verdict = self._checks.judge(self.url, sender, browser(name), request.headers, body)
-        message = verdict.message
+        reply, message = self._checks.judge(self.url, sender, browser(name), request.headers, body)
         shown = message.get("notification") if "web_push" in message else message  # by the browser, or the page
         fields = {
             "collapse_id": part(shown, "tag", kind=str) or part(message, "options", "tag", kind=str),
             "data": part(shown, "data", kind=dict) or {},
             "title": part(shown, "title", kind=str),
             "ttl_us": int(ttl) * 1_000_000 if DIGITS.fullmatch(ttl) else None,
-            "app": sender if verdict.status == HTTPStatus.OK else None,
+            "app": sender if reply.status == HTTPStatus.OK else None,
         }
-        return Message(name, Reply(verdict.status, verdict.reason), secrets.token_urlsafe(16), fields)
+        return Message(name, reply, secrets.token_urlsafe(16), fields)
 
     def _respond(self, reply: Reply, message_id: str) -> web.Response:
         headers = reply.all_headers()

@@ -287,14 +287,7 @@ class MemoryExchanges:
         """See `Exchanges.routes`. No provider is ever away."""
         return []
 
-    def feedback(
-        self,
-        group: str,
-        consumer: str | None,  # noqa: ARG002 - of the protocol, as the next
-        *,
-        follow: bool,  # noqa: ARG002
-        lease: timedelta,  # noqa: ARG002
-    ) -> Search[Gone]:
+    def feedback(self, group: str, *_: object, **__: object) -> Search[Gone]:
         """See `Exchanges.feedback`: the devices of what was rejected, once for each group. It never waits."""
         for entry in self._unread(self._gone_read, group, ("rejected",)):
             sent = entry.notification
@@ -302,14 +295,7 @@ class MemoryExchanges:
                 at = self.at(entry.ends_us).astimezone(UTC)
                 yield Item(Gone(device.token, device.platform, sent.app, sent.user, entry.reason, at, entry.job_id))
 
-    def events(
-        self,
-        group: str,
-        consumer: str | None,  # noqa: ARG002 - of the protocol, as the next
-        *,
-        follow: bool,  # noqa: ARG002
-        lease: timedelta,  # noqa: ARG002
-    ) -> Search[Ended]:
+    def events(self, group: str, *_: object, **__: object) -> Search[Ended]:
         """See `Exchanges.events`: what has ended by now, once for each group. It never waits."""
         for entry in self._unread(self._ended_read, group, get_args(Outcome)):
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)

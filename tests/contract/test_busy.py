@@ -11,12 +11,13 @@ from redis import Redis
 from notifier import Notifier
 from notifier.dispatch import calls
 from notifier.dispatch.calls import Leased, Settlement, State
-from notifier.dispatch.circuits import BUSY_SHOWN_US, LIMITS, read_routes
+from notifier.dispatch.circuits import BUSY_SHOWN_US, LIMITS, find_routes
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import apns, client_of, eventually, fcm, note, notifier, write_config
 
@@ -209,10 +210,10 @@ def test_it_is_shown_once_for_a_route(world: World) -> None:
     world.redis.sadd("rq:workers", "rq:worker:one", "rq:worker:two", "rq:worker:old")
     world.redis.hset("rq:worker:one", LIMITS, '{"apns": 7, "fcm": 20}')
     world.redis.hset("rq:worker:two", LIMITS, '{"apns": 5}')
-    assert read_routes(world.redis) == [], "only a moment ago: the limit may be growing still"
+    assert exchange(world.redis, find_routes()) == [], "only a moment ago: the limit may be growing still"
     for name in ("urgent", "bulk"):
         world.redis.hincrby(f"notifier:route:apns|busy|{name}", "until", -BUSY_SHOWN_US)
-    (shown,) = read_routes(world.redis)
+    (shown,) = exchange(world.redis, find_routes())
     assert (shown.route, shown.state, shown.kind, shown.waiting, shown.at_once) == ("apns", "slow", "busy", 9, 12)
 
 

@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from redis import Redis
 
 from notifier import Device, Notifier, RedisUnusableError
-from notifier.dispatch.circuits import read_routes
+from notifier.dispatch.circuits import find_routes
 from notifier.providers.webpush.crypto import STRANGERS
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
@@ -22,6 +22,7 @@ from notifier.simulators.fcm import make_service_account
 from notifier.simulators.hms import HmsSimulator
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
+from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.contract.providers.apns.test_tls import Authority
 from tests.harness.support import (
@@ -236,11 +237,11 @@ def test_what_a_wrong_key_held_back_goes_when_the_key_is_mended(tmp_path: Path, 
                 devices = [Device("webpush", browsers.subscribe(f"b{n}")) for n in range(STRANGERS + 1)]
                 devices += [apns(f"a{n}") for n in range(FAILURES)]
                 producer.send_many([note(f"user-{n}", "held", device) for n, device in enumerate(devices)])
-                eventually(lambda: len(read_routes(redis)) == 2, "two circuits")
-                for held in read_routes(redis):
+                eventually(lambda: len(exchange(redis, find_routes())) == 2, "two circuits")
+                for held in exchange(redis, find_routes()):
                     redis.hset(f"notifier:route:{held.route}", mapping=dict.fromkeys(("until", "others"), NEVER_US))
                 secrets.write(**texts["right"])
-                eventually(lambda: read_routes(redis) == [], "no circuit")
+                eventually(lambda: exchange(redis, find_routes()) == [], "no circuit")
                 taken = {arrival.platform for arrival in log.arrivals if arrival.status == 200}
     assert taken == {"apns", "webpush"}
 

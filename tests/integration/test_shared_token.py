@@ -22,7 +22,7 @@ def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis
             for job_id in [producer.send(note(f"user-{n}", f"token-{n}")) for n in range(40)]:
                 ends(producer, job_id, "delivered")
         assert simulators.apns.connections_opened == 4
-        assert simulators.apns.tokens_seen == 1
+        assert simulators.apns.checks.tokens_seen == 1
         assert len(redis.keys("notifier:token:*")) == 1
         assert not any("eyJ" in process.log for process in workers)
 
@@ -36,4 +36,4 @@ def test_a_new_worker_takes_the_token_in_use(tmp_path: Path, redis_server: Embed
                 process.ready(redis)
                 ends(producer, producer.send(note("anna", f"turn-{turn}")), "delivered")
         assert simulators.apns.connections_opened == 2
-        assert simulators.apns.tokens_seen == 1
+        assert simulators.apns.checks.tokens_seen == 1

@@ -6,14 +6,13 @@ import json
 import re
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from notifier.simulators.webpush_browser import Browser, encode
-from notifier.simulators.wire import Refusal
+from notifier.simulators.wire import Refusal, Reply
 
 BODY_BYTES: Final = 4096
 DECLARATIVE: Final = 8030
@@ -24,15 +23,7 @@ TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 URGENCIES: Final = frozenset({"very-low", "low", "normal", "high"})
 PARAMETER: Final = re.compile(r"\s*([tk])=([A-Za-z0-9_.=-]+)\s*")
 DIGITS: Final = re.compile(r"[0-9]{1,10}")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer: a status, and a word (Apple's where it has one) unless it is 200. message: as decrypted."""
-
-    status: int
-    reason: str
-    message: Mapping[str, Any] = field(default_factory=dict)
+Judged: TypeAlias = tuple[Reply, Mapping[str, Any]]  # what to answer, and the message as decrypted
 
 
 class Checks:
@@ -48,14 +39,14 @@ class Checks:
         self._refused.update(self._accepted)
         self._accepted.clear()
 
-    def judge(self, origin: str, sender: str, to: Browser, headers: Mapping[str, str], body: bytes) -> Verdict:
-        """Return what to answer to a message. sender: the public key (base64url) that the subscription was made for."""
+    def judge(self, origin: str, sender: str, to: Browser, headers: Mapping[str, str], body: bytes) -> Judged:
+        """Judge a message. sender: the public key (base64url) that the subscription was made for."""
         try:
             self._check_sender(origin, sender, headers.get("Authorization", ""))
             _check_headers(headers)
-            return Verdict(200, "", _read(to, body))
+            return Reply(), _read(to, body)
         except Refusal as refusal:
-            return Verdict(refusal.status, refusal.reason)
+            return Reply(refusal.status, refusal.reason), {}
 
     def _check_sender(self, origin: str, sender: str, authorization: str) -> None:
         scheme, _, rest = authorization.partition(" ")

@@ -12,36 +12,22 @@ import pytest
 from structlog.testing import capture_logs
 
 from notifier.log import QUIET
-from notifier.notification import Device
 from notifier.providers.contract import Outcome
-from notifier.simulators.provider_contract.stage import ANSWER_US, SECOND_US, Stage, on_stage
-from notifier.simulators.wire import Arrival, Reply
+from notifier.simulators.provider_contract.stage import ANSWER_US, SECOND_US, Stage, Subject, on_stage
+from notifier.simulators.wire import Reply
 
 
-class SendingContract:
+class SendingContract(Subject):
     """The promises of a provider whatever it sends over, be it a network or a terminal.
 
-    platform: its name, as in `Device.platform`. needs: what a message must have beside a title. networked: there is a
-    server behind it. collapses, expires: the collapse id, and the time that is left, reach the server.
+    needs: what a message must have beside a title. networked: there is a server behind it. collapses, expires: the
+    collapse id, and the time that is left, reach the server.
     """
 
-    platform: ClassVar[str]
     needs: ClassVar[Mapping[str, Any]] = {}
     networked: ClassVar[bool] = True
     collapses: ClassVar[bool] = True
     expires: ClassVar[bool] = True
-
-    def device(self, number: int, endpoint: str) -> Device:
-        """Another device for each number. endpoint: of the simulator."""
-        raise NotImplementedError
-
-    def scripted_as(self, device: Device) -> str:
-        """The name by which the server knows a device."""
-        return device.token
-
-    def read_printed(self, text: str) -> list[Arrival]:
-        """The arrivals where there is no server."""
-        raise NotImplementedError
 
     def every_reply(self) -> Sequence[Sequence[Reply]]:
         """Return the answers of a server to one message each, as scripts; an empty one if there is no server."""

@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from notifier.notification import Device, Notification
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
@@ -61,25 +61,22 @@ class Line:
         await self._listening
 
 
-class Subject(Protocol):
-    """The provider and its server, by name."""
+class Subject:
+    """The provider and its server, by name. platform: as in `Device.platform`."""
 
-    @property
-    def platform(self) -> str:
-        """The platform's name."""
-        ...
+    platform: ClassVar[str]
 
     def device(self, number: int, endpoint: str) -> Device:
-        """Another device for each number."""
-        ...
+        """Another device for each number. endpoint: of the simulator."""
+        raise NotImplementedError
 
     def scripted_as(self, device: Device) -> str:
         """The name by which the server knows a device."""
-        ...
+        return device.token
 
     def read_printed(self, text: str) -> list[Arrival]:
         """The arrivals where there is no server."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass

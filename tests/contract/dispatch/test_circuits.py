@@ -9,8 +9,9 @@ import pytest
 from redis import Redis
 
 from notifier.dispatch import calls
-from notifier.dispatch.circuits import Seen, circuit, read_routes
+from notifier.dispatch.circuits import Seen, circuit, find_routes
 from notifier.scripts.loader import run
+from notifier.store.exchange import exchange
 
 S = 1_000_000
 START = 1_700_000_000 * S
@@ -79,10 +80,10 @@ def test_a_new_worker_is_let_try_at_once(told: Told) -> None:
 
 def test_what_is_held_can_be_read(told: Told) -> None:
     """For people: which route, since when and why, when the next probe is, how many wait."""
-    assert read_routes(told.redis) == []
+    assert exchange(told.redis, find_routes()) == []
     told.tell("w", "down")
     told.redis.zadd("notifier:waiting_for_route:apns", {"udefault ann": 1})
-    (held,) = read_routes(told.redis)
+    (held,) = exchange(told.redis, find_routes())
     at = datetime.fromtimestamp(START / S, tz=UTC)
     assert (held.route, held.state, held.kind, held.reason) == ("apns", "stopped", "unreachable", "Refused")
     assert (held.since, held.waiting) == (at, 1)

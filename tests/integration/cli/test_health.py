@@ -15,8 +15,9 @@ import pytest
 from redis import Redis
 
 from notifier.cli.__main__ import main
-from notifier.dispatch.health import LOOKED, read_workers
+from notifier.dispatch.health import LOOKED, find_workers
 from notifier.settings import load_settings
+from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import WorkerProcess, eventually, note, notifier, worker, write_config
 
@@ -144,7 +145,7 @@ def test_a_hanging_loop_is_unhealthy(run: Run, config: Path, redis: Redis) -> No
         WorkerProcess([sys.executable, script, "--name", "hangs"], config, name="hangs") as w,
     ):
         eventually(lambda: run("health", "--within", "20s")[0] == 0, "a healthy worker")
-        looked = read_workers(redis)[0].age_us
+        looked = exchange(redis, find_workers())[0].age_us
         assert looked < 20_000_000
         producer.send(note("42"))
         eventually(lambda: run("health", "--within", "2s")[0] == 1, "an unhealthy worker")

@@ -64,7 +64,7 @@ def test_each_channel_is_limited_by_itself(redis: Redis, config: Path, simulator
             assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= GAP_US
         first, second = by_channel
         assert second[0].at_us < first[1].at_us, "one channel's gap does not hold up the other"
-        assert simulators.apns.tokens_seen == 1
+        assert simulators.apns.checks.tokens_seen == 1
         producer.channels.delete(channels[0])
         ends(producer, producer.channels.send(channels[0], update(9)), "rejected")
         (gone,) = producer.feedback()

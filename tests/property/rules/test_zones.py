@@ -180,8 +180,7 @@ def test_a_table_covers_the_year_it_is_for() -> None:
     for year in (2026, 2027):
         for moment in (datetime(year, 1, 1, tzinfo=UTC), datetime(year, 12, 31, 23, 59, tzinfo=UTC)):
             zone = zone_at("Europe/Berlin", us(moment))
-            assert zone.covers(us(moment))
-            assert not zone.covers(us(moment) + 3 * 366 * DAY_US)
+            assert zone.since_us[0] + 40 * DAY_US <= us(moment) < zone.until_us - 40 * DAY_US
     for wrong in ("Europe/Berln", "../../../etc/passwd", "", "/etc/passwd", "Europe", "europe/berlin", 3, None):
         with pytest.raises(ValueError, match="is not a time zone of the IANA database"):
             check_zone(wrong)

@@ -251,14 +251,14 @@ async def test_fifty_providers_and_apples_rule(redis, identity):
         providers = [make_provider(identity, r.simulator.url, tokens=store) for store in shared]
         try:
             assert await send_all(providers) == {(Outcome.DELIVERED, "")}
-            assert r.simulator.tokens_seen == 1
+            assert r.simulator.checks.tokens_seen == 1
             ahead_s[0] = 21 * 60.0
             for store in shared:
                 store.ahead_us = 21 * MINUTE_US
             r.simulator.expire_tokens()
             assert await send_all(providers) == {(Outcome.UNSENT, "ExpiredProviderToken")}
             assert await send_all(providers) == {(Outcome.DELIVERED, "")}
-            assert r.simulator.tokens_seen == 2
+            assert r.simulator.checks.tokens_seen == 2
             assert r.simulator.connections_opened == 50
         finally:
             for provider in providers:

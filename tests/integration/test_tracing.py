@@ -27,8 +27,9 @@ from tests.harness.support import Simulators, fcm, note, notifier, write_config
 from workers import PushWorker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exporter() -> InMemorySpanExporter:
+    """What the one provider of this process heard: OpenTelemetry takes no second one."""
     provider, found = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(found))
     trace.set_tracer_provider(provider)

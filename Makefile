@@ -122,9 +122,8 @@ check-independent-server: setup  ## our APNs client against the server that the 
 	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/internals/simulators.md shows what it contains" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/independent/another_server.py
 
-nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7 [CLUSTER=1]
-	@$(if $(CLUSTER),RQ_KEY_PREFIX='{notifier}:rq') $(BIN)/python -m tests.nemesis.nemesis --seconds $(SECONDS) --seed $(SEED) \
-	  $(if $(CLUSTER),--cluster)
+nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7 [CLUSTER=partitions]
+	@$(BIN)/python -m tests.nemesis.nemesis --seconds $(SECONDS) --seed $(SEED) $(if $(CLUSTER),--cluster $(CLUSTER))
 
 stalls: setup  ## what providers read after stalls of 2, 8 and 30 s is no burst; seven minutes
 	@STALLS_S="2 8 30" $(BIN)/python -m pytest -q tests/laws/test_stalls.py

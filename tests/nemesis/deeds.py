@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redis.crc import key_slot
 from redis.exceptions import RedisError
 from rq.suspension import resume, suspend
 
-from notifier.scripts.keys import redis_key
+from notifier.store.cluster import owner_of
 from tests.faults.cluster import RedisCluster
 from tests.nemesis.history import History, Trouble, wall_us
 from tests.nemesis.machines import NAMES, Machine, Machines, Told
@@ -117,11 +116,12 @@ class Deeds:
         if cluster is None:
             return None
         self._struck.add("redis")
-        killed = cluster.kill_owner(slot())
+        slot = self._chance.choice(self._slots())
+        killed = cluster.kill_owner(slot)
         trouble = self._history.begin("redis gone", "redis", "SIGKILL of the primary")
 
         def start() -> Begun | None:
-            if cluster.owner(slot()) is killed:
+            if cluster.owner(slot) is killed:
                 return Begun(POLL_S, start)
             killed.restart()
             self._struck.discard("redis")
@@ -132,19 +132,20 @@ class Deeds:
 
     def fail_over(self) -> None:
         """Let the replica take over."""
-        self._to_cluster("failover", lambda cluster: cluster.fail_over(slot()))
+        self._to_cluster("failover", RedisCluster.fail_over)
 
     def move_slot(self) -> None:
-        """Move the slot to another primary, as `redis-cli --cluster reshard` does."""
-        self._to_cluster("slot moves", lambda cluster: cluster.move(slot(), cluster.others(slot())[0]))
+        """Move a slot to another primary, as `redis-cli --cluster reshard` does."""
+        self._to_cluster("slot moves", lambda cluster, slot: cluster.move(slot, cluster.others(slot)[0]))
 
     def stop_node(self) -> Begun | None:
-        """SIGSTOP of a node without the slot: for less than the others bear, or until they take it for dead."""
+        """SIGSTOP of a node without a slot of ours: for less than the others bear, or until they take it for dead."""
         seconds = self._chance.choice((0.5, 1.5, 4))
         cluster = self._cluster()
         if cluster is None:
             return None
-        node = self._chance.choice([node for node in cluster.nodes if node is not cluster.owner(slot())])
+        owners = [cluster.owner(slot) for slot in self._slots()]
+        node = self._chance.choice([node for node in cluster.nodes if node not in owners])
         return self._stop(node.pid, "node", "stopped redis", seconds)
 
     def _cluster(self) -> RedisCluster | None:
@@ -157,10 +158,16 @@ class Deeds:
         except RedisError:
             return None
 
-    def _to_cluster(self, what: str, do: Callable[[RedisCluster], object]) -> None:
+    def _slots(self) -> list[int]:
+        with self._machines.clients() as partitions:
+            owners = [owner_of(at.client) for at in partitions]
+        return [owner.slot for owner in owners if owner]
+
+    def _to_cluster(self, what: str, do: Callable[[RedisCluster, int], object]) -> None:
         if (cluster := self._cluster()) is not None:
-            trouble = self._history.begin("redis gone", "redis", what)
-            do(cluster)
+            slot = self._chance.choice(self._slots())
+            trouble = self._history.begin("redis gone", "redis", f"{what}: slot {slot}")
+            do(cluster, slot)
             self._history.end(trouble, f"{what}: done")
 
     def cut_redis(self) -> Begun | None:
@@ -174,13 +181,13 @@ class Deeds:
     def suspend(self) -> Begun | None:
         """`rq suspend`, and `rq resume`."""
         seconds = self._chance.uniform(0.5, 4)
-        if {"rq", "redis"} & self._struck or not self._ask(suspend):
+        if {"rq", "redis"} & self._struck or not self._ask(suspend, of_rq=True):
             return None
         self._struck.add("rq")
         trouble = self._history.begin("suspended", "rq", "rq suspend")
 
         def go_on() -> Begun | None:
-            if "redis" in self._struck or not self._ask(resume):
+            if "redis" in self._struck or not self._ask(resume, of_rq=True):
                 return Begun(POLL_S, go_on)
             self._struck.discard("rq")
             self._history.end(trouble, "rq resume")
@@ -351,12 +358,14 @@ class Deeds:
 
         return Begun(seconds, go_on)
 
-    def _ask(self, call: Callable[[Any], Any]) -> bool:
-        with self._machines.client(socket_timeout=2) as redis:
-            try:
-                call(redis)
-            except RedisError:
-                return False
+    def _ask(self, call: Callable[[Any], Any], *, of_rq: bool = False) -> bool:
+        """Ask each partition; that of the programs that have nothing but RQ alone, if it is of RQ."""
+        try:
+            for at in self._machines.each(socket_timeout=2):
+                if at.number == 0 or not of_rq:
+                    call(at.client)
+        except RedisError:
+            return False
         return True
 
     def _once(self, what: str, call: Callable[[Any], Any]) -> None:
@@ -429,12 +438,6 @@ WEIGHTS: Final = {
 
 OF_ONE: Final = ("stop_redis", "kill_redis")  # deeds on a Redis that is alone
 OF_CLUSTER: Final = ("kill_primary", "fail_over", "move_slot", "stop_node")
-
-
-def slot() -> int:
-    """The slot of the fleet in a cluster."""
-    number: int = key_slot(redis_key("stats").encode())
-    return number
 
 
 def plan(chance: random.Random, leave_out: Collection[str]) -> Iterator[str]:

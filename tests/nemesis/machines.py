@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,11 +19,11 @@ import yaml
 from redis import Redis
 
 from notifier.errors import RedisUnusableError, SettingsError
-from notifier.scripts.keys import rq_key
+from notifier.scripts.keys import rq_key, under
 from notifier.settings import Settings, load_settings
 from notifier.simulators.control import tell
 from notifier.simulators.faults import UnusableError
-from notifier.store.connection import connect
+from notifier.store.partitions import Partition, Partitions, connect_all
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
 from tests.faults.cluster import RedisCluster
@@ -95,22 +95,24 @@ class Told:
 
 
 class Machines:
-    """All of one run, in a folder. lanes: which lanes each worker serves; one that dies is followed by one like it."""
+    """All of one run, in a folder. lanes: what each worker serves, as its command line says; one like it follows it."""
 
     def __init__(
         self,
         folder: Path,
         history: History,
         lanes: list[tuple[str, ...]],
+        *,
         rates: str = "base",
         cluster: RedisCluster | None = None,
+        partitions: int = 1,
     ) -> None:
-        """cluster: in which the fleet has one slot, in the place of one Redis."""
+        """cluster: in which the fleet has so many slots, in the place of one Redis."""
         self.folder, self.history, self.lanes = folder, history, lanes
         self.workers: list[Machine] = []
         self.providers: dict[str, Machine] = {}
         self.ports = {"apns": free_port(), "fcm": free_port()}
-        self.cluster = cluster
+        self.cluster, self.partitions = cluster, partitions
         self.config = folder / "notifier.yaml"
         self.told: list[Told] = []
         self._numbers = 0
@@ -131,8 +133,7 @@ class Machines:
                 self.start_worker(index)
             for each in self.ports:
                 self.await_provider(each)
-            with self.client() as redis:
-                _await(lambda: redis.scard(rq_key("workers")) >= len(self.lanes), "the workers to register")
+            _await(lambda: len(self._registered()) >= len(self.lanes), "the workers to register")
         except BaseException:
             self.__exit__()
             raise
@@ -151,14 +152,28 @@ class Machines:
 
     # Redis.
 
-    def client(self, socket_timeout: float | None = None) -> Redis:
-        """A client of the run's own."""
-        if self.cluster is None:
-            return Redis.from_url(self.server.url, socket_timeout=socket_timeout)
+    @contextlib.contextmanager
+    def clients(self, socket_timeout: float | None = None) -> Iterator[Partitions]:
+        """Clients of the run's own."""
         given = {} if socket_timeout is None else {"socket_timeout_us": round(socket_timeout * 1e6)}
-        return connect(self.settings.redis.model_copy(update=given))
+        if self.cluster is None:
+            made = Partitions.around(Redis.from_url(self.server.url, socket_timeout=socket_timeout))
+        else:
+            made = connect_all(self.settings.redis.model_copy(update=given))
+        with contextlib.closing(made):
+            yield made
+
+    def each(self, socket_timeout: float | None = None) -> Iterator[Partition]:
+        """Each partition, by a client of the run's own; keys are named as there."""
+        with self.clients(socket_timeout) as partitions:
+            for at in partitions:
+                with under(at.prefixes):
+                    yield at
 
     # Workers.
+
+    def _registered(self) -> set[bytes]:
+        return {key.rpartition(b":")[2] for at in self.each() for key in at.client.smembers(rq_key("workers"))}
 
     def start_worker(self, index: int) -> Machine:
         """Start a worker that serves the lanes of this place."""
@@ -223,7 +238,7 @@ class Machines:
 
     def _text(self, name: str) -> str:
         document = {
-            "redis": {"url": self.server.url, "socket_timeout": "1s"},
+            "redis": {"url": self.server.url, "socket_timeout": "1s", "partitions": self.partitions},
             **sections(name),
             "providers": self.sections,
             "worker": {"lease": f"{LEASE_S:g}s", "grace": "4s", "backoff": {"first": "50ms", "most": "400ms"}},

@@ -1,6 +1,6 @@
 """`make nemesis`: everything real, much goes wrong at random, and the laws are held against what came of it.
 
-python -m tests.nemesis.nemesis [--seconds 600] [--seed N] [--leave-out DEED …]
+python -m tests.nemesis.nemesis [--seconds 600] [--seed N] [--cluster PARTITIONS] [--leave-out DEED …]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import heapq
 import itertools
+import os
 import random
 import re
 import signal
@@ -19,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from redis.exceptions import RedisError
 
@@ -27,10 +28,10 @@ from notifier import Notifier
 from notifier.errors import NotifierError
 from notifier.notification.job import TERMINAL
 from notifier.rules.policy import LANES
-from notifier.scripts.keys import redis_key, rq_key
+from notifier.scripts.keys import RQ_VARIABLE, redis_key, rq_key
 from notifier.simulators.wire import Arrival, WireLog
-from notifier.store.connection import connect
 from notifier.store.published import followers
+from notifier.store.tags import tag_of
 from tests.faults.cluster import RedisCluster
 from tests.faults.consistency import audit, work_left
 from tests.nemesis.deeds import OF_CLUSTER, OF_ONE, POLL_S, WEIGHTS, Begun, Deeds, plan
@@ -142,24 +143,24 @@ SAID_ELSEWHERE: Final = {"timestamp", "at_us", "event", "worker", "level", "logg
 
 
 def run(
-    seed: int, seconds: float, *, leave_out: Collection[str] = (), echo: bool = False, in_cluster: bool = False
+    seed: int, seconds: float, *, leave_out: Collection[str] = (), echo: bool = False, partitions: int = 0
 ) -> Verdict:
     """One run. seconds: how long things go wrong, without start and end. leave_out: deeds not done.
 
-    in_cluster: on a Redis Cluster. RQ, which has its prefix from the environment when it is imported, is to have that.
+    partitions: on a Redis Cluster, in so many slots; 0: on one Redis.
     """
-    cluster = RedisCluster() if in_cluster else None
-    leave_out = {*leave_out, *(OF_ONE if in_cluster else OF_CLUSTER)}
+    cluster = RedisCluster() if partitions else None
+    leave_out = {*leave_out, *(OF_ONE if cluster is not None else OF_CLUSTER)}
     chance = random.Random(f"nemesis {seed}")
     history = History(echo=echo)
-    fleet = chance.choice(FLEETS)
+    fleet = chance.choice([*FLEETS, [LANES, *halves(partitions)]] if partitions > 1 else FLEETS)
     with (
         tempfile.TemporaryDirectory(prefix="push-throttle-nemesis-") as folder,
-        Machines(Path(folder), history, list(fleet), cluster=cluster) as machines,
+        Machines(Path(folder), history, list(fleet), cluster=cluster, partitions=max(1, partitions)) as machines,
     ):
         history.add(f"seed {seed}: {len(fleet)} workers")
         found: list[Violation] = []
-        web = None if in_cluster else Web(machines.server.url, history, seed)
+        web = Web(machines.server.url, history, seed) if cluster is None else None
         with web or contextlib.nullcontext(), Traffic(machines, history, seed, PER_S) as traffic:
             rage = Rage(machines, history, chance, plan(chance, leave_out))
             found += rage.run(seconds)
@@ -176,6 +177,12 @@ def run(
         return Verdict(
             seed, sorted([*found, *judge(facts)], key=lambda v: v.at_us), facts, history, drained_s, rage.done
         )
+
+
+def halves(partitions: int) -> list[tuple[str, ...]]:
+    """Two workers, each for half of the partitions."""
+    half = partitions // 2
+    return [(*LANES, "--partitions", some) for some in (f"0-{half - 1}", f"{half}-{partitions - 1}")]
 
 
 class Rage:
@@ -227,8 +234,7 @@ class Rage:
 def check_audit(machines: Machines, history: History) -> list[Violation]:
     """The audit, while all goes on; a Redis that does not answer has nothing to say."""
     try:
-        with machines.client(socket_timeout=5) as redis:
-            findings = audit(redis)
+        findings = [finding for at in machines.each(socket_timeout=5) for finding in audit(at.client)]
     except (RedisError, NotifierError):
         return []
     return [Violation("audit", history.add(f"the audit finds: {finding}"), finding) for finding in findings]
@@ -251,14 +257,13 @@ def unexpected_ends(machines: Machines) -> Iterator[Violation]:
 def drain(machines: Machines, count: int, traffic: Traffic) -> float:
     """Wait until all has ended, or may not take longer; returns the seconds."""
     begun = time.monotonic()
-    with machines.client() as redis:
-        while time.monotonic() < begun + CALM_S:
-            stats = _stats(redis)
-            requeued = sum(len(one.requeued) for one in traffic.accepted)
-            left = any(redis.exists(*keys_of_work()) for _ in (1,))
-            if sum(stats.get(word, 0) for word in TERMINAL) >= count + requeued or not left:
-                break
-            time.sleep(0.1)
+    requeued = sum(len(one.requeued) for one in traffic.accepted)
+    while time.monotonic() < begun + CALM_S:
+        stats = _stats(machines)
+        left = any(at.client.exists(*keys_of_work()) for at in machines.each())
+        if sum(stats[word] for word in TERMINAL) >= count + requeued or not left:
+            break
+        time.sleep(0.1)
     return time.monotonic() - begun
 
 
@@ -268,21 +273,24 @@ def keys_of_work() -> list[str]:
     return [*of_lanes, redis_key("later"), redis_key("leases")]
 
 
-def _stats(redis: Any) -> dict[str, int]:
-    return {key.decode(): int(value) for key, value in redis.hgetall(redis_key("stats")).items()}
+def _stats(machines: Machines) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for at in machines.each():
+        found.update({key.decode(): int(value) for key, value in at.client.hgetall(redis_key("stats")).items()})
+    return found
 
 
 def at_rest(machines: Machines, history: History) -> list[Violation]:
     """What must be true when nothing goes wrong any more: the audit, no work left, and all follow the same rates."""
     found = list(unexpected_ends(machines))
-    with machines.client() as redis:
-        found += check_audit(machines, history)
-        left = [key.decode(errors="replace") for key in work_left(redis)]
-        if left:
-            found.append(Violation("nothing is left", history.add(f"left in Redis: {left}"), f"left: {left}"))
+    found += check_audit(machines, history)
+    left = [key.decode(errors="replace") for at in machines.each() for key in work_left(at.client)]
+    if left:
+        found.append(Violation("nothing is left", history.add(f"left in Redis: {left}"), f"left: {left}"))
+    with machines.clients() as partitions:
         deadline = time.monotonic() + 15
         while time.monotonic() < deadline:
-            _, all_of_them = followers(redis)
+            _, all_of_them = followers(partitions)
             living = {worker.name for worker in machines.running}
             versions = {one.name: one.version for one in all_of_them if one.name in living}
             if len(set(versions.values())) == 1 and versions.keys() == living:
@@ -299,15 +307,13 @@ def gather(machines: Machines, history: History, traffic: Traffic) -> tuple[Fact
         # What is refused for its credentials has not been read.
         arrivals += [a for a in WireLog.read(machines.folder / f"{platform}.jsonl") if "n" in a.data]
     log = [{**line, "worker": worker.name} for worker in machines.workers for line in worker.lines()]
-    redis = connect(machines.settings)
-    with Notifier(redis, machines.settings) as notifier:
+    with Notifier.of(machines.settings) as notifier:
         states = {}
         for one in traffic.accepted:
             status = notifier.status(one.job_id)
             states[one.number] = None if status is None else status.state
-        stats = _stats(redis)
     rules, strange = machines.rules()
-    facts = Facts(traffic.accepted, arrivals, rules, history.troubles, log, states, stats)
+    facts = Facts(traffic.accepted, arrivals, rules, history.troubles, log, states, _stats(machines))
     return facts, [Violation("rates are live", at_us, text) for at_us, text in strange]
 
 
@@ -317,14 +323,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--leave-out", nargs="*", choices=list(WEIGHTS), default=[], metavar="DEED")
-    parser.add_argument("--cluster", action="store_true", help="on a Redis Cluster; set RQ_KEY_PREFIX='{notifier}:rq'")
+    parser.add_argument("--cluster", type=int, default=0, metavar="PARTITIONS", help="on a Redis Cluster")
     parser.add_argument("--quiet", action="store_true", help="no history")
     parser.add_argument("--stories", type=int, default=5, help="how many violations are told")
     options = parser.parse_args()
+    if (parts := options.cluster) and RQ_VARIABLE not in os.environ:  # RQ reads it when it is imported
+        os.environ[RQ_VARIABLE] = f"{{{tag_of(0, parts)}}}notifier:rq" if parts > 1 else "{notifier}:rq"
+        os.execv(sys.executable, sys.orig_argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and everything that was started ends
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     left_out = set(options.leave_out)
-    verdict = run(seed, options.seconds, leave_out=left_out, echo=not options.quiet, in_cluster=options.cluster)
+    verdict = run(seed, options.seconds, leave_out=left_out, echo=not options.quiet, partitions=parts)
     print(f"\n{verdict.summary()}")  # noqa: T201 - what was asked for
     if verdict.violations:
         print(f"\n{verdict.stories(options.stories)}")  # noqa: T201

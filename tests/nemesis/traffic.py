@@ -19,7 +19,7 @@ from rq.serializers import JSONSerializer
 from notifier import Device, Notification, Notifier
 from notifier.errors import NotifierError
 from notifier.rules.policy import LANES
-from notifier.store.connection import connect
+from notifier.store.tags import number_of
 from tests.nemesis.history import History, wall_us
 from tests.nemesis.machines import Machines
 from tests.nemesis.rates_book import HUNGRY
@@ -83,12 +83,10 @@ class Traffic:
         self._thread.join()
 
     def _run(self) -> None:
-        settings = self._machines.settings
-        redis = connect(settings)
         try:
-            with Notifier(redis, settings) as notifier, self._machines.client() as own:
+            with Notifier.of(self._machines.settings) as notifier, self._machines.clients() as own:
                 while not self._stop.is_set():
-                    self._act(notifier, own)
+                    self._act(notifier, own[0].client)
                     self._stop.wait(self._chance.expovariate(self._per_s / 4))
         except BaseException as error:  # noqa: BLE001 - told at the end of the run
             self.error = error
@@ -173,8 +171,10 @@ class Traffic:
         )
 
     def _plain(self, redis: Any) -> None:
-        """As a program does that has RQ and nothing of ours."""
-        one = self._make(self._busy_user(), category=self._chance.choice(("chat", "default")))
+        """As a program does that has RQ, its prefix for the first partition, and nothing of ours."""
+        busy = [f"u{n}" for n in range(BUSY_USERS)]
+        users = [user for user in busy if number_of(user, self._machines.partitions) == 0]
+        one = self._make(self._chance.choice(users), category=self._chance.choice(("chat", "default")))
         one.plain, one.high, one.expires_us = True, False, None
         kwargs = self._notification(one).to_kwargs()
         meta = {"user": one.user, "category": one.category}

@@ -37,26 +37,18 @@ class ApnsSimulator(Http2Simulator):
         **options: Unpack[Http2Options],
     ) -> None:
         super().__init__(by_certificate=client_ca_file is not None, **options)
+        self.token_update_s = token_update_s
         self.checks = Checks(
             topics=topics,
             team_keys=team_keys,
             clock=clock,
-            token_update_s=token_update_s,
+            token_update_s=lambda: self.token_update_s,
             by_certificate=self.by_certificate,
         )
         self.channels = Channels(self.checks)
         if client_ca_file is not None:
             self._tls.verify_mode = ssl.CERT_REQUIRED
             self._tls.load_verify_locations(client_ca_file)
-
-    @property
-    def token_update_s(self) -> float:
-        """The least time between two provider tokens of a team, in seconds."""
-        return self.checks.token_update_s
-
-    @token_update_s.setter
-    def token_update_s(self, value: float) -> None:
-        self.checks.token_update_s = value
 
     def expire_tokens(self) -> None:
         """From now on refuse, as expired, every provider token that was ever accepted."""

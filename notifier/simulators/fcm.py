@@ -24,7 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.https import Message
-from notifier.simulators.oauth import OauthOptions, OauthSimulator
+from notifier.simulators.oauth import OauthSimulator
+from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Reply, part
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
@@ -73,7 +74,7 @@ class FcmSimulator(OauthSimulator):
         project_id: str,
         public_key: str = "",
         client_email: str = "",
-        **options: Unpack[OauthOptions],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
         self._accounts = {project_id: (client_email, public_key)}

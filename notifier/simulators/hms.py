@@ -14,7 +14,8 @@ from aiohttp import web
 
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
 from notifier.simulators.https import Message
-from notifier.simulators.oauth import OauthOptions, OauthSimulator
+from notifier.simulators.oauth import OauthSimulator
+from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Reply, part
 
 SUCCESS: Final = "80000000"
@@ -49,7 +50,7 @@ class HmsSimulator(OauthSimulator):
         *,
         apps: Mapping[str, str],
         projects: Mapping[str, str] | None = None,
-        **options: Unpack[OauthOptions],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
         self._secrets = apps

@@ -17,12 +17,6 @@ from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Reply
 
 
-class OauthOptions(Options, total=False):
-    """As `Options`."""
-
-    token_lifetime_s: int
-
-
 class OauthSimulator(HttpsSimulator):
     """A service and its token endpoint. scripts under the endpoint's path are for it.
 
@@ -33,9 +27,9 @@ class OauthSimulator(HttpsSimulator):
     token_endpoint: ClassVar[str]
     token_prefix: ClassVar[str]
 
-    def __init__(self, *, token_lifetime_s: int = 3600, **options: Unpack[Options]) -> None:
+    def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.token_lifetime_s = token_lifetime_s
+        self.token_lifetime_s = 3600
         self.token_fetches = 0
         self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, whose it is
 

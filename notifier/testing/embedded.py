@@ -27,8 +27,6 @@ STOP_SECONDS: Final = 10.0
 # Short, because it may not be our server that took the connection; asked again until START_SECONDS.
 ANSWER_SECONDS: Final = 0.5
 PORT_TRIES: Final = 5
-# What the kernel's sockaddr_un holds: 108 bytes on Linux, 104 elsewhere, with the closing zero.
-MAX_SOCKET_PATH: Final = 103
 POLL_SECONDS: Final = 0.005
 
 
@@ -86,26 +84,18 @@ def _numbers(version: str) -> tuple[int, ...]:
 class EmbeddedRedis:
     """A redis-server for as long as the `with` block: `with EmbeddedRedis() as server: server.url`.
 
-    It listens on a free port of 127.0.0.1, or on a Unix socket (`socket=True`), and keeps nothing on disk
-    unless asked (`appendonly=True`: every write is on disk before it is answered). Its folder is a
-    temporary one, removed at the end, or `folder`, which is kept. `extra_args` are further arguments of the
+    It listens on a free port of 127.0.0.1, and keeps nothing on disk unless asked (`appendonly=True`: every
+    write is on disk before it is answered). Its folder is a temporary one, removed at the end, or `folder`, which is
+    kept. `extra_args` are further arguments of the
     command line and overrule the ones from here. The server dies with this process, also if that is killed
     with SIGKILL (Linux; elsewhere only at an orderly end).
 
     Raises RedisUnusableError if no server is found or it does not start, with its last words.
     """
 
-    def __init__(
-        self,
-        folder: Path | None = None,
-        extra_args: Sequence[str] = (),
-        *,
-        socket: bool = False,
-        appendonly: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path | None = None, extra_args: Sequence[str] = (), *, appendonly: bool = False) -> None:
         self._given_folder = folder
         self._extra_args = tuple(extra_args)
-        self._on_socket = socket
         self._appendonly = appendonly
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
@@ -135,12 +125,7 @@ class EmbeddedRedis:
     @property
     def url(self) -> str:
         """The URL for clients; a password set through `extra_args` is not in it."""
-        return f"unix://{self.socket_path}" if self._on_socket else f"redis://127.0.0.1:{self.port}/0"
-
-    @property
-    def socket_path(self) -> Path:
-        """The Unix socket, if it listens on one."""
-        return self.folder / "redis.sock"
+        return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def pid(self) -> int:
@@ -169,14 +154,9 @@ class EmbeddedRedis:
             self._process.wait()
 
     def _start_somewhere(self) -> None:
-        if self._on_socket and len(os.fsencode(self.socket_path)) > MAX_SOCKET_PATH:
-            raise RedisUnusableError(
-                f"{self.socket_path} is too long for a Unix socket, which takes {MAX_SOCKET_PATH} bytes"
-            )
         # Between the choice of a free port and its use anyone may take it; then the next one is tried.
         for _ in range(PORT_TRIES):
-            if not self._on_socket:
-                self.port = free_port()
+            self.port = free_port()
             if self._start():
                 return
         raise RedisUnusableError(f"no free port was found for Redis in {PORT_TRIES} tries")
@@ -204,11 +184,7 @@ class EmbeddedRedis:
             time.sleep(POLL_SECONDS)
 
     def _arguments(self) -> list[str]:
-        place = (
-            ["--port", "0", "--unixsocket", str(self.socket_path), "--unixsocketperm", "700"]
-            if self._on_socket
-            else ["--port", str(self.port), "--bind", "127.0.0.1"]
-        )
+        place = ["--port", str(self.port), "--bind", "127.0.0.1"]
         durable = ["--appendonly", "yes", "--appendfsync", "always"] if self._appendonly else ["--appendonly", "no"]
         return [*place, "--dir", str(self.folder), "--save", "", *durable, *self._extra_args]
 
@@ -233,11 +209,7 @@ class EmbeddedRedis:
 
     def _command(self, *commands: str, timeout: float) -> bytes:
         """Send inline commands and QUIT, and return all that comes back."""
-        family = socket.AF_UNIX if self._on_socket else socket.AF_INET
-        address = str(self.socket_path) if self._on_socket else ("127.0.0.1", self.port)
-        with socket.socket(family, socket.SOCK_STREAM) as connection:
-            connection.settimeout(timeout)
-            connection.connect(address)
+        with socket.create_connection(("127.0.0.1", self.port), timeout) as connection:
             connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
             return b"".join(iter(lambda: connection.recv(65_536), b""))
 

@@ -7,13 +7,11 @@ from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from notifier.cli.options import JsonOption
-from notifier.cli.output import Rows, Status, answer, fail
+from notifier.cli.output import ProgressBar, Rows, Status, answer, fail
 from notifier.errors import LimiterUnreachableError, SettingsError
-from notifier.operations.load.drive import Load, Report, check, drive, summary
+from notifier.operations.load.drive import Load, check, drive, summary
 from notifier.operations.load.strategies import STRATEGIES
 from notifier.settings import load_settings, settings_path
 
@@ -51,7 +49,8 @@ def load(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        report = _drive(wanted)
+        with ProgressBar("calls", iterations) as bar:
+            report = drive(wanted, bar.move)
     except LimiterUnreachableError as error:
         fail(str(error), Status.REDIS)
     told = asdict(report) | {"calls_per_second": report.calls_per_second, "strategy": strategy}
@@ -67,9 +66,3 @@ def _url(context: typer.Context) -> str:
     except SettingsError:
         return os.environ.get("NOTIFIER_REDIS_URL") or LOCAL
     return load_settings(path, rates={}).redis.url
-
-
-def _drive(wanted: Load) -> Report:
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("calls", total=wanted.iterations)
-        return drive(wanted, lambda done: progress.update(task, completed=done))

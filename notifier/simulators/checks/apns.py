@@ -55,13 +55,13 @@ class Checks:
         topics: set[str],
         team_keys: Mapping[str, tuple[str, str]],
         clock: Callable[[], float],
-        token_update_s: float = 0,
+        token_update_s: Callable[[], float],
         by_certificate: bool = False,
     ) -> None:
         self.topics = topics
         self._team_keys = team_keys
         self._clock = clock
-        self.token_update_s = token_update_s
+        self._token_update_s = token_update_s
         self._by_certificate = by_certificate
         self._issued_at: dict[str, int] = {}  # by provider token, of those whose signature is right
         self._updated: dict[str, float] = {}  # by key id: when a new one was seen
@@ -124,7 +124,7 @@ class Checks:
 
     def _check_update(self, token: str) -> None:
         key_id, now = jwt.get_unverified_header(token)["kid"], self._clock()
-        if now - self._updated.get(key_id, -math.inf) < self.token_update_s:
+        if now - self._updated.get(key_id, -math.inf) < self._token_update_s():
             raise Refusal(429, "TooManyProviderTokenUpdates")
         self._updated[key_id] = now
 

@@ -85,22 +85,11 @@ def test_it_ends_also_when_the_block_fails() -> None:
         _ = server.pid
 
 
-def test_a_unix_socket_needs_no_port(tmp_path: Path) -> None:
-    """With `socket` it listens there alone, for this user alone; a folder that was given is kept."""
-    with EmbeddedRedis(tmp_path / "data", socket=True) as server, client(server) as connection:
-        assert server.url == f"unix://{tmp_path}/data/redis.sock"
-        assert connection.config_get("port")["port"] == "0"
-        assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o700
+def test_a_folder_that_was_given_is_kept(tmp_path: Path) -> None:
+    """A folder of the caller's own is there after the end, too."""
+    with EmbeddedRedis(tmp_path / "data") as server, client(server) as connection:
+        assert connection.ping()
     assert (tmp_path / "data").is_dir()
-
-
-def test_a_path_too_long_for_a_socket_is_told(tmp_path: Path) -> None:
-    """The kernel's limit on a socket's path is an error with the path, before anything is started."""
-    with (
-        pytest.raises(RedisUnusableError, match="is too long for a Unix socket"),
-        EmbeddedRedis(tmp_path / ("x" * 110), socket=True),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("appendonly", [False, True])
@@ -182,9 +171,9 @@ import sys, threading
 from notifier.testing.embedded import EmbeddedRedis
 
 def run():
-    server = EmbeddedRedis(socket=True)
+    server = EmbeddedRedis()
     server.__enter__()
-    print(server.pid, server.folder, flush=True)
+    print(server.pid, server.folder, server.url, flush=True)
 
 if sys.argv[1] == "thread":  # which ends, while the server must not
     thread = threading.Thread(target=run)
@@ -204,8 +193,8 @@ def test_it_dies_with_a_parent_that_is_killed(where: str) -> None:
         [sys.executable, "-c", PARENT, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        pid, folder = parent.stdout.readline().split()
-        connection = redis.Redis.from_url(f"unix://{folder}/redis.sock")
+        pid, folder, url = parent.stdout.readline().split()
+        connection = redis.Redis.from_url(url)
         assert connection.ping()
         connection.close()
         server = os.pidfd_open(int(pid))  # readable when the process has ended
@@ -219,7 +208,7 @@ def test_it_dies_with_a_parent_that_is_killed(where: str) -> None:
 
 def test_it_does_not_get_the_terminals_ctrl_c() -> None:
     """The server is in a session of its own, so an interrupt reaches this program first."""
-    with EmbeddedRedis(socket=True) as server:
+    with EmbeddedRedis() as server:
         assert os.getsid(server.pid) == server.pid != os.getsid(0)
 
 
@@ -229,7 +218,7 @@ def test_a_forked_child_does_not_end_its_parents_server() -> None:
         "import os\n"
         "from notifier.testing.embedded import EmbeddedRedis\n"
         "child = 0\n"
-        "with EmbeddedRedis(socket=True) as server:\n"
+        "with EmbeddedRedis() as server:\n"
         "    child = os.fork()\n"
         "    if child: os.waitpid(child, 0); print(server.pid > 0, server.folder.exists())\n"
     )
@@ -239,7 +228,7 @@ def test_a_forked_child_does_not_end_its_parents_server() -> None:
 
 def test_it_starts_in_any_thread() -> None:
     """A short-lived thread may start it; it serves on and is ended from elsewhere."""
-    server = EmbeddedRedis(socket=True)
+    server = EmbeddedRedis()
     thread = threading.Thread(target=server.__enter__)
     thread.start()
     thread.join()

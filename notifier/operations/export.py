@@ -32,7 +32,7 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
     with redis_answers():
         usage: Any = redis.hgetall(user_key("usage", user))
         return {
-            "totals": {name.decode(): _total(name, count) for name, count in usage.items()},
+            "totals": {name.decode(): int(count) for name, count in usage.items()},
             "sends": [
                 {"category": category, "at": at}
                 for category in (None, *sorted(policies.categories))
@@ -41,10 +41,6 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
             "waiting": [_waiting(redis, *each) for each in standing],
             "waiting_is_all": is_all,
         }
-
-
-def _total(name: bytes, count: bytes) -> Any:
-    return moment(float(count)) if name in {b"first", b"last"} else int(count)
 
 
 def _sends(redis: Any, user: str, category: str | None) -> Iterator[datetime]:

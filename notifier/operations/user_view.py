@@ -95,11 +95,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
         waiting=sum(waiting.values()),
         elsewhere=elsewhere,
         is_all=is_all,
-        totals={
-            name.decode(): int(n)
-            for name, n in sorted(usage.items())
-            if name not in {b"first", b"last"} and n.isdigit()
-        },
+        totals={name.decode(): int(n) for name, n in sorted(usage.items()) if n.isdigit()},
     )
 
 

@@ -37,7 +37,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "claim": ":{user}:<category> string; which worker has heads of the backlog in flight, see claims.lua",
     "rests": ":{user}:<category> <route> zset; what of a backlog waits for a route, see routes.lua",
     "history": ":{user}:0, …:1 lists of records of what has ended; see history.lua",
-    "usage": ":{user} hash; totals by outcome, first and last time seen",
+    "usage": ":{user} hash; totals by outcome",
     "forgotten": " string; and :<hash> the sends of a user who was forgotten; see forgotten.lua",
     "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
     "waits": " hash why -> how many notifications of backlogs wait for it, see waits.lua",

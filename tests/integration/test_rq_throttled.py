@@ -84,7 +84,7 @@ class World:
 
     def usage(self, user: str) -> dict[str, int]:
         told = self.redis.hgetall(f"notifier:usage:{{{user}}}")
-        return {k.decode(): int(v) for k, v in told.items() if k not in {b"first", b"last"}}
+        return {k.decode(): int(v) for k, v in told.items()}
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ class World:
 
     def counted(self, user: str) -> dict[str, int]:
         usage: dict[Any, Any] = self.redis.hgetall(f"notifier:usage:{{{user}}}")
-        return {k.decode(): int(v) for k, v in usage.items() if k not in {b"first", b"last"}}
+        return {k.decode(): int(v) for k, v in usage.items()}
 
 
 @pytest.fixture(scope="module")

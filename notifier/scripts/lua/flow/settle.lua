@@ -44,11 +44,7 @@ local function write_usage()
   for user, words in pairs(used) do
     local usage, renews = '@usage:{' .. user .. '}', false
     for word, n in pairs(words) do renews = redis.call('HINCRBY', usage, word, n) % RENEW_EVERY <= n or renews end
-    if renews then
-      redis.call('HSETNX', usage, 'first', now_text)
-      redis.call('EXPIRE', usage, '2592000') -- 30 days: an idle user leaves nothing behind
-    end
-    redis.call('HSET', usage, 'last', now_text)
+    if renews then redis.call('EXPIRE', usage, '2592000') end -- 30 days: an idle user leaves nothing behind
   end
 end
 

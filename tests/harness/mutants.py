@@ -376,8 +376,8 @@ MUTANTS = (
     Mutant(
         "two workers send one backlog",
         "claims",
-        "if claim.owner ~= claimant then return 0, true end",
-        "",
+        "claim.n, claim.elsewhere = before.n, before.owner ~= claimant",
+        "claim.n = before.n",
         "laws/test_claims.py",
     ),
 )

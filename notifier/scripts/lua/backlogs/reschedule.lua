@@ -1,5 +1,5 @@
 --! exports step_aside lower passes_lowered reschedule
---! needs backlogs_key bypasses_any claim FAR gather history is_background is_dropped job_key LOWERED next_for pace
+--! needs backlogs_key bypasses_any FAR gather history is_background is_dropped job_key LOWERED next_for pace
 --! needs waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups set_wake_ups text
 --! needs waits
 -- Reschedule: what does not go now, and when its user is looked at again.
@@ -132,9 +132,6 @@ end
 -- the user stood in; since: since when the user was due.
 local function reschedule(look, user, lanes, since)
   tell_waiting(look, user)
-  for category, of in pairs(user.flying) do
-    claim(user.name, category, look.claimant, of.n, of.left, look.lease_us, look.until_text)
-  end
   set_all_wake_ups(look, user, lanes)
   if look.circuits then wait_for_routes(look, user, lanes, since) end
   if #user.backlogs > 0 or user.whole then expect_all(look, user)

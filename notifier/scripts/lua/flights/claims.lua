@@ -1,4 +1,4 @@
---! exports claim_of claim release keep_claim
+--! exports read_claims claim_of write_claims release keep_claim
 --! needs claim_key text
 -- Order between workers: while heads of a backlog are in flight with one worker, the next go to that worker alone, or
 -- two would race each other to the provider. What is in flight is always counted, also where a gap lets only one be:
@@ -7,6 +7,7 @@
 --   @claim:{user}:<category>  string '<how many> <until µs> <routes that some leave out, or -> <claimant>'
 -- claimant: a worker that knows all that it has in flight. Where the answer to a lease was lost it does not, and goes
 -- on as another claimant: so what was leased keeps its place before those behind it until its lease ends.
+local read_ahead, claims = {}, {} -- key -> as it stands there; and as this call has it
 
 -- read_claim: what such a string says; nil for none.
 local function read_claim(claim)
@@ -20,35 +21,59 @@ local function write_claim(key, n, ends, routes, owner, us)
   redis.call('SET', key, value, 'PX', text(math.ceil(us / 1000)))
 end
 
--- claim_of: how many of the backlog are in flight with this claimant; whether some are with another; and the routes
--- that some of them leave out, as they were shut, {route: true}, or nil.
+-- read_claims: those of these keys, for *claim_of*; in one command.
+local function read_claims(keys)
+  for i, said in ipairs(#keys > 0 and redis.call('MGET', unpack(keys)) or {}) do read_ahead[keys[i]] = said end
+end
+
+-- claim_of: {n: how many of the backlog are in flight with this claimant, elsewhere: whether some are with another,
+-- left: the routes that some of them leave out, as they were shut, {route: true}, or nil, taken: 0}. Who takes more
+-- counts them in `taken`, and adds to `left`.
 local function claim_of(user, category, claimant, now)
-  local claim = read_claim(redis.call('GET', claim_key(user, category)))
-  if not claim or tonumber(claim.ends) <= now then return 0, false end
-  if claim.owner ~= claimant then return 0, true end
-  if claim.routes == '-' then return claim.n, false end
-  local left = {}
-  for route in string.gmatch(claim.routes, '[^|]+') do left[route] = true end
-  return claim.n, false, left
-end
-
--- claim: n of the backlog are in flight with this claimant now. left: see *claim_of*.
-local function claim(user, category, claimant, n, left, lease, until_text)
-  local routes = '-'
-  if left and next(left) then
-    local names = {}
-    for route in pairs(left) do names[#names + 1] = route end
-    table.sort(names)
-    routes = table.concat(names, '|')
+  local key = claim_key(user, category)
+  if claims[key] then return claims[key] end
+  local said, claim = read_ahead[key], {n = 0, taken = 0}
+  if said == nil then said = redis.call('GET', key) end
+  local before = read_claim(said)
+  if before and tonumber(before.ends) > now then
+    claim.n, claim.elsewhere = before.n, before.owner ~= claimant
+    if before.routes ~= '-' and not claim.elsewhere then
+      claim.left = {}
+      for route in string.gmatch(before.routes, '[^|]+') do claim.left[route] = true end
+    end
   end
-  write_claim(claim_key(user, category), n, until_text, routes, claimant, lease)
+  claims[key] = claim
+  return claim
 end
 
--- release: n of the backlog have been settled.
-local function release(key, n, now)
-  local held = read_claim(redis.call('GETDEL', key)) -- nearly always they are the last
-  local left = held and held.n > n and held.ends - now or 0
-  if left > 0 then write_claim(key, held.n - n, held.ends, held.routes, held.owner, left) end
+local function routes_in(left)
+  local names = {}
+  for route in pairs(left) do names[#names + 1] = route end
+  table.sort(names)
+  return table.concat(names, '|')
+end
+
+-- write_claims: what was taken is in flight with this claimant now.
+local function write_claims(claimant, lease, until_text)
+  for key, claim in pairs(claims) do
+    local routes = claim.taken > 0 and (claim.left and routes_in(claim.left) or '-')
+    if routes then write_claim(key, claim.n + claim.taken, until_text, routes, claimant, lease) end
+  end
+end
+
+-- release: so many have been settled, {key: n}. Nearly always they are the last.
+local function release(released, now)
+  local keys = {}
+  for key in pairs(released) do keys[#keys + 1] = key end
+  if #keys == 0 then return end
+  read_claims(keys)
+  redis.call('DEL', unpack(keys))
+  for key, n in pairs(released) do
+    local said = read_ahead[key]
+    local held = said and said:sub(1, 2) ~= '1 ' and read_claim(said)
+    local left = held and held.n > n and held.ends - now or 0
+    if left > 0 then write_claim(key, held.n - n, held.ends, held.routes, held.owner, left) end
+  end
 end
 
 -- keep_claim: what this claimant has in flight lasts longer.

@@ -16,7 +16,7 @@
 --! first_write
 --! needs ask backlogs_key decide gather history is_due job_key lower note_due now_us pass_on passes_lowered preferences
 --! needs read_circuits read_job read_rules remember reschedule select_user send_head sort_backlogs step_aside text
---! needs waits wake_leaders write_gathered write_projects
+--! needs waits wake_leaders write_claims write_gathered write_projects
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
 
 -- What this call knows, and what it has done so far. All that is included takes it as `look`.
@@ -149,6 +149,7 @@ for i = 1, #users, 4 do
     gather('ZADD XX', '@gates:' .. users[i + 1], text(users[i + 2]), users[i])
   end
 end
+write_claims(look.claimant, look.lease_us, look.until_text)
 write_gathered()
 if #look.emptied > 0 then redis.call('DEL', unpack(look.emptied)) end
 write_projects()

@@ -108,7 +108,7 @@ local function split_targets(look, backlog, job, targets)
   local open, shut = {}, {}
   for _, target in ipairs(targets) do
     local of = is_shut(look, backlog, target, job) and shut or open
-    if of == open and backlog.left and backlog.left[target.route] then return nil end
+    if of == open and backlog.claim.left and backlog.claim.left[target.route] then return nil end
     of[#of + 1] = target
   end
   return open, shut
@@ -148,13 +148,14 @@ end
 
 local function by_providers(look, user, backlog, job)
   local rules = look.rules
-  if not (rules.limited or look.circuits or look.rooms or backlog.left) then return {verdict = 'go', needs = {}} end
+  local left = backlog.claim.left
+  if not (rules.limited or look.circuits or look.rooms or left) then return {verdict = 'go', needs = {}} end
   local paused = look.circuits and paused_by(look, user, backlog)
   if paused then return {verdict = 'waits_for_route', waits_for = {paused}, paused = true} end
   if not job.targets then return {verdict = 'unread'} end
   local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
-  if not (look.circuits or backlog.left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
+  if not (look.circuits or left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
     local full = lacks_room(look, plan.needs, backlog.lane)
     if full then return {verdict = 'waits_for_route', waits_for = full} end
     return {verdict = 'go', needs = plan.needs}

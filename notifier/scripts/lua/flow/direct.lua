@@ -1,7 +1,8 @@
 --! exports OWN_RULES direct
---! needs backlog_key backlogs_key claim claim_key claim_of count_sends device_policy gather HIGH history is_backlog
---! needs job_key lacking lease_job leased_job number opens_at orders pace plan_of read_job remember seconds
---! needs set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of write_gathered write_projects
+--! needs backlog_key backlogs_key claim_key claim_of count_sends device_policy gather HIGH history is_backlog
+--! needs job_key lacking lease_job leased_job number opens_at orders pace plan_of read_claims read_job remember seconds
+--! needs set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of write_claims write_gathered
+--! needs write_projects
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as *admit* would have. Only the plain case goes this way: a user who follows the rules of
 -- everyone; a new job of a producer of ours of a user of whom nothing waits, which stands in a backlog only if these
@@ -18,7 +19,7 @@ local MAX_HEADS = 25 -- of one user at one look
 -- rooms: by route, how many more the caller may send; a route that is not among them takes any number. The caller puts
 -- its now, lease_us, until_text and worker beside them.
 local direct = {is_open = false, room = 0, most = 0, rules = nil, own_rules = nil, rooms = {}, leased = {}, waits = {},
-  claims = {}, emptied = {}}
+  jobs = {}, none_wait = false, emptied = {}}
 
 -- new_job: {user, category, high, data, targets, deadline, accepted}, or nil where there is more to look at.
 local function new_job(id, lane, now)
@@ -35,6 +36,22 @@ local function new_job(id, lane, now)
     deadline = deadline, accepted = accepted}
 end
 
+-- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
+-- nothing waited of any of their users.
+function direct.read(ids, lane)
+  local jobs, backlogs, claims, last = {}, {}, {}, nil
+  for _, id in ipairs(direct.room > 0 and ids or {}) do
+    local job = new_job(id, lane, direct.now)
+    jobs[id] = job
+    if job and not (last and last.user == job.user and last.category == job.category) then
+      last, backlogs[#backlogs + 1] = job, backlogs_key(job.user)
+      claims[#claims + 1] = claim_key(job.user, job.category)
+    end
+  end
+  direct.jobs, direct.none_wait = jobs, #claims > 0 and redis.call('EXISTS', unpack(backlogs)) == 0
+  read_claims(claims)
+end
+
 -- is_plain: whether the rules of everyone are the user's.
 function direct.is_plain(user)
   if direct.rules.forgets then remember(user) end
@@ -46,30 +63,18 @@ end
 function direct.nothing_waits(user)
   local waits = direct.waits[user]
   if waits == nil then
-    waits = redis.call('EXISTS', backlogs_key(user)) == 1 or not direct.is_plain(user)
+    waits = not direct.none_wait and redis.call('EXISTS', backlogs_key(user)) == 1 or not direct.is_plain(user)
     direct.waits[user] = waits
   end
   return not waits
-end
-
--- claim_of: the caller's claim on what is in flight of a backlog, see claims.lua; or nil where it has none.
-function direct.claim_of(user, category)
-  local key = claim_key(user, category)
-  local held = direct.claims[key]
-  if not held then
-    local n, elsewhere, left = claim_of(user, category, direct.claimant, direct.now)
-    held = {user = user, category = category, before = n, n = n, closed = elsewhere or left}
-    direct.claims[key] = held
-  end
-  return not held.closed and held
 end
 
 -- plan_for: by which routes a job goes, where no other worker has heads of its backlog in flight, and the providers let
 -- it go now: their projects, the devices, and what the caller may send by a route; or nil.
 function direct.plan_for(job, backlog)
   local rules = direct.rules
-  backlog.held = direct.claim_of(backlog.user, backlog.category)
-  if not backlog.held then return nil end
+  backlog.claim = claim_of(backlog.user, backlog.category, direct.claimant, direct.now)
+  if backlog.claim.elsewhere or backlog.claim.left then return nil end
   local plan = plan_of(job.targets, rules.apps and rules.apps[backlog.category])
   if plan.limited then return nil end
   for i = 1, #plan.of do
@@ -86,7 +91,7 @@ function direct.backlog_of(user, category)
     return nil
   end
   return {user = user, category = category, policy = own, bypass = rules.bypass[category],
-    cost = rules.costs and rules.costs[category] or 1, key = nil, held = nil, head = nil, at = nil, own = nil}
+    cost = rules.costs and rules.costs[category] or 1, key = nil, claim = nil, head = nil, at = nil, own = nil}
 end
 
 -- opens: the µs at which the rules let a job go that is at the head of its backlog.
@@ -122,7 +127,7 @@ function direct.send(job, backlog, plan, lane, number_of, since, ...)
   spend_room(direct.rules, direct.rooms, plan.needs, direct.now)
   if cost == 1 then lease_job(direct, id, permit, lane, ...)
   else lease_job(direct, id, permit, lane, 'push_counted', text_of_counted(permit, cost), ...) end
-  backlog.held.n = backlog.held.n + 1
+  backlog.claim.taken = backlog.claim.taken + 1
   local leased = leased_job(id, permit, backlog.user, backlog.category, job.data, job.deadline, direct.now)
   leased[LEASED.since] = since
   direct.leased[#direct.leased + 1] = leased
@@ -131,7 +136,8 @@ end
 -- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false where it is to go
 -- through its backlog.
 function direct.take(id, lane)
-  local job = direct.room > 0 and new_job(id, lane, direct.now)
+  local job = direct.room > 0 and direct.jobs[id]
+  direct.jobs[id] = nil -- what stands in the queue twice is not new the second time
   local backlog = job and direct.nothing_waits(job.user) and direct.backlog_of(job.user, job.category)
   if not backlog then return false end
   local opens = direct.opens(backlog, id)
@@ -220,10 +226,6 @@ function direct.write()
   if #direct.emptied > 0 then redis.call('DEL', unpack(direct.emptied)) end
   if #direct.leased == 0 then return end
   write_projects()
-  for _, held in pairs(direct.claims) do
-    if held.n > held.before then
-      claim(held.user, held.category, direct.claimant, held.n, nil, direct.lease_us, direct.until_text)
-    end
-  end
+  write_claims(direct.claimant, direct.lease_us, direct.until_text)
   redis.call('HINCRBY', '@stats', 'dispatched', #direct.leased)
 end

@@ -240,6 +240,7 @@ local function take_from(lane, n)
   local queue = '@rq:queue:' .. lane
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
+  direct.read(ids, lane)
   for j, id in ipairs(ids) do
     if not direct.take(id, lane) then
       -- RQ's own scheduler may have queued again what waits for a time of its own.

@@ -6,12 +6,12 @@
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
 --   turn     #turn; closed: which backlogs have orphans, see orphans.lua; whole: where this is a part, see parts.lua
 --   left     the lanes that a backlog has left, as a set: none of them may keep a wake-up in vain
---   next     {cost: {µs at which the user's own rules let one go, rule}}; flying: {category: {n, left}} of the claims;
---   sends
+--   next     {cost: {µs at which the user's own rules let one go, rule}}; flying: the set of
+--            categories of which some go; sends
 -- and a backlog of it
 --   category, lane, rank, key; policy, bypass, drops, cost: the rules of its category
 --   head, order, more: the job that is next, its place, whether another stands behind it
---   flying, elsewhere, left: of its claim, see claims.lua; elsewhere is also what has an orphan
+--   claim: see claims.lua; elsewhere: another worker has some of it, or it has an orphan
 --   at, own, least, by: when the head may go, and what decides it, see admits_at.lua
 --   unread, waits_for, refused: why not, see decide.lua; why: it waits, see waits.lua
 local MAX_RANK = 99 -- of a lane that the caller does not serve
@@ -44,8 +44,8 @@ local function backlog_of(look, user, category, lane, why)
     key = backlog_key(user.name, category), policy = policy_of(rules, category), bypass = bypasses(rules, category),
     drops = drops(rules, category), cost = cost_of(rules, category), why = why or '?'}
   if not peek_backlog(backlog) then return nil end
-  backlog.flying, backlog.elsewhere, backlog.left = claim_of(user.name, category, look.claimant, look.now)
-  backlog.elsewhere = backlog.elsewhere or is_closed(user.closed, category, backlog.bypass)
+  backlog.claim = claim_of(user.name, category, look.claimant, look.now)
+  backlog.elsewhere = backlog.claim.elsewhere or is_closed(user.closed, category, backlog.bypass)
   return backlog
 end
 

@@ -37,12 +37,12 @@ end
 
 -- fly: counts it in the claim on its backlog; what is shut to it stays shut to those behind it.
 local function fly(user, backlog, shut)
+  local claim = backlog.claim
   for _, target in ipairs(shut or {}) do
-    backlog.left = backlog.left or {}
-    backlog.left[target.route] = true
+    claim.left = claim.left or {}
+    claim.left[target.route] = true
   end
-  local of = user.flying[backlog.category] or {n = backlog.flying}
-  user.flying[backlog.category] = {n = of.n + 1, left = backlog.left}
+  claim.taken, user.flying[backlog.category] = claim.taken + 1, true
 end
 
 -- lease_head: the job is the worker's; what is out of the ordinary is noted beside its permit.

@@ -133,14 +133,16 @@ local function settle(at)
 end
 
 for at = SETTLE.n, #ARGV - 1, ENDED.n do reply[#reply + 1] = settle(at) end
-for claim, n in pairs(released) do release(claim, n, now) end
+release(released, now)
 write_gathered()
 write_usage()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
-local waiting, fields_of = {}, {}
-for _, user in ipairs(order) do
-  fields_of[user] = redis.call('HGETALL', backlogs_key(user))
+local waiting, fields_of, backlogs = {}, {}, {}
+for i, user in ipairs(order) do backlogs[i] = backlogs_key(user) end
+local some_wait = #order > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
+for i, user in ipairs(some_wait and order or {}) do
+  fields_of[user] = redis.call('HGETALL', backlogs[i])
   if #fields_of[user] > 0 then waiting[#waiting + 1] = user end
 end
 preferences.read(rules, waiting, ARGV[SETTLE.chosen])

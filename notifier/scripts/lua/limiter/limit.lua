@@ -10,7 +10,8 @@
 --          It ends before a key whose calendar windows do not tell of a moment: that moment is the last number then.
 --! needs ask_keys
 local call, pack, parse, sub, floor = redis.call, struct.pack, struct.unpack, string.sub, math.floor
-local FIRST, used_now = 1, nil
+local FIRST, used_now, least = 1, nil, nil
 --! include limit_short
+if answer then return answer end
 --! pieces
 return ask_keys(FIRST, now, timeout, mode, read)

@@ -1,4 +1,4 @@
---! exports ask_keys
+--! on_demand ask_keys
 --! needs opens places read_sends room take
 local unpack = struct.unpack
 

@@ -1,7 +1,8 @@
 --! included
--- The head of *limit* and *limit_used*: `now`, and the short way, for what most calls are: one key, by windows alone,
--- which is new, or all of whose sends are in all of the windows. To make the functions of the long way takes as long as
--- this. read: what stands in the key, where it was read already; false is nothing.
+-- The head of *limit* and *limit_used*: `now`, and the short way, for what most calls are: one key, by no calendar, all
+-- of whose sends that count are in all of the windows, and taken into the mark of its burst. To make the functions of
+-- the long way takes longer than this. answer: what is said, if this was enough. read: what stands in the key, where it
+-- was read; false is nothing. is_first: the use is still to be settled, see usage.lua.
 local now, timeout, mode = 0, 0, 't'
 if ARGV[1] ~= '' then now, timeout, mode = parse('>I8I8c1', ARGV[1]) end
 if now == 0 then
@@ -9,53 +10,86 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local key, read, u, is_short = KEYS[FIRST], nil, nil, mode == 't' and timeout == 0 and #KEYS == FIRST
+local key, answer, read, u, is_first = KEYS[FIRST], nil, nil, nil, false
+local is_short, admitted = mode == 't' and timeout == 0 and #KEYS == FIRST, false
 if is_short and used_now then
   local found = call('HMGET', key, 'h', 'u')
   read, u = found[1], found[2]
-  local known, tens = 0, nil
-  if u then known, tens = parse('>I7I4', u) end
-  is_short = known > 0 and tens == floor(now / 600000000)
+  local known, of, tens = 0, 0, floor(now / 600000000)
+  if u then known, of = parse('>I7I4', u) end
+  is_short, is_first = (known > 0) == (of == tens), known == 0
 elseif is_short then
   read = call('HGET', key, 'h')
 end
 if is_short then
   local plan = ARGV[3]
-  local cost, gap, kept, capacity, _, windows = parse('>I8I8I8I8I8I8', plan)
-  local size, till, horizon, base, older, first, marks = 0, 0, 0, 0, 0, 0, 0
+  local cost, gap, kept, capacity, every, windows = parse('>I8I8I8I8I8I8', plan)
+  local till, horizon, shorter, base, older, first, marks = 0, kept, 0, 0, 0, now, capacity > 0 and 1 or 0
+  local size, lapsed, last, sum, rule, _ = 0, 0, 0, 0, -1, nil
+  local mark, full, upto = '', 0, now -- of the burst, see marks.lua
+  if marks > 0 then mark = sub(plan, 25, 40) end
+  local at = kept > 0 and #plan == 48 + 16 * windows and 0 -- the first µs that the plan admits; or the way is too short
   if read then
-    size = #read - 44
-    till, horizon, _, base, older, first, marks = parse('>I7I7I7I7I7I7I2', read, size + 1)
+    till, horizon, shorter, base, older, first, size = parse('>I7I7I7I7I7I7I2', read, #read - 43)
+    if size ~= marks then at = false end
+    size = #read - 44 - 32 * size
+    if size == 0 or marks > 0 and sub(read, size + 1, size + 16) ~= mark then at = false end
   end
-  if gap + capacity + marks == 0 and windows > 0 and #plan == 48 + 16 * windows
-    and (size > 0 or not read) then
-    local last, sum = 0, 0
-    if read then
-      last, _, sum = parse('>I7c2I7', read, size - 15)
-      if older == 0 then first = parse('>I7', read) end
+  if at and read then
+    if marks > 0 then full, upto = parse('>i8i8', read, size + 17) end
+    last, _, sum = parse('>I7c2I7', read, size - 15)
+    if gap > 0 then at, rule = last + gap, 0 end
+    if older == 0 then
+      first = parse('>I7', read)
+      if kept == horizon and last <= now - kept then
+        lapsed, base, sum, first = size, 0, 0, now
+      elseif kept == horizon then
+        while first <= now - kept do
+          _, base, first = parse('>c2I7I7', read, lapsed + 8)
+          lapsed = lapsed + 16
+        end
+      end
+    end
+  end
+  local total, remaining, narrowest, more = sum - base + older, -1, -1, -1
+  for w = 1, at and windows or 0 do
+    local limit, interval = parse('>I8I8', plan, 16 * w + 33)
+    local left, leaves = limit - total, first + interval
+    if left < cost and (left < cost - 1 or cost > limit) or leaves <= now then at = false break end
+    if left < cost and leaves > at then at, rule = leaves, w end
+    if remaining < 0 or left < remaining then remaining, narrowest, more = left, w, leaves - now end
+  end
+  if at and marks > 0 then
+    local opens = full - math.max(0, capacity - cost) * every
+    if upto > now or last > upto then at = false elseif opens > at then at, rule = opens, -2 end
+  end
+  if at and at > now then
+    answer = {now, at - now, rule, -1, -1, -1}
+    if u or is_first then call('HSET', key, 'u', used_now(not is_first and u, now)) end
+  elseif at and size - lapsed < 656 and sum <= 4503599627370496 -- see LARGE of sends.lua
+    and last <= now and kept == horizon and first > now - kept then
+    answer, admitted = {now, 0, -1, remaining > 0 and remaining - cost or -1, more, narrowest}, true
+    local is_renewed = till < now + kept
+    if is_renewed then till = now + kept + floor(kept / 8) end -- as *keep* of limit_rules.lua
+    local before, rest = read and sub(read, lapsed + 1, size) or ''
+    if is_renewed or lapsed > 0 then
+      rest = pack('>I7I7I7I7I7I7I2', till, kept, shorter, base, older, first, marks)
     else
-      first, till = now, now + kept + floor(kept / 8) -- as *keep* of limit_rules.lua
+      rest = sub(read, -44)
     end
-    local total, remaining, narrowest, more, at, rule = sum - base + older, -1, -1, -1, 0, -1
-    for w = 1, windows do
-      local limit, interval = parse('>I8I8', plan, 16 * w + 33)
-      local left, leaves = limit - total, first + interval
-      if left < cost and (left < cost - 1 or cost > limit) or leaves <= now then at = nil break end
-      if left < cost and leaves > at then at, rule = leaves, w end
-      if remaining < 0 or left < remaining then remaining, narrowest, more = left, w, leaves - now end
+    if marks > 0 then
+      full = math.min(math.max(full, now) + cost * every, now + capacity * every)
+      mark = mark .. pack('>i8i8', full, now)
     end
-    if at and at > 0 then
-      if u then call('HSET', key, 'u', used_now(u, now)) end
-      return {now, at - now, rule, -1, -1, -1}
+    local head = before .. pack('>I7c2I7', now, ARGV[2], sum + cost) .. mark .. rest
+    if used_now then
+      call('HSET', key, 'h', head, 'u', used_now(not is_first and u, now, cost))
+    else
+      call('HSET', key, 'h', head)
     end
-    if at and size < 656 and last <= now
-      and (not read or kept == horizon and till >= now + kept and first > now - kept) then
-      local send = pack('>I7c2I7', now, ARGV[2], sum + cost)
-      local head = read and sub(read, 1, size) .. send .. sub(read, size + 1)
-        or send .. pack('>I7I7I7I7I7I7I2', till, kept, 0, 0, 0, now, 0)
-      if u then call('HSET', key, 'h', head, 'u', used_now(u, now, cost)) else call('HSET', key, 'h', head) end
-      if not read then call('PEXPIRE', key, string.format('%.0f', floor((till - now) / 1000) + 2)) end
-      return {now, 0, -1, remaining - cost, more, narrowest}
+    if is_renewed then
+      local lasts = math.max(floor((till - now) / 1000) + 2, used_now and least() or 0)
+      call('PEXPIRE', key, string.format('%.0f', lasts))
     end
   end
 end

@@ -1,4 +1,4 @@
---! exports at_of sum_of upto reached read_sends write_sends nth_send weight_after insert_send
+--! on_demand at_of sum_of upto reached read_sends write_sends nth_send weight_after insert_send
 --! needs older_sends
 -- The sends of a limiter's key, each with what it costs; all exact. A key is a hash:
 --   h  the newest sends, and the marks (see marks.lua). Then 44 bytes: until when somebody asks for the sends (µs), the

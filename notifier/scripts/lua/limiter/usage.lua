@@ -124,7 +124,7 @@ end
 
 -- note_usage: a key was asked for `cost`, and got it, or (nil) was held. The first use in ten minutes is settled at
 -- once, so that keys that are used seldom cost no more for it; the others are counted in its field u, by used_now. Of a
--- key of which nothing is kept all is settled: it has no used_now.
+-- key of which nothing is kept all is settled: it has no used_now; nor has one where that is written.
 local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
   local known, of, tens = 0, nil, floor(now / (10 * MINUTE))
   if u then known, of = unpack('>I7I4', u) end
@@ -132,7 +132,7 @@ local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
     if known > 0 then settle_usage(namespace, key, now) end
     settle(namespace, key, pack(U, keep, tens, cost and now or 0, cost and now or 0, now, cost and 0 or 1)
       .. (cost and pack('>I4I7', floor(now / MINUTE), cost) or ''), now)
-    if used_now then call('HSET', name, 'u', pack(U, 0, tens, 0, 0, 0, 0)) end
+    if used_now then call('HSET', name, 'u', used_now(false, now)) end
     return
   end
   if known == 0 then

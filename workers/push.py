@@ -25,13 +25,13 @@ from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
 from notifier.dispatch.circuits import LIMITS
-from notifier.dispatch.health import IN_FLIGHT, LOOKED, RELEASE, read_others
+from notifier.dispatch.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, read_others
 from notifier.dispatch.spans import Spans
 from notifier.errors import NotifierError, SettingsError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
-from notifier.scripts.keys import under
+from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
 from notifier.store.connection import ask, check_when_there, eviction_warning, is_away, time_us, unusable
 from notifier.store.partitions import Partition, Partitions
@@ -359,6 +359,7 @@ class PushWorker(Worker):
                     self._repair(each)
             if (looked_us := self._served[0].engine.looked_us) is not None:
                 self.connection.hset(self.key, LOOKED, looked_us)
+                self.connection.set(redis_key("looked"), looked_us)
             self._report()
             if time.monotonic() >= self._next_heartbeat:
                 self.heartbeat()
@@ -419,6 +420,8 @@ class PushWorker(Worker):
         now = sum(engine.delivered for engine in engines), sum(engine.failed for engine in engines)
         delivered, failed = now[0] - self._counted[0], now[1] - self._counted[1]
         if state != self.get_state():
+            if state == WorkerStatus.SUSPENDED:
+                self.connection.hset(self.key, SUSPENDED, time_us(self.connection))
             self.set_state(state)
         if delivered or failed:
             with self.connection.pipeline() as pipe:

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from notifier.dispatch.backlogs import SWEPT_AT_ONCE, sweep
 from notifier.dispatch.health import LOOKED
 from notifier.rules.policies import Policies
-from notifier.scripts.keys import rq_key, under
+from notifier.scripts.keys import redis_key, rq_key, under
 from notifier.scripts.loader import run_async
 from notifier.store.partitions import Partition
 from workers.loop.engine import Engine
@@ -56,6 +56,7 @@ class Served:
                 pipe.sadd(rq_key("workers"), self._key)
                 pipe.hset(self._key, mapping={**told, LOOKED: looked_us})
                 pipe.expire(self._key, ttl_s)
+                pipe.set(redis_key("looked"), looked_us)
                 for lane in self.parts.lanes:
                     pipe.sadd(rq_key("workers", lane), self._key)
                     for registry in ENDED:

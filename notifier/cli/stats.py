@@ -57,9 +57,8 @@ def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
     quantiles = [(what, of, e["count"], _at_most(e["p50"]), _at_most(e["p99"])) for what, of, e in slow]
     yield Rows(("what", "of", "count", "p50", "p99"), quantiles)
     users = told["throttled"]
-    title = "waits most" if users["is_all"] else "waits most, of some users by chance"
     most = [_throttled(each) for each in users["users"]]
-    yield Rows(("user", "waiting", "what for", "next"), most, title, "no user waits")
+    yield Rows(("user", "waiting", "oldest", "what for", "next"), most, f"waits most: {users['says']}", "no user waits")
     yield from _now(told["now"])
 
 
@@ -68,9 +67,9 @@ def _now(now: dict[str, Any]) -> Iterator[str | Rows]:
         (n, e["queued"], e["waiting"], e["due_users"], _s(e["oldest_due_s"] if e["due_users"] else None))
         for n, e in now["lanes"].items()
     ]
-    yield Rows(("lane", "queued", "waiting", "users due", "oldest due"), lanes, "now")
+    yield Rows(("lane", "queued", "scheduled", "users due", "oldest due"), lanes, "now")
     waits = [(each["what"], each["waiting"]) for each in now["waits"]]
-    yield Rows(("waits for", "how many"), waits, empty="nothing waits in a backlog")
+    yield Rows(("waits for", "how many"), waits, empty="nothing waits")
     yield f"in flight {now['in_flight']}"
     held = "; ".join(f"{each['route']} {each['state']}: {each['why']}" for each in now["routes"])
     yield f"routes: {held or 'all working'}"
@@ -82,7 +81,8 @@ def _throttled(each: dict[str, Any]) -> tuple[object, ...]:
     what_for = each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items())
     at = each["next_at"]
     shown = each["until"] if at is None else moment(datetime.fromtimestamp(at, tz=UTC))
-    return (each["user"], each["waiting"], what_for, shown)
+    oldest = each["since"] and seconds_text(max(0.0, (datetime.now(UTC) - each["since"]).total_seconds()))
+    return (each["user"], each["waiting"], oldest or "", what_for, shown)
 
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:

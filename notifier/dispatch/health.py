@@ -14,11 +14,12 @@ from notifier.errors import RedisUnusableError
 from notifier.scripts.keys import rq_key
 from notifier.store.connection import OUT_OF_MEMORY
 from notifier.store.exchange import Commands, Exchange
-from notifier.units import clock_us
+from notifier.units import clock_us, moment
 
 # What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
 LOOKED: Final = "push_looked"
 RELEASE: Final = "push_release"  # of this package
+SUSPENDED: Final = "push_suspended"  # µs at which it saw that all are suspended
 IN_FLIGHT: Final = "push_in_flight"  # how many sends are under way or about to begin
 WITHIN_US: Final = 30_000_000  # a worker looks once a second; one that waits for slow providers may take longer
 RQ_BEAT_US: Final = 90_000_000  # RQ beats every 30 s while a job of another function runs, which blocks our own loop
@@ -30,6 +31,7 @@ class Alive:
 
     rq_job: the job of another function that it runs now, which keeps it from looking, or ''. version: of this package.
     rates: the version of the rates that it follows. in_flight: how many sends are under way or about to begin.
+    suspended: since when, as it has seen it, if it is.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Alive:
     rates: str = ""
     in_flight: int = 0
     since: datetime | None = None
+    suspended: datetime | None = None
 
     def is_healthy(self, within_us: int = WITHIN_US) -> bool:
         """Whether it has looked within this time, or works at a job of another function."""
@@ -51,7 +54,18 @@ def find_workers() -> Exchange[list[Alive]]:
     """All push workers that Redis knows, by name. Changes nothing."""
     (keys,) = yield Commands(lambda pipe: pipe.smembers(rq_key("workers")))
     keys = sorted(keys)
-    fields = ("hostname", LOOKED, "current_job", "last_heartbeat", RELEASE, "rates_version", IN_FLIGHT, "birth")
+    fields = (
+        "hostname",
+        LOOKED,
+        "current_job",
+        "last_heartbeat",
+        RELEASE,
+        "rates_version",
+        IN_FLIGHT,
+        "birth",
+        "state",
+        SUSPENDED,
+    )
     now, *found = yield Commands(lambda pipe: [pipe.time(), *(pipe.hmget(key, fields) for key in keys)])
     now_us = clock_us(now)
     return [
@@ -103,10 +117,15 @@ def _alive(  # noqa: PLR0917 - the fields as Redis gives them
     rates: str,
     in_flight: str,
     birth: str,
+    state: str,
+    suspended: str,
 ) -> Alive:
     age_us = now_us - int(looked)
     if rq_job and beat:  # by the clock of its host: RQ's heartbeat has no other
         since = datetime.now(UTC) - datetime.fromisoformat(beat).astimezone(UTC)
         age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))
     began = datetime.fromisoformat(birth).astimezone(UTC) if birth else None
-    return Alive(name, host, age_us, rq_job, version, rates, int(in_flight or 0), began)
+    since_us = int(suspended or 0) if state == "suspended" else 0
+    return Alive(
+        name, host, age_us, rq_job, version, rates, int(in_flight or 0), began, moment(since_us) if since_us else None
+    )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KINDS: Final = {"due": "due", "?": "due"}  # by what waits.lua says beside history.lua's words
+IN_QUEUE: Final = "a worker: in the queue still"
 WORDS: Final = {"due": "a worker: they may go now", "sending": "one before them that is being sent"}
 
 

@@ -9,6 +9,7 @@ import pickletools
 import zlib
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, NoReturn
 
@@ -53,6 +54,15 @@ def fields_of(meta: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
+
+
+def accepted_at(text: bytes | None) -> datetime | None:
+    """When a job was enqueued, as RQ writes it; None where it is not told, or is no time."""
+    try:
+        at = datetime.fromisoformat((text or b"").decode())
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def deliver(**_notification: Any) -> NoReturn:

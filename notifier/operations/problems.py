@@ -60,9 +60,9 @@ def find_problems(now: Mapping[str, Any]) -> list[Problem]:
 
 def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
     if now["suspended"]:
-        says = "rq suspend keeps all workers from looking for work, until rq resume"
-        says += f"; the oldest has waited for {seconds_text(now['oldest_queued'])}" if now["oldest_queued"] else ""
-        yield Problem("stopped", "Suspended", says, "suspended", waiting=_queued(now))
+        says = "rq suspend keeps all workers from work, until rq resume; RQ does not keep who suspended them"
+        since = min((each["suspended"] for each in now["workers"] if each["suspended"]), default=None)
+        yield Problem("stopped", "Suspended", says, "suspended", since=since, waiting=_queued(now))
     for each in now["pauses"]:
         says = each["why"].removeprefix("paused") + ("" if each["next_at"] else ", until it is resumed")
         what = each["what"]
@@ -98,16 +98,17 @@ def _waiting(now: Mapping[str, Any], name: str) -> int:
 
 def _queued(now: Mapping[str, Any]) -> int:
     """How many wait for a worker."""
-    due: int = sum(each["waiting"] for each in now["waits"] if each["kind"] == "due")
-    queued: int = sum(each["queued"] for each in now["lanes"].values())
-    return due + queued
+    return sum(each["waiting"] for each in now["waits"] if each["kind"] in {"due", "queue"})
 
 
 def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
     workers = now["workers"]
     if not any(each["healthy"] for each in workers):
-        says = "no worker looks for work, so nothing is sent"
-        yield Problem("stopped", "No worker", says, "no-worker", waiting=_queued(now))
+        since = now["looked"]
+        says = (
+            "none looks for work, so nothing is sent" if since else "none has ever looked for work, so nothing is sent"
+        )
+        yield Problem("stopped", "No worker", says, "no-worker", since=since, waiting=_queued(now))
     for each in workers:
         if not each["healthy"]:
             says = f"it has not looked for work for {seconds_text(each['age_us'] / 1e6)} (host {each['host']})"

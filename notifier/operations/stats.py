@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -13,13 +12,14 @@ from notifier.dispatch.circuits import FAR_US, Held, by_route, find_routes, paus
 from notifier.dispatch.health import Alive, find_workers
 from notifier.dispatch.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.dispatch.pauses import find_pauses
-from notifier.dispatch.waits import Waits, decode_waits
-from notifier.rules.policy import LANES
-from notifier.scripts.keys import job_key, redis_key, rq_key
+from notifier.dispatch.waits import IN_QUEUE, Waits, decode_waits, describe_waits
+from notifier.notification.job import accepted_at, fields_of
+from notifier.rules.policy import DEFAULT_CATEGORY, LANES
+from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.together import Told, ask_all
-from notifier.units import clock_us, counts_in, seconds_text
+from notifier.units import clock_us, counts_in, moment, seconds_text
 
 FAR_S: Final = FAR_US / 1e6
 LATER: Final = "its own time: send_at, or a retry"
@@ -46,8 +46,9 @@ class Now:
     """Redis now. totals: by outcome, since ever. memory: bytes used, and its maxmemory or 0; of the fullest of several.
 
     routes: those that are not working. pauses: what people have paused. suspended: by `rq suspend`. served: how many
-    workers look for work in each partition, by its number. away: why other partitions do not answer. last_s: until
-    the last of what waits is expected to go, as far as that is known.
+    workers look for work in each partition, by its number. away: why other partitions do not answer. last: seconds
+    until the last of what waits is expected to go, as far as that is known, and what holds it. looked: µs of the last
+    look for work by any worker, or 0.
     """
 
     lanes: dict[str, LaneNow]
@@ -62,7 +63,8 @@ class Now:
     suspended: bool = False
     waits: list[Waits] = field(default_factory=list)
     at_s: float = 0.0
-    last_s: float = 0.0
+    last: tuple[float, str] = (0.0, "")
+    looked_us: int = 0
     served: Mapping[int, int] = field(default_factory=dict)
     away: Mapping[int, str] = field(default_factory=dict)
 
@@ -77,9 +79,25 @@ class Now:
         return max((lane.oldest_queued_s for lane in self.lanes.values()), default=0.0)
 
     @property
+    def stuck(self) -> list[Held]:
+        """The routes that are stopped, by no person, and for which something waits: it is overdue since then."""
+        return [held for held in self.routes if held.state == "stopped" and held.kind != "paused" and held.waiting]
+
+    @property
     def oldest_due_s(self) -> float:
-        """For how long the first of the due users is due."""
-        return max((lane.oldest_due_s for lane in self.lanes.values()), default=0.0)
+        """For how long the first of the due users is due, or waits for a route that is stopped."""
+        stopped = [self.at_s - held.since.timestamp() for held in self.stuck if held.since is not None]
+        return max([lane.oldest_due_s for lane in self.lanes.values()] + stopped, default=0.0)
+
+    @property
+    def due_users(self) -> int:
+        """How many users are due, or wait for a route that is stopped."""
+        return sum(lane.due_users for lane in self.lanes.values()) + sum(held.waiting for held in self.stuck)
+
+    @property
+    def queued(self) -> int:
+        """How many stand in the queues."""
+        return sum(lane.queued for lane in self.lanes.values())
 
 
 @dataclass(slots=True)
@@ -115,9 +133,9 @@ class Stats:
         return {
             "minutes": self._by_minute(),
             "now": {
-                "queued": sum(lane.queued for lane in lanes),
+                "queued": self.now.queued,
                 "waiting": sum(lane.waiting for lane in lanes),
-                "due_users": sum(lane.due_users for lane in lanes),
+                "due_users": self.now.due_users,
                 "in_flight": self.now.in_flight,
                 "oldest_due": self.now.oldest_due_s,
                 **self._pace(sum(lane.queued + lane.waiting for lane in lanes)),
@@ -139,24 +157,31 @@ class Stats:
         """When nothing waits any more, if so many a second go on to come and to go. The limits may take longer."""
         if not backlog:
             return "nothing waits"
-        if held := self._held():
-            return f"not while {held}"
+        paced_s = backlog / go if go else 0.0
+        if held := self._held(f", then about {seconds_text(paced_s)}" if go else ""):
+            return held
+        left_s, holds = self.now.last
+        if left_s > paced_s:
+            return f"in about {seconds_text(left_s)} if no more comes: {holds}"
+        slow = "".join([f", as {held.route} is slow" for held in self.now.routes if held.waiting][:1])
         if go > come:
-            return f"in about {seconds_text(max(self.now.last_s, backlog / (go - come)))}"
-        if not go:
-            return "not at this rate"
-        return f"not at this rate; if no more came, in about {seconds_text(max(self.now.last_s, backlog / go))}"
+            return f"in about {seconds_text(backlog / (go - come))}{slow}"
+        return "not at this rate" + (f"; if no more comes, in about {seconds_text(paced_s)}{slow}" if go else "")
 
-    def _held(self) -> str:
-        """Name the cause that keeps some from going at all; '' where there is none."""
+    def _held(self, then: str) -> str:
+        """Name the cause that keeps some from going at all; '' where there is none. then: after a pause that ends."""
         now = self.now
         if now.suspended:
-            return "all is suspended"
+            return "not while all is suspended"
         if not any(worker.is_healthy() for worker in now.workers):
-            return "no worker works"
-        words = [f"{paused_words(held.route)} is paused" for held in now.pauses if held.waiting]
-        words += [f"{held.route} is stopped" for held in now.routes if held.state == "stopped" and held.waiting]
-        return " and ".join(words[:2])
+            return "not while no worker works"
+        pauses = [held for held in now.pauses if held.waiting]
+        words = [f"{paused_words(held.route)} is paused" for held in pauses]
+        words += [f"{held.route} is stopped" for held in now.stuck]
+        if len(words) == 1 and pauses and pauses[0].next_at is not None:
+            left = seconds_text(max(0.0, pauses[0].next_at.timestamp() - now.at_s))
+            return f"the pause of {paused_words(pauses[0].route)} ends in {left}{then}"
+        return f"not while {' and '.join(words[:2])}" if words else ""
 
     def _by_minute(self) -> list[dict[str, Any]]:
         return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]
@@ -173,8 +198,8 @@ def read_stats(redis: Any, last: int) -> Stats:
     stats = Stats(_together(Told({number: now for number, (now, *_) in told.found.items()}, told.away)))
     newest = max(minute for _, minute, _ in told.all)
     stats.minutes = {minute: Numbers() for minute in range(newest - last + 1, newest + 1)}
-    for _, _, fields_of in told.all:
-        for minute, fields in fields_of.items():
+    for _, _, by_minute in told.all:
+        for minute, fields in by_minute.items():
             if minute in stats.minutes:
                 stats.minutes[minute].add(fields)
                 stats.together.add(fields)
@@ -204,8 +229,9 @@ def _find_now() -> Exchange[Now]:
         pipe.info("memory")
         pipe.exists(rq_key("suspended"))
         pipe.hgetall(redis_key("waits"))
+        pipe.get(redis_key("looked"))
 
-    *of_lanes, later, leases, totals, memory, suspended, waits = yield Commands(ask)
+    *of_lanes, later, leases, totals, memory, suspended, waits, looked = yield Commands(ask)
     begun = yield Commands(lambda pipe: [pipe.hget(job_key(first or b""), "enqueued_at") for first in of_lanes[4::6]])
     lanes: dict[str, LaneNow] = {
         lane: _lane(of_lanes[6 * n : 6 * n + 4], now_us, _age_s(begun[n], now_us)) for n, lane in enumerate(LANES)
@@ -223,8 +249,20 @@ def _find_now() -> Exchange[Now]:
         bool(suspended),
         [*decode_waits(waits), *([Waits("later", LATER, later)] if later else [])],
         now_us / 1e6,
-        max([score for last in of_lanes[5::6] for _, score in last if score < FAR_S], default=0.0) - now_us / 1e6,
+        (yield from _find_last(of_lanes[5::6], now_us / 1e6)),
+        int(looked or 0),
     )
+
+
+def _find_last(scheduled: Sequence[Any], now_s: float) -> Exchange[tuple[float, str]]:
+    """Return in how many seconds the last of the lanes goes; whose it is, and for what it waits as decided last."""
+    at_s, job_id = max([(at, each) for (*_, (each, at)) in filter(None, scheduled) if at < FAR_S], default=(now_s, b""))
+    (meta,) = yield Commands(lambda pipe: pipe.hget(job_key(job_id), "meta"))
+    fields = fields_of(meta)
+    user, category = str(fields.get("user")), str(fields.get("category", DEFAULT_CATEGORY))
+    (why,) = yield Commands(lambda pipe: pipe.hget(user_key("lines", user), f"#w:{category}"))
+    what = describe_waits(why.decode(errors="replace"))[1] if why else LATER
+    return at_s - now_s, f"{user} waits that long for {what}"
 
 
 def _together(told: Told[Now]) -> Now:
@@ -253,7 +291,8 @@ def _together(told: Told[Now]) -> Now:
         any(now.suspended for now in every),
         [Waits(*of, n) for of, n in waits.most_common()],
         max(now.at_s for now in every),
-        max(now.last_s for now in every),
+        max(now.last for now in every),
+        max(now.looked_us for now in every),
         served,
         away,
     )
@@ -266,11 +305,8 @@ def _sum_of(lanes: Iterable[LaneNow]) -> LaneNow:
 
 def _age_s(text: bytes | None, now_us: int) -> float:
     """How long ago this moment of RQ's was."""
-    try:
-        at = datetime.fromisoformat((text or b"").decode())
-    except ValueError:
-        return 0.0
-    return max(0.0, now_us / 1e6 - (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    at = accepted_at(text)
+    return max(0.0, now_us / 1e6 - at.timestamp()) if at else 0.0
 
 
 def _lane(found: Sequence[Any], now_us: int, oldest_queued_s: float) -> LaneNow:
@@ -291,6 +327,11 @@ def _quantiles(histogram: Histogram) -> dict[str, Any]:
     return {"count": histogram.total, "sum": round(histogram.sum_s, 6), **shares}
 
 
+def _in_queue(now: Now) -> list[Waits]:
+    """Return the waits in the queues: for a worker, or for all workers to be let go."""
+    return [Waits("queue", "rq resume" if now.suspended else IN_QUEUE, now.queued)] if now.queued else []
+
+
 def _now(now: Now) -> dict[str, Any]:
     return {
         "lanes": {name: asdict(lane) for name, lane in now.lanes.items()},
@@ -299,7 +340,8 @@ def _now(now: Now) -> dict[str, Any]:
         "oldest_due": now.oldest_due_s,
         "oldest_queued": now.oldest_queued_s,
         "suspended": now.suspended,
-        "waits": [each._asdict() for each in now.waits],
+        "waits": [each._asdict() for each in [*now.waits, *_in_queue(now)]],
+        "looked": moment(now.looked_us) if now.looked_us else None,
         "routes": [held.as_json() for held in now.routes],
         "pauses": [held.as_json() | {"what": paused_words(held.route)} for held in now.pauses],
         "workers": [asdict(worker) | {"healthy": worker.is_healthy()} for worker in now.workers],

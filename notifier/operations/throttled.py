@@ -1,4 +1,4 @@
-"""List who waits most: the users with the longest backlogs, and those of the first in the queues. Changes nothing."""
+"""List who waits most: the users with the longest backlogs, and of the first elsewhere. Changes nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
-from notifier.dispatch.waits import describe_waits
-from notifier.notification.job import fields_of
+from notifier.dispatch.circuits import FAR_US
+from notifier.dispatch.history import WORDS
+from notifier.dispatch.waits import IN_QUEUE, describe_waits
+from notifier.notification.job import accepted_at, fields_of
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
@@ -19,22 +22,36 @@ from notifier.store.together import ask_all
 MAX_USERS: Final = 10
 PAGE: Final = 100
 PAGES: Final = 5  # of each lane
-QUEUED: Final = 50  # of each queue, the first
-IN_QUEUE: Final = "a worker: in the queue still"
-UNTIL: Final = {IN_QUEUE: "when a worker takes it"}
+QUEUED: Final = 50  # of each queue, and of what has a time of its own, the first
+UNTIL: Final = {
+    IN_QUEUE: "when a worker takes it",
+    WORDS["retry"]: "when it is tried again",
+    WORDS["send_at"]: "at its time",
+}
+
+
+class _Other(NamedTuple):
+    """Something that waits in no backlog. since: when it was accepted."""
+
+    user: str
+    category: str
+    why: str
+    since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
     """A user. waiting: how many wait in each category, the most first. whys: what each waits for.
 
-    next_us: when the user is looked at again; None where somebody has to let the user go.
+    next_us: when the user is looked at again; None where somebody has to let the user go. since: when the first of what
+    waits was accepted.
     """
 
     user: str
     waiting: dict[str, int]
     next_us: int | None
     whys: Mapping[str, str]
+    since: datetime | None = None
 
     @property
     def total(self) -> int:
@@ -48,42 +65,80 @@ class Throttled:
         route = why.removesuffix(" stopped")
         until = f"when {route} works again" if route != why else UNTIL.get(why, "when it is let go")
         if "pause of" in why:
-            until = "when it is resumed"
+            until = "when the pause ends"
         own = {"user": self.user, "waiting": self.total, "categories": self.waiting, "why": why, "next_at": next_at}
-        return own | {"until": until}
+        return own | {"until": until, "since": self.since}
 
 
 def read_throttled(redis: Any) -> dict[str, Any]:
     """The users with the longest backlogs, as plain data. Raises RedisUnusableError where no partition answers.
 
-    is_all: whether all users who wait were looked at; where there are many, some of them by chance are.
+    is_all: whether all users who wait were looked at; where there are many, some of them by chance are. says: how many
+    were found, and whether one waits more than another.
     """
     told = ask_all(Partitions.around(redis), _find)
-    longest = sorted((each for found, _ in told.all for each in found), key=lambda each: (-each.total, each.user))
-    is_all = not told.away and all(is_all for _, is_all in told.all)
-    return {"users": [each.as_json() for each in longest[:MAX_USERS] if each.total], "is_all": is_all}
+    longest = sorted((each for found, *_ in told.all for each in found), key=_rank)[:MAX_USERS]
+    is_all = not told.away and all(is_all for *_, is_all in told.all)
+    totals = [total for _, totals, _ in told.all for total in totals]
+    users = "user waits" if len(totals) == 1 else "users wait"
+    says = f"{len(totals):,} {users if is_all else 'of the users who wait were looked at'}"
+    says += f", each with {totals[0]:,}." if len(totals) > 1 == len({*totals}) else "."
+    return {"users": [each.as_json() for each in longest], "is_all": is_all, "says": says if totals else ""}
 
 
-def _find() -> Exchange[tuple[list[Throttled], bool]]:
+def _rank(each: Throttled) -> tuple[int, datetime]:
+    """Before others is who has more, then who has waited longer."""
+    return -each.total, each.since or datetime.max.replace(tzinfo=UTC)
+
+
+def _find() -> Exchange[tuple[list[Throttled], list[int], bool]]:
+    """The users with the most, of all how many wait, and whether these are all."""
     users, is_all = yield from _waiting()
     found = yield from _backlogs(users)
-    return _with_queued(found, (yield from _queued())), is_all
+    others, are_all = yield from _elsewhere()
+    found = [each for each in _with_others(found, others) if each.total]
+    longest = sorted(found, key=_rank)[:MAX_USERS]
+    return (yield from _with_first(longest)), [each.total for each in found], is_all and are_all
 
 
-def _queued() -> Exchange[list[tuple[str, str]]]:
-    """The user and the category of the first of each queue."""
-    lanes = yield Commands(lambda pipe: [pipe.lrange(rq_key("queue", lane), 0, QUEUED - 1) for lane in LANES])
-    metas = yield Commands(lambda pipe: [pipe.hget(job_key(job_id), "meta") for lane in lanes for job_id in lane])
-    told = [fields_of(meta) for meta in metas]
-    return [(str(each["user"]), str(each.get("category", DEFAULT_CATEGORY))) for each in told if "user" in each]
+def _with_first(found: Sequence[Throttled]) -> Exchange[list[Throttled]]:
+    """The same, with since when the first of their backlogs has waited."""
+    asked = [(n, user_key("line", each.user, name)) for n, each in enumerate(found) for name in each.waiting]
+    heads = yield Commands(lambda pipe: [pipe.zrange(key, 0, 0) for _, key in asked])
+    begun = yield Commands(lambda pipe: [pipe.hget(job_key(b"".join(head)), "enqueued_at") for head in heads])
+    first = [each.since for each in found]
+    for (n, _), at in zip(asked, map(accepted_at, begun), strict=True):
+        first[n] = min(first[n] or at, at) if at else first[n]
+    return [replace(each, since=since) for each, since in zip(found, first, strict=True)]
 
 
-def _with_queued(found: list[Throttled], queued: Sequence[tuple[str, str]]) -> list[Throttled]:
+def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
+    """Find what waits in no backlog: the first of each queue, and of what is tried again or has a time of its own."""
+
+    def ask(pipe: Any) -> None:
+        for lane in LANES:
+            pipe.lrange(rq_key("queue", lane), 0, QUEUED - 1)
+        pipe.zrangebyscore(redis_key("later"), "-inf", f"({FAR_US}", 0, QUEUED)
+
+    *queues, later = yield Commands(ask)
+    jobs = [job_id for each in (*queues, later) for job_id in each]
+    fields = ("meta", "enqueued_at", "push_attempts", "push_refusals")
+    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), fields) for job_id in jobs])
+    others = []
+    for n, (meta, at, *tries) in enumerate(found):
+        of, why = fields_of(meta), WORDS["retry"] if any(tries) else WORDS["send_at"]
+        if "user" in of:
+            why = IN_QUEUE if n < len(jobs) - len(later) else why
+            others.append(_Other(str(of["user"]), str(of.get("category", DEFAULT_CATEGORY)), why, accepted_at(at)))
+    return others, all(len(each) < QUEUED for each in (*queues, later))
+
+
+def _with_others(found: list[Throttled], others: Sequence[_Other]) -> list[Throttled]:
     users = {each.user: each for each in found}
-    for (user, category), n in Counter(queued).items():
-        each = users.setdefault(user, Throttled(user, {}, None, {}))
-        waiting = {**each.waiting, category: each.waiting.get(category, 0) + n}
-        users[user] = replace(each, waiting=waiting, whys={category: IN_QUEUE, **each.whys})
+    for user, category, why, at in others:
+        each = users.setdefault(user, Throttled(user, {}, None, {}, at))
+        waiting = {**each.waiting, category: each.waiting.get(category, 0) + 1}
+        users[user] = replace(each, waiting=waiting, whys={category: why, **each.whys})
     return list(users.values())
 
 

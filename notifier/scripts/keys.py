@@ -81,6 +81,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "stats": " hash of totals",
     "minute": ":<minute> hash; the numbers of a minute, kept for 3 days; see minute.lua",
     # Configuration and workers.
+    "looked": " string; µs of the last look for work by any worker",
     "rates": " hash; the rates in force, published by `notifier config apply`",
     "reload": ":… string; how far the users are retimed after a change of the rates; who logs a changed file",
     "partition": " string; which partition this is, of how many; see store/partitions.py",

@@ -41,7 +41,7 @@ from notifier.server.pages.help import help_page
 from notifier.server.pages.job import find_job_page, job_page
 from notifier.server.pages.layout import View, problem_page
 from notifier.server.pages.limits import namespace_page, namespaces_page
-from notifier.server.pages.now import now_page
+from notifier.server.pages.now import last_known, now_page
 from notifier.server.pages.rates import preview_page, rates_page
 from notifier.server.pages.routes import routes_page
 from notifier.server.pages.user import find_user_page, user_page
@@ -252,7 +252,12 @@ class _Paths:
         at = "/" + request.url.path.split("/")[1]
         query = request.query_params
         return View(
-            at, request.scope.get(MAY_ACT, False), query.get("done", ""), "long" in query, self._state.answered_at
+            at,
+            request.scope.get(MAY_ACT, False),
+            query.get("done", ""),
+            "long" in query,
+            self._state.answered_at,
+            self._state.last_told if at == "/" else None,
         )
 
 
@@ -308,7 +313,8 @@ async def _page(view: View, answer: Callable[[], Awaitable[Response]]) -> Respon
         return await answer()
     except Exception as error:  # noqa: BLE001 - see `_problem`
         found = _problem(error)
-        return html_answer(problem_page(view, found.title, found.detail, found.more.get("help")), found.status)
+        known = last_known(view.last) if view.last else None
+        return html_answer(problem_page(view, found.title, found.detail, found.more.get("help"), known), found.status)
 
 
 def _problem(error: Exception) -> ProblemError:

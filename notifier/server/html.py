@@ -71,9 +71,9 @@ def bar(used: int, limit: int) -> Html:
     return _bar(share, level, f"{used:,} of {limit:,}")
 
 
-def column(number: int, most: int) -> Html:
+def column(number: int, most: int, level: str = "some") -> Html:
     """A number beside others, as a bar: as long as it is of the largest."""
-    return _bar(round(100 * number / most) if most else 0, "some", f"{number:,}")
+    return _bar(round(100 * number / most) if most else 0, level, f"{number:,}")
 
 
 def _bar(share: int, level: str, says: str) -> Html:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from notifier.dispatch.circuits import by_route, paused_words
 from notifier.dispatch.minutes import merged
 from notifier.dispatch.pauses import find_pauses
-from notifier.notification.job import fields_of
+from notifier.notification.job import accepted_at, fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
 from notifier.operations.history import record_json
@@ -61,7 +61,9 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     changes = read_actions(state.redis, MAX_ACTIONS)
     changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
     more = {"live": found.as_live()["now"], "throttled": read_throttled(state.redis), "changed": changed}
-    return found.as_json() | more | {"at": state.now(), "routes": routes}
+    told = found.as_json() | more | {"at": state.now(), "routes": routes}
+    state.last_told = told | {"read_at": datetime.now(UTC)}
+    return told
 
 
 def users(state: State, request: Request) -> dict[str, Any]:
@@ -116,11 +118,11 @@ def job(state: State, request: Request) -> dict[str, Any]:
         return found
 
     every = ask_all(state.redis.of_job(job_id), find).all
-    meta, accepted_at, deadline = next((each for each in every if any(each)), (None, None, None))
+    meta, enqueued_at, deadline = next((each for each in every if any(each)), (None, None, None))
     expires = None if deadline is None else moment(float(deadline))
     record = found.record
     of = _of(meta) or ({} if record is None else {"user": record.user, "category": record.category})
-    accepted = record.accepted_at if record is not None and record.accepted_at else _moment(accepted_at)
+    accepted = record.accepted_at if record is not None and record.accepted_at else accepted_at(enqueued_at)
     told = {"record": None if record is None else record_json(record), "accepted_at": accepted}
     return asdict(found) | {"at": state.now(), "expires_at": expires, **told, **of}
 
@@ -129,13 +131,6 @@ def _of(meta: bytes | None) -> dict[str, str]:
     """Return the user and the category that a job's meta names."""
     fields = fields_of(meta)
     return {name: fields[name] for name in ("user", "category") if isinstance(fields.get(name), str)}
-
-
-def _moment(text: bytes | None) -> datetime | None:
-    try:
-        return None if not text else datetime.fromisoformat(text.decode()).astimezone(UTC)
-    except ValueError:
-        return None
 
 
 def held_routes(state: State, _: Request) -> list[dict[str, Any]]:

@@ -62,6 +62,7 @@ class State:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
         self._asked = self._answered = 0
         self.answered_at: datetime | None = None  # when Redis did last, as far as numbers were read
+        self.last_told: dict[str, Any] | None = None  # of the page Now
 
     async def in_time(self, do: Callable[[], T], seconds: float | None = None) -> T:
         """Do it in a thread, when one is free; raise ProblemError where that takes too long, or too many ask."""

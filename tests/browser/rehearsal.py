@@ -20,7 +20,7 @@ from playwright.sync_api import TimeoutError as TooLateError
 
 from tests.browser.in_a_browser import browser  # noqa: F401 - a fixture
 from tests.harness.serve_rig import TOKEN, Client, serving
-from tests.harness.support import apns, ends, eventually, fcm, note
+from tests.harness.support import apns, ends, eventually, fcm, note, worker
 from tests.laws.test_held_routes import Service, service, slammed_door
 
 RULES = {
@@ -78,6 +78,11 @@ def photograph(page: Page, scene: str) -> Locator:
     return page.get_by_role("main")
 
 
+def figure(main: Locator, name: str) -> Locator:
+    """The value of a large figure, or of one of those beside why they wait."""
+    return main.locator("dl > div").filter(has=main.page.get_by_text(name, exact=True)).locator("dd").first
+
+
 def fill(up: Service, users: int = 6, each: int = 5) -> list[str]:
     """Some traffic, of which the limits let a part go."""
     ids = up.send([note(f"u{n}", f"s-u{n}-{k}", apns(f"u{n}")) for k in range(each) for n in range(users)])
@@ -90,6 +95,9 @@ def test_all_is_well(tmp_path: Path, browser: Browser) -> None:  # noqa: F811
         fill(up)
         eventually(lambda: up.delivered() == 19, "what may go to be delivered")
         main = look(page, "well")
+        expect(figure(main, "waiting")).to_have_text("15")
+        expect(figure(main, "Empty")).to_contain_text("if no more comes: bob waits that long for marketing 1/1d")
+        expect(main).to_contain_text("7 users wait.")
         expect(main.get_by_role("status")).to_contain_text("All is well")
         expect(main.get_by_role("row").filter(has_text="user 3/1h").first).to_contain_text("12")
         expect(main.get_by_role("row").filter(has_text="marketing 1/1d").first).to_contain_text("3")
@@ -114,6 +122,11 @@ def test_our_key_is_wrong(tmp_path: Path, browser: Browser) -> None:  # noqa: F8
             re.compile(r"apns stopped for .*403 InvalidProviderToken, ours to mend; 20 wait; next probe in")
         )
         expect(main.get_by_role("row").filter(has_text="apns stopped").first).to_contain_text("20")
+        expect(main.locator(".bar .why-route")).to_have_count(1)
+        expect(figure(main, "waiting")).to_have_text("20")
+        expect(figure(main, "Oldest overdue")).to_have_text(re.compile(r"\d"))
+        expect(figure(main, "Users overdue")).to_have_text("20")
+        expect(main).to_contain_text("20 users wait, each with 1.")
         said.get_by_role("link", name="What to do").click()
         expect(page.get_by_role("main")).to_contain_text("A route is stopped")
         page.goto(f"/user?id=u{len(ids) - 1}")
@@ -148,6 +161,7 @@ def test_the_provider_answers_503(tmp_path: Path, browser: Browser) -> None:  # 
         said = main.get_by_role("alert").first
         expect(said).to_contain_text(re.compile(r"apns stopped for .*503 ServiceUnavailable, .*; next probe in"))
         expect(said).to_contain_text("the provider's to mend")
+        expect(main).to_contain_text(re.compile("(29|30) users wait, each with 1."))
         up.simulators.apns.fail = {}
         waited = len(ids) - int(up.redis.hget("notifier:stats", "retried"))  # who was answered so waits for minutes
         eventually(lambda: up.delivered() >= waited, "the others to be delivered")
@@ -164,7 +178,10 @@ def test_the_provider_is_slow(tmp_path: Path, browser: Browser) -> None:  # noqa
         main = look(page, "slow-provider")
         said = main.get_by_role("alert").first
         expect(said).to_contain_text(re.compile(r"fcm slow for .*: its provider serves \d+ at once"))
-        expect(main.get_by_role("row").filter(has_text="fcm").first).to_contain_text(re.compile(r"\d"))
+        (number,) = re.findall(r"(\d+) wait", said.inner_text())
+        expect(main.get_by_role("row").filter(has_text="fcm slow").first).to_contain_text(number)
+        expect(figure(main, "waiting")).to_have_text(number)
+        expect(figure(main, "Empty")).to_contain_text("as fcm is slow")
         expect(main.get_by_text(re.compile("in about"))).to_be_visible()
         up.simulators.fcm.rate = 0
         for job_id in ids:
@@ -186,6 +203,9 @@ def test_redis_dies(tmp_path: Path, browser: Browser) -> None:  # noqa: F811
             expect(said).to_contain_text("Redis does not answer")
             expect(said).to_contain_text(re.compile(r"It answered last .* ago"))
             expect(said.get_by_role("link", name="What to do")).to_be_visible()
+            expect(main).to_contain_text(re.compile(r"What was known last, .* ago"))
+            expect(figure(main, "waiting")).to_have_text("15")
+            expect(main.get_by_role("row").filter(has_text="bob")).to_contain_text("marketing 1/1d")
         finally:
             up.server.restart()
         expect(page.get_by_role("heading", name="Why they wait")).to_be_visible(timeout=30_000)
@@ -193,15 +213,17 @@ def test_redis_dies(tmp_path: Path, browser: Browser) -> None:  # noqa: F811
 
 
 def test_somebody_suspended_all(tmp_path: Path, browser: Browser) -> None:  # noqa: F811
-    """A red banner, and for how long the oldest has been queued."""
+    """A red banner, since when a worker has seen it, and that nobody keeps who; what is queued waits."""
     with stage(tmp_path, browser) as (up, _, page):
         up.redis.set("rq:suspended", 1)
         eventually(lambda: up.redis.hget("rq:worker:w1", "state") == b"suspended", "the worker to stop")
         up.send([note("ann", "s-ann-0", apns("ann"))])
         main = look(page, "suspended")
         expect(main.get_by_role("alert").first).to_contain_text(
-            re.compile("✖ Suspended: .*; the oldest has waited for .*; 1 waits")
+            re.compile("✖ Suspended for .*: .*; RQ does not keep who suspended them; 1 waits")
         )
+        expect(figure(main, "waiting")).to_have_text("1")
+        expect(main).to_contain_text("1 of 1 suspended")
         expect(main.get_by_role("row").filter(has_text="ann").first).to_contain_text("when a worker takes it")
         up.redis.delete("rq:suspended")
         eventually(lambda: up.delivered() == 1, "it to go after all")
@@ -226,6 +248,7 @@ def test_an_emergency_stop(tmp_path: Path, browser: Browser) -> None:  # noqa: F
         )
         expect(main.get_by_role("row").filter(has_text="the pause of category:chat").first).to_contain_text("5")
         expect(main).to_contain_text("pause category:chat by anna")
+        expect(figure(main, "Empty")).to_contain_text("the pause of category:chat ends in")
         assert up.simulators.titles("c-") == []
         said.get_by_role("button", name="Resume").click()
         expect(page.get_by_role("status")).to_contain_text("Resumed.")
@@ -288,10 +311,13 @@ def test_without_a_script(tmp_path: Path, browser: Browser, scene: str) -> None:
     """The same is said, and the banner is there, without JavaScript."""
     with service(tmp_path, **RULES) as up, serving(up.config, TOKEN) as server:
         credentials = {"username": "anna", "password": TOKEN}
+        with worker(up.config, name="w1") as only:
+            only.ready(up.redis)
+            eventually(lambda: up.redis.exists("notifier:looked"), "a worker to tell that it looks")
         context = browser.new_context(base_url=server.url, http_credentials=credentials, java_script_enabled=False)  # type: ignore[arg-type]
         page = context.new_page()
         page.goto("/")
-        expect(page.get_by_role("alert").first).to_contain_text("No worker")
+        expect(page.get_by_role("alert").first).to_contain_text(re.compile("No worker for .*: none looks"))
         if pictures := os.environ.get("PICTURES"):
             page.screenshot(path=f"{pictures}/{scene.replace(' ', '-')}.png")
         context.close()

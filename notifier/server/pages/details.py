@@ -50,7 +50,7 @@ def _lanes(now: dict[str, Any]) -> Html:
         )
         for name, each in now["lanes"].items()
     ]
-    return table(("lane", "queued", "waiting", "users overdue", "oldest overdue"), rows, slim=True)
+    return table(("lane", "queued", "scheduled", "users overdue", "oldest overdue"), rows, slim=True)
 
 
 def _workers(now: dict[str, Any], at: datetime) -> Html:

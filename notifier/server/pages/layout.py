@@ -43,7 +43,8 @@ DONE: Final = {
 class View:
     """For whom a page is made. at: which page. may_act: whether the token allows it. done: see DONE.
 
-    is_long: all is shown, not the first alone. answered: when Redis did last; None where it never has.
+    is_long: all is shown, not the first alone. answered: when Redis did last; None where it never has. last: what the
+    page Now was told last.
     """
 
     at: str
@@ -51,6 +52,7 @@ class View:
     done: str = ""
     is_long: bool = False
     answered: datetime | None = None
+    last: dict[str, Any] | None = None
 
 
 def document(view: View, title: str, *body: Any, renew: bool = False, plots: bool = False) -> str:
@@ -92,7 +94,7 @@ def document(view: View, title: str, *body: Any, renew: bool = False, plots: boo
     return "<!doctype html>" + html
 
 
-def problem_page(view: View, title: str, detail: str, help_: str | None = None) -> str:
+def problem_page(view: View, title: str, detail: str, help_: str | None = None, *more: Any) -> str:
     """Show what is wrong. It renews itself: the next time it may be well. help_: a page of the runbook."""
     if help_ is None:
         return document(view, title, tag("h1", title), tag("p", lines(detail)), renew=True)
@@ -101,7 +103,7 @@ def problem_page(view: View, title: str, detail: str, help_: str | None = None) 
     last = [" It answered last ", ago, "."] if ago else None
     said = tag("p", tag("strong", "✖ ", says), ". Nothing is sent and nothing is accepted until it does.", last)
     helps = tag("div", link(help_, "What to do"), class_="do")
-    return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), renew=True)
+    return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), *more, renew=True)
 
 
 def wrong(detail: str) -> Html:

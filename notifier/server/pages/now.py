@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Final
 
 from notifier.operations.problems import Problem, find_problems
-from notifier.operations.throttled import IN_QUEUE
 from notifier.server.html import Html, at_most, column, facts, moment, rate, span, table, tag
 from notifier.server.pages.details import details
 from notifier.server.pages.layout import View, act, document, link, when
@@ -21,7 +20,7 @@ def now_page(told: dict[str, Any], view: View) -> str:
     body: list[Any] = [
         tag("h1", "Now", class_="unseen"),
         _problems(told, view),
-        _figures(told),
+        _figures(told, ("updated", tag("span", told["at"].strftime("%H:%M:%S"), id="updated"))),
         tag("div", tag("section", _waits(told)), tag("section", _behind(told)), class_="halves"),
         _plots(),
         tag("div", tag("section", _routes(told)), tag("section", _workers(told)), class_="halves"),
@@ -59,34 +58,30 @@ def _problem(each: Problem, now: datetime, view: View) -> Html:
     )
 
 
-def _figures(told: dict[str, Any]) -> Html:
-    """Large figures; live.js keeps them up to date by their data-live."""
+def _figures(told: dict[str, Any], *more: tuple[str, Html]) -> Html:
+    """Large figures, of the moment of all else on the page."""
     live = told["live"]
     shown = (
-        ("in", "in_s", rate(live["in_s"])),
-        ("out", "out_s", rate(live["out_s"])),
-        ("queued", "queued", f"{live['queued']:,}"),
-        ("waiting", "waiting", f"{live['waiting']:,}"),
-        ("being sent", "in_flight", f"{live['in_flight']:,}"),
-        ("late, p99", "late_p99", at_most(live["late_p99"]) or "\N{EN DASH}"),
-        ("updated", "updated", told["at"].strftime("%H:%M:%S")),
+        ("in", rate(live["in_s"])),
+        ("out", rate(live["out_s"])),
+        ("waiting", f"{sum(each['waiting'] for each in told['now']['waits']):,}"),
+        ("being sent", f"{live['in_flight']:,}"),
+        ("late when sent, p99", at_most(live["late_p99"]) or "\N{EN DASH}"),
+        *more,
     )
-    return tag(
-        "dl",
-        [tag("div", tag("dt", name), tag("dd", value, data_live=key)) for name, key, value in shown],
-        class_="figures",
-    )
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in shown], class_="figures")
 
 
 def _waits(told: dict[str, Any]) -> list[Html]:
     """Why they wait, as it was counted when it was decided."""
-    now, queued = told["now"], told["live"]["queued"]
-    nobody = "rq resume" if now["suspended"] else IN_QUEUE
-    found = [(each["what"], each["waiting"]) for each in now["waits"]]
-    found += [(nobody, queued)] if queued else []
-    most = max((n for _, n in found), default=0)
-    rows = [(what, column(n, most)) for what, n in sorted(found, key=itemgetter(1), reverse=True)]
+    found = sorted(told["now"]["waits"], key=itemgetter("waiting"), reverse=True)
+    rows = [(each["what"], column(each["waiting"], found[0]["waiting"], _level(each))) for each in found]
     return [tag("h2", "Why they wait"), table(("for", "how many"), rows, "Nothing waits.", slim=True)]
+
+
+def _level(waits: dict[str, Any]) -> str:
+    """How a bar is drawn: in an outage what waits for it is no calm figure."""
+    return "near" if waits["what"].endswith(" slow") else f"why-{waits['kind']}"
 
 
 def _behind(told: dict[str, Any]) -> list[Html]:
@@ -98,7 +93,7 @@ def _behind(told: dict[str, Any]) -> list[Html]:
                 ("Oldest overdue", span(now["oldest_due"]) if live["due_users"] else "none"),
                 ("Oldest queued", span(now["oldest_queued"]) if live["queued"] else "none"),
                 ("Users overdue", f"{live['due_users']:,}"),
-                ("Empty", tag("span", live["empty"], data_live="empty")),
+                ("Empty", live["empty"]),
             ]
         ),
     ]
@@ -108,7 +103,11 @@ def _plots() -> Html:
     """Where live.js draws; hidden without it."""
     drawn = (
         ("throughput", "Notifications a minute", "Notifications accepted and ended by minute, in the last hour"),
-        ("lateness", "How late, by minute", "How late notifications were by minute, in the last hour: p50 and p99"),
+        (
+            "lateness",
+            "How late when sent, by minute",
+            "How late notifications were by minute, in the last hour: p50 and p99",
+        ),
     )
     figures = [
         tag("figure", tag("figcaption", title), tag("div", id=f"plot-{name}", role="img", aria_label=says))
@@ -131,7 +130,8 @@ def _routes(told: dict[str, Any]) -> list[Any]:
 def _workers(told: dict[str, Any]) -> list[Any]:
     workers, change = told["now"]["workers"], told["changed"]
     healthy = sum(each["healthy"] for each in workers)
-    shown = [f"{healthy} of {len(workers)} working", _versions("version", workers), _versions("rates", workers)]
+    state = "suspended" if told["now"]["suspended"] else "working"
+    shown = [f"{healthy} of {len(workers)} {state}", _versions("version", workers), _versions("rates", workers)]
     changed: Any = "nothing yet"
     if change is not None:
         of = "" if change["action"].endswith(" rates") else change["of"]
@@ -158,12 +158,22 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
             f"{each['waiting']:,}",
             each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
             moment(when(each["next_at"]), now) if each["next_at"] is not None else each["until"],
+            span(max(0.0, (now - each["since"]).total_seconds())) if each["since"] else None,
         )
         for each in told["users"]
     ]
-    hint = (
-        None
-        if told["is_all"]
-        else tag("p", "Too many wait to look at all: these are of some by chance.", class_="hint")
-    )
-    return [table(("user", "waiting", "what for", "next"), rows, "No user waits."), hint]
+    said = tag("p", told["says"], class_="hint") if rows else None
+    return [said, table(("user", "waiting", "what for", "next", "the first waits for"), rows, "No user waits.")]
+
+
+def last_known(told: dict[str, Any]) -> list[Any]:
+    """Show what the page told when Redis answered last."""
+    ago = moment(told["read_at"], datetime.now(UTC))
+    shown = [
+        _figures(told),
+        tag("div", tag("section", _waits(told)), tag("section", _behind(told)), class_="halves"),
+        tag("section", _workers(told)),
+        tag("h2", "Who waited most"),
+        _throttled(told["throttled"], told["at"]),
+    ]
+    return [tag("h2", "What was known last, ", ago), tag("div", shown, class_="old")]

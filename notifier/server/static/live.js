@@ -1,4 +1,4 @@
-// The page Now: large figures and two plots, by the numbers that /api/v1/live sends as they change.
+// The two plots of the page Now, by the numbers that /api/v1/live sends as they change.
 (() => {
   const HOUR = 60;
   const HEIGHT = 130;
@@ -19,20 +19,13 @@
     return hours ? `${hours} h ${two(minutes)} min` : `${minutes} min ${two(Math.round(seconds) % 60)} s`;
   };
   const most = (seconds) => (seconds === null || seconds === undefined ? "–" : `≤ ${span(seconds)}`);
-  const rate = (each) => (each > 0 && each < 1 ? `${Math.round(each * 60)}/min` : `${Math.round(each).toLocaleString("en")}/s`);
-  const whole = (number) => (number ?? "–").toLocaleString("en");
+  const whole = (number) => (number ?? 0).toLocaleString("en");
+  const some = (number) => number || null; // a minute without any is not drawn
   const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 16);
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name);
   const delivered = (minute) => minute.ended.delivered ?? 0;
   const cancelled = (minute) => minute.ended.cancelled ?? 0;
   const others = (minute) => Object.values(minute.ended).reduce((sum, n) => sum + n, 0) - delivered(minute) - cancelled(minute);
-
-  const show = (values) => {
-    for (const [name, value] of Object.entries(values)) {
-      const place = document.querySelector(`[data-live="${name}"]`);
-      if (place) place.textContent = value;
-    }
-  };
 
   const axis = (values, more) => ({
     stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
@@ -70,7 +63,7 @@
       ],
       (number) => (Number.isInteger(number) ? whole(number) : ""),
       { range: (_, __, most) => [0, Math.max(5, most * 1.1)] },
-      (of) => [of.map((each) => each.at), of.map(delivered), of.map((each) => each.accepted), of.map(cancelled), of.map(others)],
+      (of) => [of.map((each) => each.at), of.map(delivered), of.map((each) => each.accepted), of.map(cancelled).map(some), of.map(others).map(some)],
     );
     draw(
       "plot-lateness",
@@ -81,17 +74,12 @@
     );
   };
 
-  const take = ({ minutes: changed, now }) => {
+  const take = ({ minutes: changed }) => {
     for (const each of changed) minutes.set(each.at, each);
     const known = [...minutes.values()].sort((one, other) => one.at - other.at);
     for (const { at } of known.splice(0, known.length - HOUR)) minutes.delete(at);
     if (!plots.length) drawAll();
     for (const { plot, columns } of plots) plot.setData(columns(known));
-    show({
-      in_s: rate(now.in_s), out_s: rate(now.out_s), late_p99: most(now.late_p99), queued: whole(now.queued),
-      waiting: whole(now.waiting), in_flight: whole(now.in_flight),
-      empty: now.empty,
-    });
   };
 
   // A browser opens six connections to a host and no more: a page that nobody sees holds none.

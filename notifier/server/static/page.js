@@ -6,7 +6,7 @@
   const here = new URL(location.pathname + location.search, location.origin);
   let renewed = Date.now();
   const tell = () => {
-    const place = document.querySelector("[data-live=updated]");
+    const place = document.getElementById("updated");
     if (place) place.textContent = `${Math.round((Date.now() - renewed) / 1000)} s ago`;
   };
   const isQuiet = () => {

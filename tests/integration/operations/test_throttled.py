@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from redis import Redis
 
+from notifier.dispatch.circuits import FAR_US
 from notifier.operations.throttled import MAX_USERS, PAGE, PAGES, read_throttled
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 
@@ -35,7 +38,26 @@ def test_the_longest_backlogs_first(redis: Redis) -> None:
         "why": "",
         "next_at": 2.0,
         "until": "when it is let go",
+        "since": None,
     }
+    assert told["says"] == "3 users wait."
+
+
+def test_where_all_have_one_who_has_waited_longest_is_first(redis: Redis) -> None:
+    """A tie is said; since when the first of each has waited is told, in its backlogs or in a queue."""
+    for n, user in enumerate(["ann", "bob", "cy"]):
+        let_wait(redis, user, chat=1)
+        redis.hset(job_key(f"{user}-chat-0"), "enqueued_at", f"2026-11-23T12:00:0{5 - n}.000000Z")
+    redis.hset(job_key("queued"), mapping={"meta": '{"user": "dee"}', "enqueued_at": "2026-11-23T12:00:04.5Z"})
+    redis.rpush(rq_key("queue", "default"), "queued")
+    told = read_throttled(redis)
+    assert [(each["user"], each["since"].second) for each in told["users"]] == [
+        ("cy", 3),
+        ("bob", 4),
+        ("dee", 4),
+        ("ann", 5),
+    ]
+    assert told["says"] == "4 users wait, each with 1."
 
 
 def test_the_first_of_the_queues_wait_too(redis: Redis) -> None:
@@ -49,6 +71,19 @@ def test_the_first_of_the_queues_wait_too(redis: Redis) -> None:
     assert (told[1]["why"], told[1]["until"]) == ("a worker: in the queue still", "when a worker takes it")
 
 
+def test_who_waits_for_a_retry_is_among_them(redis: Redis) -> None:
+    """What has failed is told from what has a time of its own; the rest of one that waits for a route is neither."""
+    for job_id, at, fields in (("a", 9, {"push_attempts": "1"}), ("b", 8, {}), ("c", FAR_US, {})):
+        redis.hset(job_key(job_id), mapping={"meta": f'{{"user": "{job_id}"}}', **fields})
+        redis.zadd(redis_key("later"), {job_id: at})
+    told = read_throttled(redis)
+    assert {each["user"]: (each["why"], each["until"]) for each in told["users"]} == {
+        "a": ("a retry", "when it is tried again"),
+        "b": ("its own time, send_at", "at its time"),
+    }
+    assert told["says"] == "2 users wait, each with 1."
+
+
 def test_of_very_many_some_are_looked_at(redis: Redis) -> None:
     """No more users are read than it says; each of them may be among them."""
     many = PAGE * PAGES + 1
@@ -58,8 +93,9 @@ def test_of_very_many_some_are_looked_at(redis: Redis) -> None:
     told = read_throttled(redis)
     assert redis.info("commandstats")["cmdstat_zcard"]["calls"] - calls <= PAGE * PAGES + 3
     assert (told["is_all"], len(told["users"])) == (False, MAX_USERS)
+    assert re.fullmatch(r"\d+ of the users who wait were looked at, each with 1\.", told["says"])
 
 
 def test_nobody_waits(redis: Redis) -> None:
     """An empty Redis tells nothing."""
-    assert read_throttled(redis) == {"users": [], "is_all": True}
+    assert read_throttled(redis) == {"users": [], "is_all": True, "says": ""}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from notifier.dispatch.circuits import Held
 from notifier.dispatch.health import Alive
+from notifier.dispatch.minutes import Numbers
 from notifier.dispatch.waits import Waits
 from notifier.operations.problems import find_problems
 from notifier.operations.stats import LaneNow, Now, Stats
@@ -51,20 +53,71 @@ def test_a_pause_says_by_whom() -> None:
     ]
 
 
-def test_suspended_says_since_when_something_waits() -> None:
-    """RQ does not note since when it is suspended; for how long the oldest has waited tells it."""
-    (line,) = said(now(suspended=True))
-    assert line.endswith("until rq resume; the oldest has waited for 5.0 s; 7 wait")
+def test_suspended_says_since_when_a_worker_saw_it() -> None:
+    """RQ does not keep who suspended the workers, nor when: the first worker that saw it tells since when."""
+    workers = [replace(WELL, suspended=AT), replace(WELL, suspended=AT + timedelta(seconds=1)), WELL]
+    (line,) = said(now(suspended=True, workers=workers))
+    assert line.startswith("Suspended for 4 min 00 s: rq suspend keeps")
+    assert line.endswith("RQ does not keep who suspended them; 7 wait")
+
+
+def test_no_worker_says_since_when() -> None:
+    """Since the last look for work by any; where there never was any, that."""
+    (line,) = said(now(workers=[], looked_us=int(AT.timestamp() * 1e6)))
+    assert line == "No worker for 4 min 00 s: none looks for work, so nothing is sent; 7 wait"
+    assert said(now(workers=[])) == ["No worker: none has ever looked for work, so nothing is sent; 7 wait"]
+
+
+def live(**fields: Any) -> Any:
+    return Stats(now(at_s=(AT + timedelta(minutes=4)).timestamp(), **fields)).as_live()["now"]
+
+
+def test_what_waits_for_a_stopped_route_is_overdue_since_then() -> None:
+    """Figures are not calm in an outage; what a person has paused is not overdue."""
+    told = live(routes=[KEY])
+    assert (told["oldest_due"], told["due_users"]) == (240.0, 3)
+    told = live(routes=[replace(KEY, kind="paused")])
+    assert (told["oldest_due"], told["due_users"]) == (0.0, 0)
+
+
+def test_what_is_queued_waits_too() -> None:
+    """The sum of why they wait is all that waits: what no worker has looked at is a part of it."""
+    told = Stats(now(waits=[Waits("rule", "user 3/1h", 20)])).as_json()["now"]["waits"]
+    assert [(each["what"], each["waiting"]) for each in told] == [
+        ("user 3/1h", 20),
+        ("a worker: in the queue still", 7),
+    ]
 
 
 def test_when_it_is_empty_is_not_promised_while_something_is_stopped() -> None:
-    """No time is said as long as some cannot go at all: what keeps them is said."""
+    """No time is said as long as some cannot go at all: what keeps them is said, and when a pause ends."""
 
     def empty(**fields: Any) -> Any:
-        return Stats(now(**fields)).as_live()["now"]["empty"]
+        return live(**fields)["empty"]
 
     assert empty(routes=[KEY]) == "not while apns is stopped"
     assert empty(suspended=True) == "not while all is suspended"
     assert empty(workers=[]) == "not while no worker works"
     assert empty(lanes={"default": LaneNow(0, 0, 0, 0.0)}) == "nothing waits"
     assert empty() == "not at this rate"
+    pause = Held("category:chat", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")
+    assert empty(pauses=[pause]) == "not while category:chat is paused"
+    pause = replace(pause, next_at=AT + timedelta(hours=1))
+    assert empty(pauses=[pause]) == "the pause of category:chat ends in 56 min 00 s"
+
+
+def test_an_estimate_says_what_bounds_it() -> None:
+    """A limit of one user, where that takes longer than all others; a route that is slow; after a pause, the rest."""
+    fcm = Held("fcm", "slow", None, 27, "busy")
+    pause = Held("all:", "stopped", AT + timedelta(minutes=6), 1, "paused", "", AT)
+
+    def empty(**fields: Any) -> Any:
+        at_s = 60.0 * (AT.timestamp() // 60 + 4) + 60
+        stats = Stats(now(at_s=at_s, **fields), {int(at_s // 60) - 1: Numbers()})
+        stats.minutes[int(at_s // 60) - 1].ended["delivered", "default", "fcm"] = 60
+        return stats.as_live()["now"]["empty"]
+
+    holds = "bob waits that long for marketing 1/1d"
+    assert empty(last=(259_200.0, holds)) == f"in about 3 d 0 h if no more comes: {holds}"
+    assert empty(last=(1.0, holds), routes=[fcm]) == "in about 27.0 s, as fcm is slow"
+    assert empty(pauses=[pause]) == "the pause of all ends in 1 min 00 s, then about 27.0 s"

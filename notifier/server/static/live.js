@@ -20,7 +20,8 @@
   };
   const most = (seconds) => (seconds === null || seconds === undefined ? "–" : `≤ ${span(seconds)}`);
   const whole = (number) => (number ?? 0).toLocaleString("en");
-  const some = (number) => number || null; // a minute without any is not drawn
+  const some = (number) => number || null; // a minute without any is not drawn; a lone one is a point
+  const POINTS = { points: { show: true, size: 5 } };
   const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 16);
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name);
   const delivered = (minute) => minute.ended.delivered ?? 0;
@@ -58,8 +59,8 @@
       [
         line("delivered", "--some", whole, { fill: colour("--some"), paths: uPlot.paths.bars({ size: [0.7, 40] }), width: 0, points: { show: false } }),
         line("accepted", "--link", whole),
-        line("cancelled", "--night", whole),
-        line("other ends", "--full", whole),
+        line("cancelled", "--night", whole, POINTS),
+        line("other ends", "--full", whole, POINTS),
       ],
       (number) => (Number.isInteger(number) ? whole(number) : ""),
       { range: (_, __, most) => [0, Math.max(5, most * 1.1)] },
@@ -67,7 +68,7 @@
     );
     draw(
       "plot-lateness",
-      [line("p50", "--link", most, { points: { show: true, size: 5 } }), line("p99", "--near", most, { points: { show: true, size: 5 } })],
+      [line("p50", "--link", most, POINTS), line("p99", "--near", most, POINTS)],
       (seconds) => (seconds === null ? "" : span(seconds)),
       { distr: 3, ticks: [0.001, 0.01, 0.1, 1, 10, 60, 600, 3600], range: (_, least, most) => (most === null ? [0.001, 1] : [Math.min(0.001, least), Math.max(1, most * 2)]) },
       (of) => [of.map((each) => each.at), of.map((each) => each.lateness.p50), of.map((each) => each.lateness.p99)],

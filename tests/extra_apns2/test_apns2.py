@@ -269,8 +269,8 @@ async def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monk
     monkeypatch.setattr(apns2_thread, "DOUBT_S", 0.1)
     async with RIG.stage(simulators, timeout_us=2000000) as s:
         await s.send()
-        await s.tell(idle_s=0.1)
-        await asyncio.sleep(0.2)  # as long as the network takes to forget the connection
+        await s.tell(idle_s=0.6)
+        await asyncio.sleep(0.7)  # as long as the network takes to forget the connection
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
         await s.tell(idle_s=0)
         assert len(await s.arrivals()) == 2

@@ -600,7 +600,7 @@ def test_an_id_is_never_broken(run: Run, config: Path, producer: Notifier, redis
         eventually(lambda: redis.zcard("notifier:waiting_for_route:category:default"), "it to wait")
         stats = run("stats").out
         assert user in stats
-        assert "when it is resumed" in " ".join(stats.split())
+        assert "when the pause ends" in " ".join(stats.split())
         assert stats.startswith("✖ category:default paused for"), "what is wrong comes first"
         assert job_id in run("line", user).out
         assert run("resume", "category:default").status == 0

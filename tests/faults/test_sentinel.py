@@ -68,7 +68,8 @@ def test_a_producer_goes_on_after_a_promotion(watched: WatchedRedis) -> None:
             with pytest.raises(NotReplicatedError) as unsafe:
                 notifier.send(notification("u", 1), job_id="second")
             assert unsafe.value.job_ids == ["second"]
-        assert fleet.redis.lrange("rq:queue:default", 0, -1) == [b"first", b"second"]
+        with Redis.from_url(watched.replica.url) as promoted:
+            assert promoted.lrange("rq:queue:default", 0, -1) == [b"first", b"second"]
 
 
 def _arrived(fleet: Fleet, promoted: Redis) -> list[int]:

@@ -352,3 +352,19 @@ def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedR
     assert [each.user for each in pulled.leased] == ["bob"]
     assert [user for user, *_ in pulled.users] == ["vip"]
     assert not redis.exists(f"notifier:own_rules:draft:{worker.name}")
+
+
+@pytest.mark.parametrize("lane", ["default", "bulk"])
+def test_what_stands_in_the_queues_twice_goes_once(worker: Worker, lane: str) -> None:
+    """Whoever enqueues a job a second time, before it went, has it sent once."""
+    worker.accept(job())
+    worker.redis.rpush(f"rq:queue:{lane}", "one")
+    pulled = worker.pull()
+    leased = [*pulled.leased, *worker.admit(pulled)]
+    assert [each.job_id for each in leased] == ["one"]
+    assert worker.redis.hget("rq:job:one", "push_permit") == leased[0].permit.encode()
+    worker.settle(leased)
+    worker.now += S
+    again = worker.pull()
+    assert not again.leased
+    assert not again.users

@@ -16,10 +16,11 @@ local MAX_HEADS = 25 -- of one user at one look
 
 -- is_open: whether anything may go this way now. room: how many new ones may. most: how many in all. rules: of
 -- everyone, see rule_table.lua. own_rules: the key of the set, or nil.
--- rooms: by route, how many more the caller may send; a route that is not among them takes any number. The caller puts
--- its now, lease_us, until_text and worker beside them.
-local direct = {is_open = false, room = 0, most = 0, rules = nil, own_rules = nil, rooms = {}, leased = {}, waits = {},
-  jobs = {}, none_wait = false, emptied = {}}
+-- rooms: by route, how many more the caller may send; a route that is not among them takes any number. sent: by the
+-- ids of the jobs that went, as their leases are written in the end. The caller puts its now, lease_us, until_text and
+-- worker beside them.
+local direct = {is_open = false, room = 0, most = 0, rules = nil, own_rules = nil, rooms = {}, leased = {}, sent = {},
+  waits = {}, jobs = {}, none_wait = false, emptied = {}}
 
 -- new_job: {user, category, high, data, targets, deadline, accepted}, or nil where there is more to look at.
 local function new_job(id, lane, now)
@@ -130,7 +131,7 @@ function direct.send(job, backlog, plan, lane, number_of, since, ...)
   backlog.claim.taken = backlog.claim.taken + 1
   local leased = leased_job(id, permit, backlog.user, backlog.category, job.data, job.deadline, direct.now)
   leased[LEASED.since] = since
-  direct.leased[#direct.leased + 1] = leased
+  direct.leased[#direct.leased + 1], direct.sent[id] = leased, true
 end
 
 -- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false where it is to go

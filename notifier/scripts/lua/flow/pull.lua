@@ -151,6 +151,7 @@ local some_behind = next(behind) ~= nil
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
 -- the lane `from` and is to be read first.
 local function place(id, from)
+  if direct.sent[id] then return true end -- it stood in a queue twice
   if from and some_behind and stands_behind(behind, id) then return true end
   full = false
   local what, user, lane, is_new = enter_backlog(now, id, join, known, from)

@@ -132,7 +132,7 @@ class MemoryKeys:
         """Know a key; and forget those that nobody can ask for any more, a few at each call, so that none is slow."""
         for _ in range(SWEPT if len(self._turns) > SWEEP_AT else 0):
             key = self._turns.popleft()
-            if self._keys[key].until_us > now:
+            if self._keys[key].until_us + self._keys[key].shorter_us > now:
                 self._turns.append(key)
             else:
                 del self._keys[key]

@@ -27,18 +27,18 @@ def fold_burst(full: int, sends: Iterable[tuple[int, int]], limit: int, every_us
 
 
 class KeySends:
-    """The sends that the rules of one key judge. until_us: from then on nobody asks for any of it."""
+    """The sends that the rules of one key judge. until_us: from then on nobody asks beyond shorter_us."""
 
     __slots__ = (
         "_bursts",
         "_ids",
         "_places",
-        "_shorter_us",
         "_start",
         "_sums",
         "_times",
         "blocked_us",
         "horizon_us",
+        "shorter_us",
         "until_us",
     )
 
@@ -49,7 +49,7 @@ class KeySends:
         self._start = 0  # those before it have lapsed; cut off once they are many, as a cut moves all others
         self._bursts: dict[tuple[int, int], tuple[int, int]] = {}
         self._places: list[int] = []
-        self.until_us = self.horizon_us = self._shorter_us = self.blocked_us = 0
+        self.until_us = self.horizon_us = self.shorter_us = self.blocked_us = 0
 
     def opens(self, plan: Plan, now: int) -> tuple[int, int]:
         """The first µs at which a plan admits its cost, and the deciding rule; see `opens` of limit_rules.lua."""
@@ -265,12 +265,12 @@ class KeySends:
         if kept == horizon and old >= at + kept:
             return
         if kept < horizon and old > now:
-            self._shorter_us = max(self._shorter_us, kept)
+            self.shorter_us = max(self.shorter_us, kept)
             if at > now:
                 self.until_us = max(old, at + horizon)
             return
         if kept < horizon:
-            kept, self._shorter_us = max(kept, self._shorter_us), 0
+            kept, self.shorter_us = max(kept, self.shorter_us), 0
         self.horizon_us = kept
         self.until_us = max(old, at + kept) + kept // 8
 

@@ -158,6 +158,23 @@ def test_each_send_is_kept_as_long_as_its_own_rules_need_it(subject: Subject) ->
     assert subject.limiter.count("k", last="1h") == 8
 
 
+def test_sends_of_a_shorter_rate_outlive_the_longer(subject: Subject, redis: Redis) -> None:
+    """Where a key's longer rate is asked no more, the sends of the shorter count as long as that one needs them."""
+    limiter = subject.make("two")
+
+    def elapse(ms: int) -> None:
+        subject.advance(ms * 1000)
+        for key in redis.keys("notifier:keys:two:{k}"):
+            redis.pexpire(key, redis.pttl(key) - ms)
+
+    limiter.acquire("k", "1/10s")
+    elapse(11_000)
+    assert limiter.acquire("k", "1/9s")
+    elapse(8_900)
+    limiter.acquire_many([(f"another {n}", "1/second") for n in range(1_100)])  # in memory keys go as others come
+    assert not limiter.acquire("k", "1/9s")
+
+
 def test_precision_is_refused(subject: Subject) -> None:
     """Every window is exact: a precision would do nothing, so it is refused, alone and in a policy."""
     coarse = Window(40, "1h", precision_us=M)

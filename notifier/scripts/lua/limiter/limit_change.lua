@@ -26,7 +26,7 @@ function change.block()
   marks.block_key(s, now + tonumber(ARGV[5]))
   if now + tonumber(ARGV[5]) > s.till then
     s.till = now + tonumber(ARGV[5])
-    s.lasts = math.max(math.ceil((s.till - now) / 1000) + 1, redis.call('PTTL', s.key))
+    s.lasts, s.least = s.till + s.shorter - now, redis.call('PTTL', s.key)
   end
   write_sends(s)
   return 0

@@ -4,7 +4,7 @@
 -- long a send is kept; capacity of a burst and its µs (0: there is none); how many windows; limit and interval of each.
 -- Then of each calendar window its limit, how many µs follow, and when days (weeks, months) begin, from now's on.
 -- The deciding rule is 0 for the gap, n for the n-th window and then those by the calendar, -2 a burst, -3 a block.
-local max, min, ceil, unpack = math.max, math.min, math.ceil, struct.unpack
+local max, min, unpack = math.max, math.min, struct.unpack
 
 -- opens: the first µs at which a plan admits its cost, and the deciding rule; or nil, and the µs of which its calendar
 -- windows do not tell.
@@ -48,20 +48,20 @@ local function opens(s, plan, now, cost, gap, capacity, every, windows)
 end
 
 -- keep: how long a key keeps its sends: as long as the longest of the rules that ask for it needs. From `till` on
--- nobody needs the horizon, and the key goes: a send by rules that keep it for `kept` µs seldom has to renew it.
+-- nobody needs the horizon; once the shorter rules do not either, the key goes. A send seldom has to renew it.
 local function keep(s, kept, now, at)
   local old, till = s.till, at + kept
   if kept == s.horizon and old >= till then return end
   if kept < s.horizon and old > now then
+    if kept <= s.shorter and at <= now then return end
     s.shorter = max(s.shorter, kept)
-    if at <= now then return end
-    s.till = max(old, at + s.horizon)
+    if at > now then s.till = max(old, at + s.horizon) end
   else
     if kept < s.horizon then kept, s.shorter = max(kept, s.shorter), 0 end
     -- An eighth more, so that the next sends find it long enough.
     s.horizon, s.till = kept, max(old, at + kept) + math.floor(kept / 8)
   end
-  s.lasts = ceil((s.till - now) / 1000) + 1
+  s.lasts = s.till + s.shorter - now
 end
 
 -- take: records a send.

@@ -88,7 +88,7 @@ if is_short then
       call('HSET', key, 'h', head)
     end
     if is_renewed then
-      local lasts = math.max(floor((till - now) / 1000) + 2, used_now and least() or 0)
+      local lasts = math.max(floor((till + shorter - now) / 1000) + 2, used_now and least() or 0)
       call('PEXPIRE', key, string.format('%.0f', lasts))
     end
   end

@@ -68,7 +68,7 @@ local function write_sends(s)
   call('HSET', s.key, 'h', sub(s.newest, 1, 16 * s.n) .. s.marks ..
     pack(HEAD, s.till, s.horizon, s.shorter, s.base, s.older, s.first, #s.marks / 32))
   if s.index_is_new then call('HSET', s.key, 'i', s.index) end
-  if s.lasts then call('PEXPIRE', s.key, string.format('%.0f', math.max(s.lasts, s.least or 0))) end
+  if s.lasts then call('PEXPIRE', s.key, string.format('%.0f', math.max(floor(s.lasts / 1000) + 2, s.least or 0))) end
 end
 
 -- nth_send: the µs of the n-th latest, by what they cost; or nil.

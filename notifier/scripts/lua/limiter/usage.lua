@@ -106,12 +106,13 @@ local function settle_usage(namespace, key, now)
   if namespace ~= '' then call('ZREM', rank_key(namespace, 'live'), key) end
   if not found[1] or unpack('>I7', found[1]) == 0 then return end
   settle(namespace, key, found[1], now)
-  local till = found[2] and unpack('>I7', found[2], #found[2] - 43) or 0
-  if till <= now then
+  local till, horizon = 0, 0
+  if found[2] then till, horizon = unpack('>I7I7', found[2], #found[2] - 43) end
+  if till + horizon <= now then
     call('DEL', name)
   else
     call('HDEL', name, 'u')
-    call('PEXPIRE', name, text(math.ceil((till - now) / 1000) + 1))
+    call('PEXPIRE', name, text(math.ceil((till + horizon - now) / 1000) + 1))
   end
 end
 

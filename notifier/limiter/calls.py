@@ -215,7 +215,7 @@ def _usage(key: str, now: int, fields: Mapping[str, int]) -> Usage:
     this = now // MINUTE_US
 
     def rate(span: int) -> float:
-        return sum(count for minute, count in minutes.items() if minute > this - span) / (span * 60)
+        return sum(count for minute, count in minutes.items() if this - span < minute <= this) / (span * 60)
 
     return Usage(
         key=key,

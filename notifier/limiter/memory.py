@@ -153,7 +153,7 @@ class MemoryKeys:
         with self._lock:
             if (sends := self._keys.get(key)) is None:
                 self._add(key, sends := KeySends(), self._clock())
-            sends.block(self._clock() + duration_us(for_))
+            sends.block(duration_us(for_), self._clock())
 
     def reward(self, key: str, cost: int = 1) -> int:
         """See `KeyLimiter.reward`."""
@@ -179,7 +179,7 @@ class MemoryKeys:
         span = duration_us(last)
         with self._lock:
             now, sends = self._clock(), self._keys.get(key, KeySends())
-            return sends.weight_after(now - span)[0] - sends.weight_after(now)[0]
+            return sends.weight_after(now - min(span, sends.horizon_us))[0] - sends.weight_after(now)[0]
 
     def usage(self, key: str) -> Usage:
         """See `KeyLimiter.usage`."""

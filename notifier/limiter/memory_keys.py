@@ -136,7 +136,7 @@ class KeySends:
             self._bursts[plan.burst] = fold_burst(full, [(now, plan.cost)] if at <= now else [], *plan.burst), now
         if place is not None:
             self._places.remove(place)
-        if self._places or self._bursts:
+        if self._places or self._bursts or self.blocked_us:
             self._forget_marks(now)
         self._trim(now - self.horizon_us)
         times, sums = self._times, self._sums
@@ -155,7 +155,7 @@ class KeySends:
         n = bisect_right(self._times, at, self._start) - 1
         while n >= self._start and self._times[n] == at and self._ids[n] != permit:
             n -= 1
-        if n < self._start or self._times[n] != at:
+        if at <= now - self.horizon_us or n < self._start or self._times[n] != at:
             return None
         by = self._change(n, cost)
         self._correct_bursts(at, by, now)
@@ -171,9 +171,9 @@ class KeySends:
             del self._times[n], self._ids[n], sums[n + 1]
         return by
 
-    def block(self, until: int) -> None:
-        """Admit nothing before a µs."""
-        self.blocked_us, self.until_us = until, max(self.until_us, until)
+    def block(self, span: int, now: int) -> None:
+        """Admit nothing for so many µs; 0 ends it."""
+        self.blocked_us, self.until_us = now + span if span else 0, max(self.until_us, now + span)
 
     def reward(self, cost: int, now: int) -> int:
         """Take back so much, of the latest sends first; returns how much it was."""
@@ -252,6 +252,7 @@ class KeySends:
                 self._bursts[limit, every] = max(full + by * every, least), till
 
     def _forget_marks(self, now: int) -> None:
+        self.blocked_us = self.blocked_us if self.blocked_us > now else 0
         self._places = [place for place in self._places if place > now]
         self._bursts = {
             rule: (full, till)

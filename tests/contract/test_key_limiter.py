@@ -257,6 +257,16 @@ def test_a_refund_and_a_reset(subject: Subject) -> None:
     assert isinstance(subject.limiter.acquire("k", "1/day"), Permit)
 
 
+def test_what_has_lapsed_is_neither_given_back_nor_counted(subject: Subject) -> None:
+    """What is older than the key's rules ask for is no more there, whether its place was needed since or not."""
+    permit = subject.limiter.acquire("k", "100/10s")
+    subject.advance(10 * S - 1)
+    assert subject.limiter.count("k", last="1h") == 1
+    subject.advance(1)
+    assert subject.limiter.count("k", last="1h") == 0
+    assert not subject.limiter.refund(permit)
+
+
 def test_a_permit_that_nobody_gave_takes_nothing_back(subject: Subject) -> None:
     """Where Redis could not be asked and everything goes, the permit has no id: to refund it changes nothing."""
     subject.limiter.acquire("k", "1/day")
@@ -322,6 +332,17 @@ def test_a_series(subject: Subject) -> None:
     assert counts("a") == [1, 1, 0, 0]
     assert counts(None) == [1, 1, 1, 0]
     assert counts(None, "2m") == [2, 1]
+
+
+def test_usage_where_the_clock_is_set_back(subject: Subject) -> None:
+    """Each use is counted in the minute that the clock showed."""
+    for us in (0, 0, M, -M):
+        subject.advance(us)
+        subject.limiter.acquire("k", "100/hour")
+    assert subject.limiter.usage("k").per_second["1m"] == 3 / 60
+    assert subject.limiter.top(1)[0].rate == 3 / 3600
+    subject.advance(M)
+    assert [point.count for point in subject.limiter.series("k", last="2m", step="1m")] == [3, 1]
 
 
 def test_usage_of_many_keys_over_hours(subject: Subject) -> None:
@@ -484,6 +505,19 @@ def test_a_block_a_penalty_and_a_reward(subject: Subject) -> None:
     assert subject.limiter.reward("k", 3) == 3
     assert [bool(subject.limiter.acquire("k", "3/minute")) for _ in range(2)] == [True, False]
     assert subject.limiter.reward("k", 100) == 3
+
+
+def test_a_block_that_is_over_does_not_come_back(subject: Subject) -> None:
+    """A step back of the clock revives no block that was ended, nor one since whose end a send went."""
+    subject.limiter.block("k", "5s")
+    subject.limiter.block("k", timedelta(0))
+    subject.advance(-S)
+    assert subject.limiter.acquire("k", "9/day")
+    subject.limiter.block("k", "1s")
+    subject.advance(2 * S)
+    assert subject.limiter.acquire("k", "9/day")
+    subject.advance(-S - 1)
+    assert subject.limiter.acquire("k", "9/day")
 
 
 def test_days_and_months_by_the_calendar(subject: Subject) -> None:

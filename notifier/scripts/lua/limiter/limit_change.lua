@@ -12,7 +12,7 @@ local s = read_sends(keys_key(namespace, key))
 local change = {}
 
 local function set_cost(at, id, cost)
-  local by = older_sends.change(s, at, id, cost)
+  local by = at > now - s.horizon and older_sends.change(s, at, id, cost)
   if not by then return nil end
   marks.correct_bursts(s, at, by, now)
   if cost == 0 and at > now then marks.free_place(s, at) end
@@ -23,9 +23,10 @@ end
 function change.cost() return set_cost(tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])) end
 
 function change.block()
-  marks.block_key(s, now + tonumber(ARGV[5]))
-  if now + tonumber(ARGV[5]) > s.till then
-    s.till = now + tonumber(ARGV[5])
+  local span = tonumber(ARGV[5])
+  marks.block_key(s, span > 0 and now + span or 0)
+  if now + span > s.till then
+    s.till = now + span
     s.lasts, s.least = s.till + s.shorter - now, redis.call('PTTL', s.key)
   end
   write_sends(s)

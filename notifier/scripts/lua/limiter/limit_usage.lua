@@ -16,14 +16,14 @@ local function in_last_hour(of)
   local minutes, from, sum = redis.call('HGETALL', use_key(namespace, of)), math.floor(now / MINUTE) - 60, 0
   for i = 1, #minutes, 2 do
     local minute = tonumber(minutes[i])
-    if minute and minute > from then sum = sum + minutes[i + 1] end
+    if minute and minute > from and minute <= from + 60 then sum = sum + minutes[i + 1] end
   end
   return sum
 end
 
 local function count(span)
   local s = read_sends(keys_key(namespace, key))
-  return weight_after(s, now - span) - weight_after(s, now)
+  return weight_after(s, now - math.min(span, s.horizon)) - weight_after(s, now)
 end
 
 -- by_rate: unites the ranks of the last hour, ten minutes each, into a key that goes at once.

@@ -72,11 +72,12 @@ local function settle(namespace, key, u, now)
   if asked + keep <= now then return end
   for n = ENTRIES, #u, 11 do names[#names + 1] = text((unpack('>I4', u, n))) end
   local known = call('HMGET', use, all(names))
-  local fields, is_first = {}, held > 0
+  local fields, counts, is_first = {}, {}, held > 0
   for n = 5, #names do
     local _, count = unpack('>I4I7', u, ENTRIES + 11 * (n - 5))
     sum = sum + count
-    fields[#fields + 1], fields[#fields + 2] = names[n], text((known[n] or 0) + count)
+    counts[names[n]] = (counts[names[n]] or known[n] or 0) + count -- twice there, where the clock was set back
+    fields[#fields + 1], fields[#fields + 2] = names[n], text(counts[names[n]])
     if namespace ~= '' then
       is_first = call('HINCRBY', used_key(namespace), names[n], text(count)) == count or is_first
     end

@@ -366,6 +366,15 @@ def test_usage_of_many_keys_over_hours(subject: Subject) -> None:
     assert subject.limiter.usage("k0").total == 0
 
 
+def test_a_reset_forgets_the_key_and_not_the_uses_of_all(subject: Subject) -> None:
+    """A key that was reset is in no ranking; the series of the namespace has what was used of it."""
+    for _ in range(3):
+        subject.limiter.acquire("k", "5/hour")
+    subject.limiter.reset("k")
+    assert not [by for by in ("total", "held", "last_used", "rate") if subject.limiter.top(1, by=by)]
+    assert sum(point.count for point in subject.limiter.series()) == 3
+
+
 def test_a_use_outlives_the_rules(subject: Subject, redis: Redis) -> None:
     """What was used of a key is kept as `usage_keep` says, also where its rules need its sends for a second."""
     limiter = subject.make("short", usage_keep="1h")

@@ -6,7 +6,8 @@
 --      4 'forget'
 -- returns cost: how much it costs less, negative for more, or nil where it is not there; block: 0; reward, forget: how
 --         much counts no more
---! needs keys_key marks now_us older_sends rank_key read_sends use_key weight_after write_sends
+--! needs keys_key marks MINUTE now_us older_sends rank_key read_sends settle_usage text use_key weight_after
+--! needs write_sends
 local now, namespace, key, what = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local s = read_sends(keys_key(namespace, key))
 local change = {}
@@ -42,8 +43,11 @@ end
 
 function change.forget()
   local forgotten = weight_after(s, now - s.horizon)
+  settle_usage(namespace, key, now) -- the series of all keep it
   redis.call('DEL', s.key, use_key(namespace, key))
-  for _, by in ipairs(namespace ~= '' and {'last', 'total', 'held', 'live'} or {}) do
+  local ranks = {'last', 'total', 'held'}
+  for i = 0, 6 do ranks[4 + i] = text(math.floor(now / (10 * MINUTE)) - i) end
+  for _, by in ipairs(namespace ~= '' and ranks or {}) do
     redis.call('ZREM', rank_key(namespace, by), key)
   end
   return forgotten

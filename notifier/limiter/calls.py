@@ -100,7 +100,8 @@ class RedisRequests(Requests):
         if len(self.first_of(requests, len(requests))) < len(requests):
             raise ValueError(
                 "in a Redis Cluster keys that are taken together have one hash tag: write what they share in braces,"
-                " such as 'read:{customer:42}' and 'total:{customer:42}'"
+                " such as 'read:{customer:42}' and 'total:{customer:42}'. Limits of one request are by the same key:"
+                " give those by another key a middleware or a dependency of their own"
             )
         return requests
 

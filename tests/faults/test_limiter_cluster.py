@@ -18,6 +18,8 @@ from redis.exceptions import TryAgainError
 
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimiterUnreachableError, MemoryLimiter, Permit
 from notifier.limiter.calls import RedisRequests, tag_of
+from notifier.limiter.middleware.guard import Guard, WebLimit
+from notifier.limiter.middleware.request import of_environ
 from notifier.scripts.packed import unpack
 from tests.contract.test_key_limiter import Awaited
 from tests.faults import cluster as harness
@@ -126,6 +128,17 @@ def test_others_are_refused(cluster: harness.RedisCluster, is_async: bool) -> No
             with pytest.raises(ValueError, match="ask for a key"):
                 ask_all()
         limiter.aclose() if is_async else limiter.close()
+
+
+def test_limits_of_a_request_are_by_the_same_key(limiter: Limiter) -> None:
+    """They are taken together. Of those by several keys nothing is taken, and the error says what to do."""
+    request = of_environ({"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "203.0.113.7"}, None)
+    read, total = (WebLimit(name, "1/minute", key=lambda _: "42") for name in ("read", "total"))
+    everyone = WebLimit("everyone", "9/minute", key=lambda _: "everyone")
+    with pytest.raises(ValueError, match="by another key a middleware or a dependency of their own"):
+        Guard(limiter, [read, everyone]).ask(request)
+    refusals = [Guard(limiter, [read, total]).ask(request).refusal for _ in range(2)]
+    assert [refusal and refusal.status for refusal in refusals] == [None, 429]
 
 
 def test_a_client_may_be_given(cluster: harness.RedisCluster) -> None:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog.dev
 from hypothesis import HealthCheck, Phase, settings
 from redis import Redis
 
@@ -28,6 +29,9 @@ for name in [name for name in os.environ if name.startswith("NOTIFIER_") and nam
 # kept. So they are, whatever the caller's shell says.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Rich takes most of a second of CPU for a traceback that nobody reads.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 # What needs apns2 runs in its environment: make test-apns2.
 collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]

@@ -33,6 +33,7 @@ from notifier.units import duration_us
 
 TAKE_NOW: Final = pack([""])
 _TAG: Final = re.compile(rb"\{([^}]*)\}")
+_ANSWER: Final = struct.Struct(">qhqqh")  # what *limit* says of a key
 _NO_TAG: Final = b"7d"  # of keys that begin with a closing brace
 UNSETTLED: Final = object()  # what a reading answers until all is settled: it is to be asked again
 
@@ -69,10 +70,11 @@ class RedisRequests(Requests):
             args, by = args + 2, script("limit_used")
         wire = pack_call(by, len(keys), args, b"".join(keys + rest), declared)
 
-        def decode(reply: list[int]) -> list[Permit | Hold]:
-            answers = _answers(requests, ends, reply, timeout)
+        def decode(reply: bytes) -> list[Permit | Hold]:
+            now = int.from_bytes(reply[:8], "big")
+            answers = _answers(requests, ends, now, reply, timeout)
             if len(answers) < len(requests):
-                raise StaleError(reply[0], reply[-1], () if mode == "every" else answers)
+                raise StaleError(now, int.from_bytes(reply[-8:], "big"), () if mode == "every" else answers)
             return answers
 
         return PackedCall(by, wire, decode)
@@ -184,12 +186,12 @@ def namespaces_call() -> Call[list[tuple[str, int, int]]]:
 
 
 def _answers(
-    requests: Sequence[Request], ends: Sequence[bytes], reply: Sequence[int], timeout: int
+    requests: Sequence[Request], ends: Sequence[bytes], now: int, reply: bytes, timeout: int
 ) -> list[Permit | Hold]:
     """Read what the script said of each key, in order; there may be fewer answers than requests."""
-    now, answers = reply[0], []
-    for n in range(len(reply) // 5):
-        left, rule, remaining, more, narrowest = reply[5 * n + 1 : 5 * n + 6]
+    answers = []
+    for n in range((len(reply) - 8) // _ANSWER.size):
+        left, rule, remaining, more, narrowest = _ANSWER.unpack_from(reply, 8 + n * _ANSWER.size)
         request = requests[n]
         plan = request.plan
         answer: Permit | Hold

@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PackedCall(Generic[T]):
-    """One call of a script. wire: the whole command as it goes over the connection, see `pack_call`."""
+    """One call of a script. wire: the whole command as it goes over the connection, see `pack_call`.
+
+    decode: is given texts as bytes, whatever the client makes of them.
+    """
 
     script: Script
     wire: bytes
@@ -83,13 +86,13 @@ async def send_async(client: Any, call: PackedCall[T]) -> T:
 
 def _exchange(client: Any, wire: bytes) -> Any:
     if type(client) is not redis.Redis or client.connection:
-        return client.execute_command(*unpack(wire))
+        return client.execute_command(*unpack(wire), NEVER_DECODE=True)
     pool: Any = client.connection_pool
     connection = pool.get_connection()
 
     def once() -> Any:
         connection.send_packed_command([wire])
-        return connection.read_response()
+        return connection.read_response(disable_decoding=True)
 
     try:
         # The client's own `retry` decides, as in its own commands.
@@ -100,13 +103,13 @@ def _exchange(client: Any, wire: bytes) -> Any:
 
 async def _exchange_async(client: Any, wire: bytes) -> Any:
     if type(client) is not redis.asyncio.Redis or client.single_connection_client:
-        return await client.execute_command(*unpack(wire))
+        return await client.execute_command(*unpack(wire), NEVER_DECODE=True)
     pool: Any = client.connection_pool
     connection = await pool.get_connection()
 
     async def once() -> Any:
         await connection.send_packed_command([wire])
-        return await connection.read_response()
+        return await connection.read_response(disable_decoding=True)
 
     async def fail(_error: Exception) -> None:
         await connection.disconnect()

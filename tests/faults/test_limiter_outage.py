@@ -44,7 +44,7 @@ class Broken:
 
     asked = 0
 
-    def execute_command(self, *_: Any) -> None:
+    def execute_command(self, *_: Any, **__: Any) -> None:
         self.asked += 1
         raise RedisConnectionError
 

@@ -4,10 +4,10 @@
 --        dated ahead, at the first moment the rules admit it), and t to take, l to look, a to add, which never refuses,
 --        e to take every one, or where one is refused none
 --      2.. for each key: the end of a permit's id (2 bytes), and a plan (see limit_rules.lua)
--- returns {now, for each key: µs until the permit counts or, if that is longer than the caller waits, until it would be
---          admitted; the deciding rule; how many remain or -1; µs until there are more or -1; the number of the window
---          with the least room or -1}
---          It ends before a key whose calendar windows do not tell of a moment: that moment is the last number then.
+-- returns packed, as a string costs less than a list: now, 8 bytes; for each key: µs until the permit counts or, if
+--          that is longer than the caller waits, until it would be admitted, 8; the deciding rule, 2; how many remain
+--          or -1, 8; µs until there are more or -1, 8; the number of the window with the least room or -1, 2
+--          It ends before a key whose calendar windows do not tell of a moment: that moment is the last number then, 8.
 --! needs ask_keys
 local call, pack, parse, sub, floor = redis.call, struct.pack, struct.unpack, string.sub, math.floor
 local FIRST, used_now, least = 1, nil, nil

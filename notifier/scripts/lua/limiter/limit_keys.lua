@@ -1,6 +1,6 @@
 --! on_demand ask_keys
 --! needs opens places read_sends room take
-local unpack = struct.unpack
+local pack, unpack = struct.pack, struct.unpack
 
 -- ask_key: what is said of one key, see *limit*; or nil, and the moment of which its plan does not tell.
 local function ask_key(how, key, id, plan, now, timeout, read, least)
@@ -24,19 +24,19 @@ end
 local function ask_keys(begin, now, timeout, mode, read, least, note)
   local reply, refused
   local function answer(how)
-    reply, refused = {now}, false
-    local r, a = 1, 2
+    reply, refused = {pack('>i8', now)}, false
+    local a = 2
     for k = begin, #KEYS do
       local id, plan = ARGV[a], ARGV[a + 1]
       local left, rule, remaining, more, narrowest = ask_key(how, KEYS[k], id, plan, now, timeout, read, least)
       if not left then
-        reply[r + 1] = rule
+        reply[#reply + 1] = pack('>i8', rule)
         return false
       end
       refused = refused or left > timeout
       if note and how ~= 'l' then note(KEYS[k], plan, left <= timeout) end
-      reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4], reply[r + 5] = left, rule, remaining, more, narrowest
-      r, a = r + 5, a + 2
+      reply[#reply + 1] = pack('>i8i2i8i8i2', left, rule, remaining, more, narrowest)
+      a = a + 2
     end
     return true
   end
@@ -45,8 +45,8 @@ local function ask_keys(begin, now, timeout, mode, read, least, note)
   elseif answer('l') then
     if not refused then answer('t') end
     for k = begin, note and refused and #KEYS or 0 do -- what was not served is no use
-      if reply[5 * (k - begin) + 2] > timeout then note(KEYS[k], ARGV[2 * (k - begin) + 3], false) end
+      if unpack('>i8', reply[k - begin + 2]) > timeout then note(KEYS[k], ARGV[2 * (k - begin) + 3], false) end
     end
   end
-  return reply
+  return table.concat(reply)
 end

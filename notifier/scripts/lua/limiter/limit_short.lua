@@ -64,11 +64,12 @@ if is_short then
     if upto > now or last > upto then at = false elseif opens > at then at, rule = opens, -2 end
   end
   if at and at > now then
-    answer = {now, at - now, rule, -1, -1, -1}
+    answer = pack('>i8i8i2i8i8i2', now, at - now, rule, -1, -1, -1)
     if u or is_first then call('HSET', key, 'u', used_now(not is_first and u, now)) end
   elseif at and size - lapsed < 656 and sum <= 4503599627370496 -- see LARGE of sends.lua
     and last <= now and kept == horizon and first > now - kept then
-    answer, admitted = {now, 0, -1, remaining > 0 and remaining - cost or -1, more, narrowest}, true
+    remaining = remaining > 0 and remaining - cost or -1
+    answer, admitted = pack('>i8i8i2i8i8i2', now, 0, -1, remaining, more, narrowest), true
     local is_renewed = till < now + kept
     if is_renewed then till = now + kept + floor(kept / 8) end -- as *keep* of limit_rules.lua
     local before, rest = read and sub(read, lapsed + 1, size) or ''

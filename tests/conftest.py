@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import sys
@@ -19,6 +20,10 @@ from tests.harness import processes, warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# What is imported and collected stays: nothing of it is garbage, and to look through it all at each collection took a
+# tenth of the tests' time.
+gc.disable()
 
 # What the caller's shell configures is not the tests' affair, least of all which Redis; these are for them.
 TOLD = {"NOTIFIER_REDIS_SERVER", "NOTIFIER_PEERS", "NOTIFIER_SIMULATORS_PYTHON", "NOTIFIER_INDEPENDENT_APNS"}
@@ -61,6 +66,14 @@ settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("ci"), phases=list(Phase))
 settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Look for garbage from now on, in what the tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -64,17 +64,16 @@ class Rounds:
         self._now_us += WAIT_US
 
     def deliver(self, batch: int = BATCH) -> int:
-        """Look, admit and settle until nothing more may go; returns how many went."""
+        """Pull and settle until nothing more may go; returns how many went."""
         delivered = 0
         while True:
             self._now_us += 2_000
             pulled = self._pull(batch)
-            leased = [*pulled.leased, *self._admit(pulled, batch)]
-            if not (leased or pulled.taken):
+            if not (pulled.leased or pulled.taken):
                 return delivered
-            if leased:
-                self._settle(leased)
-            delivered += len(leased)
+            if pulled.leased:
+                self._settle(pulled.leased)
+            delivered += len(pulled.leased)
 
     def look(self, times: int) -> None:
         """Look for work where there is none; a worker settles nothing then."""
@@ -82,26 +81,8 @@ class Rounds:
             self._pull()
 
     def _pull(self, batch: int = BATCH) -> calls.Pulled:
-        call = calls.pull(
-            calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, keep=self._keep, clock=str(self._now_us)),
-            calls.Room(batch, by_route={"fcm": 1000}),
-            on_join=self._rules.known,
-            direct=self._rules,
-        )
-        return run(self._redis, call)
-
-    def _admit(self, pulled: calls.Pulled, batch: int) -> list[Leased]:
-        if not pulled.users:
-            return []
-        room = batch - len(pulled.leased)
-        clock = str(self._now_us)
-        call = calls.admit(
-            pulled.users,
-            self._rules,
-            calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, clock=clock),
-            calls.Room(room),
-        )
-        return run(self._redis, call).leased
+        worker = calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, keep=self._keep, clock=str(self._now_us))
+        return run(self._redis, calls.pull(worker, calls.Room(batch, by_route={"fcm": 1000}), self._rules))
 
     def _settle(self, leased: list[Leased]) -> None:
         self._now_us += 2_000
@@ -162,7 +143,7 @@ def instructions(rates: str, *phases: Phase, delivers_all: bool = False) -> int:
         folder = Path(name)
         with counted_redis(folder) as redis:
             rounds = Rounds(redis, rates)
-            for verb in ("pull", "admit", "settle"):
+            for verb in ("pull", "settle"):
                 redis.script_load(script(verb).source)  # so that none is compiled in one run alone
             rounds.send(1)
             rounds.deliver()

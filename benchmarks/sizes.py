@@ -18,8 +18,10 @@ from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, deliver_staged, notifications
 from notifier import Device, Notification, Notifier
 from notifier.dispatch import calls
-from notifier.rules.policy import LANES
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Policy
 from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 
 HOUR_US: Final = 3_600_000_000
@@ -48,7 +50,9 @@ class Size:
     def fill(self) -> None:
         """Have so many stand in their backlogs."""
         Notifier(self.redis, parse_settings(RATES)).send_many(self._waiting())
-        look = calls.pull(calls.Worker(name="nobody", lanes=LANES, lease_us=HOUR_US), calls.Room(100))
+        # Nobody tells by which rules they may go, so they wait for as long as a lease.
+        rules = RuleTable(Policies(users={"nobody": Policy()}))
+        look = calls.pull(calls.Worker(name="nobody", lanes=LANES, lease_us=HOUR_US), calls.Room(100), rules)
         while run(self.redis, look).taken:
             pass
         self.redis.config_set("slowlog-log-slower-than", SEEN_US)

@@ -1,4 +1,4 @@
-"""The calls by which notifications move: enqueue, pull, admit, settle. One round trip each.
+"""The calls by which notifications move: enqueue, pull, settle. One round trip each.
 
 Each function builds a `Call`; who holds a synchronous client runs it by `run`, who holds an asyncio one by
 `run_async`. The contracts stand in the scripts of the same names.
@@ -7,8 +7,8 @@ Each function builds a `Call`; who holds a synchronous client runs it by `run`, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -19,8 +19,6 @@ from notifier.notification import Device
 from notifier.rules.policy import Overflow
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import (
-    AdmitFields,
-    AdmittedFields,
     Ended,
     EnqueueFields,
     JobFields,
@@ -34,7 +32,7 @@ from notifier.units import from_bytes, to_bytes
 
 DELIVERED: Final = (True, "delivered", "delivered", "", "")  # reached, state, word, detail, answered
 
-# A user to be looked at, the lane in which the wake-up is due, and since when, in µs.
+# A user to be visited, the lane in which the wake-up is due, and since when, in µs.
 Named = tuple[str, str, int]
 State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "aside", "handed_to_rq"]
 
@@ -103,32 +101,57 @@ class Plain(NamedTuple):
     meta: bytes | None = None
 
 
+class Waiting(NamedTuple):
+    """A head that the rules hold back, and how long."""
+
+    job_id: str
+    user: str
+    category: str
+    time_left_us: int
+
+
+class Unread(NamedTuple):
+    """A waiting job of which the scripts do not know whom it is for: that stands in its compressed data alone."""
+
+    job_id: str
+    user: str
+    data: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Pulled:
     """The reply of *pull*. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
-    users: (user, lane, µs since when the wake-up is due) to be looked at. rq_jobs: (job id, permit) of jobs that are
-    not notifications. shut: the routes whose circuit is open. unread: jobs whose meta tells nothing; they stay where
-    they are, and who stands behind them too, until they are read and `steer` is called. shut is None where it is not
-    known.
-    orphans: what dead workers had in flight, now the caller's to put back. until_us: *admit* takes nothing from then.
-    leased: what went the direct way. rooms: by route, how many more may be sent beside these. unpublished: *pull* let
-    nothing go the direct way, as Redis does not know who has rules of their own, see `own_rules.publish`.
+    leased: to be sent. rooms: by route, how many more may be sent beside these. rq_jobs: (job id, permit) of jobs that
+    are not notifications. taken: how many jobs came from the queues. shut: the routes whose circuit is open; None where
+    it is not known. orphans: what dead workers had in flight, now the caller's to put back. waiting: heads that the
+    rules hold back. idle: how many users had nothing that might go. unread: jobs whose meta tells nothing; they stay
+    where they are, and who stands behind them too, until they are read and `steer` is called.
+
+    untold: the users of whom more is to be told, by a call that follows at once. Their rules are not those of everyone;
+    or in untargeted stands a plain producer's job at the head of a backlog, whose targets are to be told; or in zones,
+    (user, zone, job id), a zone that Redis does not know, which is to be written, or taken out of the job; or in
+    chosen, (user, preferences as they stand in Redis), what is to be noted in `RuleTable.people`.
+    unpublished: Redis does not know who has rules of their own, see `own_rules.publish`.
     """
 
     now_us: int
     next_us: int | None
-    users: list[Named]
+    suspended: bool
+    leased: list[Leased]
+    rooms: dict[str, int]
     rq_jobs: list[tuple[str, str]]
     taken: int
-    suspended: bool
-    shut: frozenset[str] | None = frozenset()
-    unread: list[Plain] = field(default_factory=list)
-    orphans: list[Leased] = field(default_factory=list)
-    until_us: int = -1
-    leased: list[Leased] = field(default_factory=list)
-    rooms: dict[str, int] = field(default_factory=dict)
-    unpublished: bool = False
+    shut: frozenset[str] | None
+    orphans: list[Leased]
+    waiting: list[Waiting]
+    idle: int
+    unread: list[Plain]
+    untold: list[Named]
+    untargeted: list[Unread]
+    zones: list[tuple[str, str, str]]
+    chosen: list[tuple[str, str]]
+    unpublished: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,54 +172,70 @@ class Worker:
 
 
 class Room(NamedTuple):
-    """Count the jobs that a worker may take, in all and by route; a route that is not named takes any number.
-
-    until_us: `admit` takes nothing from then on, as a lease may have lapsed whose job is to go first; -1 is never.
-    """
+    """Count the jobs that a worker may take, in all and by route; a route that is not named takes any number."""
 
     max_jobs: int
     by_route: Mapping[str, int] | None = None
-    until_us: int = -1
 
 
-def pull(worker: Worker, room: Room, *, on_join: str = "", direct: RuleTable | None = None) -> Call[Pulled]:
-    """Lease what has arrived and may go at once, put what else is due into backlogs, name the users to look at.
+class Told(NamedTuple):
+    """Tell more of users whom an earlier reply named. targets: of jobs that came without, by id."""
 
-    on_join: of a RuleTable. direct: the rules by which something may be leased here; without them all goes through its
-    backlog.
-    """
+    users: Sequence[Named] = ()
+    targets: Mapping[str, str] = MappingProxyType({})
 
-    def decode(reply: list[Any]) -> Pulled:
-        of = PulledFields(*reply)
-        suspended = isinstance(of.next, bytes | str)
-        users, rooms = of.users, of.rooms
-        return Pulled(
-            now_us=of.now,
-            next_us=None if isinstance(of.next, bytes | str) or of.next < 0 else of.next,
-            users=[(from_bytes(users[i]), from_bytes(users[i + 1]), users[i + 2]) for i in range(0, len(users), 3)],
-            rq_jobs=_pairs(of.rq_jobs),
-            taken=of.taken,
-            suspended=suspended,
-            shut=None if of.shut is None else frozenset(map(from_bytes, of.shut)),
-            unread=[Plain(*job) for job in of.unread],
-            orphans=[*map(_leased, of.orphans)],
-            until_us=of.till,
-            leased=[*map(_leased, of.leased)],
-            rooms={from_bytes(rooms[i]): rooms[i + 1] for i in range(0, len(rooms), 2)},
-            unpublished=bool(of.unpublished),
-        )
 
+def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> Call[Pulled]:  # noqa: B008 - immutable
+    """Lease what may go now of what has arrived and of what waits, and put the rest into its users' backlogs."""
+    table, indexes, chosen = rules.encode([user for user, _, _ in told.users])
+    flat: list[str | int] = []
+    for due, index in zip(told.users, indexes, strict=True):
+        flat += (*due, index)
     args = PullFields(
         *(worker.clock, room.max_jobs, worker.lease_us, int(worker.leads), worker.name),
         claimant=worker.claimant or worker.name,
-        on_join=on_join,
+        on_join=rules.on_join,
         keep=worker.keep.encode(),
         keep_delivered_us=worker.keep.delivered_us,
         rooms=json.dumps(room.by_route) if room.by_route else "",
-        rules=direct.of_everyone if direct else "",
-        own_rules=direct.own_rules if direct else "",
+        rules=table,
+        own_rules=rules.own_rules,
+        told=json.dumps(flat) if flat else "",
+        targets=json.dumps(dict(told.targets)) if told.targets else "",
+        chosen=to_bytes(chosen),
     )
-    return Call(script("pull"), [], [*args, *worker.lanes], decode)
+    return Call(script("pull"), [], [*args, *worker.lanes], _pulled)
+
+
+def _pulled(reply: list[Any]) -> Pulled:
+    of = PulledFields(*reply)
+    asked = list(_in_turn(of.asked, 4))
+    return Pulled(
+        now_us=of.now,
+        next_us=None if isinstance(of.next, bytes | str) or of.next < 0 else of.next,
+        suspended=isinstance(of.next, bytes | str),
+        leased=[*map(_leased, of.leased)],
+        rooms={from_bytes(route): left for route, left in _in_turn(of.rooms, 2)},
+        rq_jobs=_pairs(of.rq_jobs),
+        taken=of.taken,
+        shut=None if of.shut is None else frozenset(map(from_bytes, of.shut)),
+        orphans=[*map(_leased, of.orphans)],
+        waiting=[
+            Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
+            for job, user, category, left in _in_turn(of.waiting, 4)
+        ],
+        idle=of.idle,
+        unread=[Plain(*job) for job in of.unread],
+        untold=[(from_bytes(user), from_bytes(lane), since) for user, lane, since in _in_turn(of.untold, 3)],
+        untargeted=[Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone],
+        zones=[(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone],
+        chosen=_pairs(of.chosen),
+        unpublished=bool(of.unpublished),
+    )
+
+
+def _in_turn(flat: list[Any], n: int) -> Iterator[list[Any]]:
+    return (flat[i : i + n] for i in range(0, len(flat), n))
 
 
 class Leased(NamedTuple):
@@ -204,8 +243,7 @@ class Leased(NamedTuple):
 
     shut: the routes that it is not to go by now; the others take it meanwhile. stands_for: how many, itself and those
     that it superseded. dropped: why it is not to be sent, see `history.why_dropped`; '' where it is. refusals: how
-    often it was refused so far without an attempt being spent. since_us: since when it was due, where `pull` leased
-    what had waited; for what `admit` leased, its user's wake-up says so.
+    often it was refused so far without an attempt being spent. since_us: since when it was due, of what had waited.
     """
 
     job_id: str
@@ -222,83 +260,6 @@ class Leased(NamedTuple):
     dropped: str = ""
     refusals: int = 0
     since_us: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A head that the rules hold back, and how long."""
-
-    job_id: str
-    user: str
-    category: str
-    time_left_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A waiting job of which the scripts do not know whom it is for: that stands in its compressed data alone."""
-
-    job_id: str
-    user: str
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The reply of *admit*; `looks` counts the users who had nothing that might go.
-
-    unread: a plain producer's jobs at the heads of backlogs: *admit* is to be called again for their users with the
-    `targets` of each. zones: (user, zone, job id) for what Redis does not know: *admit* is to be called again for these
-    users after the zone was written, or taken out of the job. chosen: (user, preferences as they stand in Redis) that
-    were not known: *admit* is to be called again for these users once `RuleTable.people` knows them.
-    """
-
-    now_us: int
-    looks: int
-    waiting: list[Waiting]
-    leased: list[Leased]
-    unread: list[Unread]
-    zones: list[tuple[str, str, str]] = field(default_factory=list)
-    chosen: list[tuple[str, str]] = field(default_factory=list)
-
-
-def admit(
-    users: Sequence[Named],
-    rules: RuleTable,
-    worker: Worker,
-    room: Room,
-    *,
-    targets: Mapping[str, str] | None = None,
-) -> Call[Admitted]:
-    """Take the heads that the rules admit of the backlogs of these users. targets: of jobs that came without, by id."""
-    table, indexes, chosen = rules.encode([user for user, _, _ in users])
-    flat: list[str | int] = []
-    for due, index in zip(users, indexes, strict=True):
-        flat += (*due, index)
-    args = AdmitFields(
-        *(worker.clock, room.max_jobs, worker.lease_us, worker.name, worker.claimant or worker.name),
-        lanes=json.dumps(list(worker.lanes)),
-        rules=table,
-        users=json.dumps(flat),
-        targets=json.dumps(targets) if targets else "",
-        rooms=json.dumps(room.by_route) if room.by_route else "",
-        till=room.until_us,
-        chosen=to_bytes(chosen),
-    )
-
-    def decode(reply: list[Any]) -> Admitted:
-        of = AdmittedFields(*reply)
-        waiting = [
-            Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
-            for job, user, category, left in (of.waiting[i : i + 4] for i in range(0, len(of.waiting), 4))
-        ]
-        asked = [of.asked[i : i + 4] for i in range(0, len(of.asked), 4)]
-        read = [Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone]
-        chosen = _pairs(of.chosen)
-        zones = [(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone]
-        return Admitted(of.now, of.looks, waiting, [*map(_leased, of.leased)], read, zones, chosen)
-
-    return Call(script("admit"), [], args, decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +383,7 @@ def _leased(entry: list[Any]) -> Leased:
 
 
 def _pairs(flat: list[Any]) -> list[tuple[str, str]]:
-    return [(from_bytes(flat[i]), from_bytes(flat[i + 1])) for i in range(0, len(flat), 2)]
+    return [(from_bytes(first), from_bytes(second)) for first, second in _in_turn(flat, 2)]
 
 
 def _answer(reply: bytes | str, job: Job) -> str | Refused:

@@ -1,6 +1,6 @@
 """One user's notifications under some rules, in simulated time: what the limiter would have answered, without it.
 
-The same rules as *admit*'s, one user at a time, as no user waits for another where workers do not run short. A test
+The same rules as *pull*'s, one user at a time, as no user waits for another where workers do not run short. A test
 holds it equal to the scripts. Sends are as if each took the same time from its permit to its settlement, and all
 reached somebody; what providers hold back (circuits, limits of devices and projects) and retries are left out.
 """
@@ -25,8 +25,8 @@ SUPERSEDED: Final = -2
 DROPPED: Final = -3
 NEVER: Final = 2**63
 HIGH: Final = 2**50  # as in `arrivals.lua`: a high priority's order lies below every normal arrival's
-MAX_HEADS: Final = 25  # as in `admit.lua`: of one user at one look
-EVERY: Final = 8  # as in `admit.lua`: each so many turns the lower lanes come first
+MAX_HEADS: Final = 25  # as in `visit.lua`: of one user at one look
+EVERY: Final = 8  # as in `visit.lua`: each so many turns the lower lanes come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Replay:
         return at
 
     def _look(self, now: int) -> None:
-        """Take the heads that may go now, as one look of *admit* at this user does."""
+        """Take the heads that may go now, as one visit of this user does."""
         backlogs, several = self._ordered()
         taken = i = 0
         while i < len(backlogs) and taken < MAX_HEADS:

@@ -50,13 +50,15 @@ class JobFields(NamedTuple):
 class PullFields(NamedTuple):
     """The arguments of *pull*; the caller's lanes follow, the most urgent first.
 
-    max_jobs: most that are put in backlogs, and most users named. leads: '1' for an idle leader, see idle_leaders.lua.
+    max_jobs: most that are put in backlogs, and that are leased. leads: '1' for an idle leader, see idle_leaders.lua.
     claimant: see claims.lua. on_join: what candidates find in their backlogs, JSON {category: 'collapse', 'note', after
-    how many a digest goes, or false}, or '' where it is false for all; a category that is not among them is as
-    'default', and where '' is among them, *steer* is to say so in the job's meta before it comes to a backlog. keep:
-    see ends.lua. rooms: the routes by which the caller may send so many more and no more, JSON {route: how many}, or
-    ''. rules: of everyone, see rule_table.lua; '' where nothing goes the direct way. own_rules: the name of the users
-    that have other rules, see direct.lua; or ''.
+    how many a digest goes, or false}; for a category that is not among them *steer* is to say in the job's meta that it
+    is as 'default' before it comes to a backlog. keep: see ends.lua. rooms: the routes by which the caller may send so
+    many more and no more, JSON {route: how many}, or ''. rules: see rule_table.lua; of everyone, and of those in told.
+    own_rules: the name of the users that have other rules, see direct.lua; or ''.
+    told: of whom an earlier reply asked, JSON of user, lane of the wake-up, µs since when it is due, index of the
+    policy in the rules, in turn; or ''. targets: of jobs that came without, JSON {job id: targets}, see targets.lua;
+    or ''. chosen: what those in told have chosen, as far as the caller knows, see preferences.lua; or ''.
     """
 
     clock: Text
@@ -71,28 +73,8 @@ class PullFields(NamedTuple):
     rooms: Text
     rules: Text
     own_rules: Text
-
-
-class AdmitFields(NamedTuple):
-    """The arguments of *admit*. max_jobs: most heads taken in all. lanes: the caller's, JSON.
-
-    users: JSON of user, lane of the wake-up, µs since when it is due, index of its policy in the rules, in turn.
-    targets: of jobs that came without, JSON {job id: targets}, see targets.lua; or ''. rooms: as in PullFields. till:
-    from this µs on nothing is taken, as a lease may have lapsed whose job is to go first; or -1. chosen: what users
-    have chosen, as far as the caller knows, see preferences.lua; or ''.
-    """
-
-    clock: Text
-    max_jobs: Text
-    lease_us: Text
-    worker: Text
-    claimant: Text
-    lanes: Text
-    rules: Text
-    users: Text
+    told: Text
     targets: Text
-    rooms: Text
-    till: Text
     chosen: Text
 
 
@@ -100,7 +82,7 @@ class SettleFields(NamedTuple):
     """The arguments of *settle*; an Ended for each job follows.
 
     keep: see ends.lua. rules: see rule_table.lua. numbers: to add to those of the minute, JSON {field: how many}, see
-    minute.lua. chosen: as in AdmitFields.
+    minute.lua. chosen: as in PullFields.
     """
 
     clock: Text
@@ -281,33 +263,23 @@ class PulledFields(NamedTuple):
 
     now: int
     next: int | bytes
-    users: list[Any]
+    leased: list[Any]
+    rooms: list[Any]
     rq_jobs: list[Any]
     taken: int
     shut: list[bytes] | None
-    unread: list[Any]
     orphans: list[Any]
-    till: int
-    leased: list[Any]
-    rooms: list[Any]
-    unpublished: int
-
-
-class AdmittedFields(NamedTuple):
-    """The reply of *admit*; see admit.lua."""
-
-    now: int
-    looks: int
     waiting: list[Any]
+    idle: int
+    unread: list[Any]
+    untold: list[Any]
     asked: list[Any]
-    leased: list[Any]
     chosen: list[Any]
+    unpublished: int
 
 
 RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "ACQUIRE": AcquireFields._fields,
-    "ADMIT": AdmitFields._fields,
-    "ADMITTED": AdmittedFields._fields,
     "CANCEL_OF": CancelOfFields._fields,
     "CIRCUIT": CircuitFields._fields,
     "ENDED": Ended._fields,

@@ -21,10 +21,10 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 
 
 class RuleTable:
-    """The rules for *admit* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
+    """The rules for *pull* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
 
-    on_join: what comes finds in its backlog, as *pull* takes it. known: the same, and that all other categories are
-    to be taken for `default`. of_everyone: the table for the users without rules of their own.
+    on_join: what comes finds in its backlog, as *pull* takes it. of_everyone: the table for the users
+    without rules of their own.
     """
 
     def __init__(
@@ -75,12 +75,11 @@ class RuleTable:
             rest["drops"] = drops
         self._limited = {name: limits for name, limits in policies.limits.items() if not limits.device.is_empty}
         on_join = {c.name: _on_join(c) for c in categories}
-        self.on_join = json.dumps(on_join) if any(on_join.values()) else ""
-        self.known = json.dumps({"": True, **on_join}, separators=(",", ":"))
+        self.on_join = json.dumps(on_join, separators=(",", ":"))
         self._rest = f'"categories":{{{of_category}}},{self._limits(rest)}'
         self._of_text: dict[str, tuple[Policy, str]] = {}
         self._of_device: dict[tuple[str, Policy], str] = {}
-        self.of_everyone, _ = self._encode([policies.everyone])
+        self.of_everyone, _ = self._encode([])
 
     @cached_property
     def own_rules(self) -> str:
@@ -111,7 +110,7 @@ class RuleTable:
         return [max(1, window.limit // self._share), window.interval_us]
 
     def encode(self, users: Sequence[str]) -> tuple[str, list[int], str]:
-        """The table for these users, for each the index of its policy, and what they chose as far as it is known."""
+        """The table of everyone and these users, for each the index of its policy, and what they chose, if known."""
         if not (self.people or self._policies.users):
             return self.of_everyone, [0] * len(users), ""
         if not self.people:
@@ -144,7 +143,8 @@ class RuleTable:
 
     def _encode(self, policies: Iterable[Policy]) -> tuple[str, list[int]]:
         found = list(policies)
-        distinct = {id(policy): policy for policy in found}  # to hash a policy takes longer than to ask for it
+        # By their ids, as to hash a policy takes longer than to ask for it.
+        distinct = {id(policy): policy for policy in (self._policies.everyone, *found)}
         places = {of: n for n, of in enumerate(distinct)}
         indexes = [places[id(policy)] for policy in found]
         known = distinct.values()

@@ -13,7 +13,7 @@ from notifier.dispatch.calls import Job
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Policy
-from notifier.scripts.loader import Call, run
+from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
@@ -34,16 +34,17 @@ def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at
         run(redis, call)
 
 
-def pull(redis: Redis, now: int, most: int = BATCH) -> calls.Pulled:
+def pull(
+    redis: Redis, now: int, rules: RuleTable = RULES, told: Sequence[calls.Named] = (), most: int = BATCH
+) -> calls.Pulled:
     """One look at that time."""
-    return run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=LEASE_US, clock=str(now)), calls.Room(most)))
+    worker = calls.Worker(name="w", lanes=LANES, lease_us=LEASE_US, clock=str(now))
+    return run(redis, calls.pull(worker, calls.Room(most), rules, calls.Told(told)))
 
 
-def admit(users: Sequence[calls.Named], now: int) -> Call[calls.Admitted]:
-    """The call that a worker makes after its look."""
-    return calls.admit(
-        users, RULES, calls.Worker(name="w", lanes=LANES, lease_us=LEASE_US, clock=str(now)), calls.Room(BATCH)
-    )
+def to_be_told(policy: Policy) -> RuleTable:
+    """Rules of which Redis does not know who has others: all enter their backlogs, and go once they are told of."""
+    return RuleTable(Policies(policy, users={"somebody": Policy()}))
 
 
 def entered(redis: Redis) -> int:
@@ -51,19 +52,17 @@ def entered(redis: Redis) -> int:
     return sum(redis.zcard(key) for key in redis.scan_iter("notifier:line:*"))
 
 
-def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
+def test_what_visits_do_is_bounded_by_their_batch(redis: Redis) -> None:
     """A batch of users costs no more commands where each has a long backlog behind the head that goes."""
     users = [f"u{n}" for n in range(BATCH)]
     enqueue(redis, users, each=60, name="job")
-    named: list[calls.Named] = []
-    while (pulled := pull(redis, 0)).taken:
-        named += pulled.users
+    rules, named = to_be_told(Policy(gap_us=3_600 * S)), list[calls.Named]()
+    while (pulled := pull(redis, 0, rules)).taken:
+        named += pulled.untold
     assert len(named) == BATCH
-    run(redis, admit([], 0))
     redis.config_resetstat()
-    admitted = run(redis, admit(named, 0))
+    assert len(pull(redis, 0, rules, named).leased) == BATCH
     ran: Any = redis.info("commandstats")
-    assert len(admitted.leased) == BATCH
     assert entered(redis) == BATCH * 59
     assert sum(entry["calls"] for entry in ran.values()) <= BATCH * 30
 
@@ -71,14 +70,12 @@ def test_what_admit_does_is_bounded_by_its_batch(redis: Redis) -> None:
 def test_a_head_under_a_burst_costs_the_same_whatever_was_sent(redis: Redis) -> None:
     """What is in flight is not read again for each head: a head asks once for what is over, and finds nothing."""
     enqueue(redis, ["ann"], each=60, name="job")
-    rules = RuleTable(Policies(Policy(burst=Burst(100, every_us=S))))
+    rules = to_be_told(Policy(burst=Burst(100, every_us=S)))
+    pulled = pull(redis, S, rules, most=60)
     for _ in range(2):
-        users = pull(redis, S, most=60).users
-        call = calls.admit(
-            users, rules, calls.Worker(name="w", lanes=LANES, lease_us=LEASE_US, clock=str(S)), calls.Room(BATCH)
-        )
         redis.config_resetstat()
-        assert len(run(redis, call).leased) == BATCH // 2
+        pulled = pull(redis, S, rules, pulled.untold)
+        assert len(pulled.leased) == BATCH // 2
         ran: Any = redis.info("commandstats")
         assert ran["cmdstat_zrevrangebyscore"]["calls"] <= BATCH // 2
         assert redis.hlen("notifier:burst:{ann}") == 0, "nothing of it is over"
@@ -88,20 +85,21 @@ def test_what_pull_moves_is_bounded_and_nobody_starves(redis: Redis) -> None:
     """The dead first, then what falls due and what arrives share a look's room; look by look all of it is moved."""
     dead = [f"dead{n}" for n in range(3 * BATCH)]
     enqueue(redis, dead, each=1, name="dead")
-    while (pulled := pull(redis, 0)).users:
-        run(redis, admit(pulled.users, 0))
+    while pull(redis, 0).leased:
+        pass
     assert redis.zcard("notifier:leases") == len(dead)
     enqueue(redis, [f"later{n}" for n in range(3 * BATCH)], each=1, name="later", send_at_us=S)
     enqueue(redis, [f"new{n}" for n in range(3 * BATCH)], each=1, name="new")
-    now, looks, orphans = 2 * LEASE_US, 0, 0
-    while (before := entered(redis)) < 6 * BATCH:
+    now, looks, orphans, leased = 2 * LEASE_US, 0, 0, 0
+    while (before := entered(redis) + leased) < 6 * BATCH:
         pulled = pull(redis, now)
         looks += 1
         orphans += len(pulled.orphans)
-        moved = entered(redis) - before + len(pulled.orphans)
+        leased += len(pulled.leased)
+        moved = entered(redis) + leased - before + len(pulled.orphans)
         assert 0 < moved <= BATCH + len(LANES)
         if orphans < len(dead):
-            assert pulled.users == [], "nobody goes past the dead"
+            assert pulled.leased == [], "nobody goes past the dead"
         else:
             assert pulled.taken >= BATCH // 5 or pulled.orphans
     assert orphans == len(dead)

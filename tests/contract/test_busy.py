@@ -20,6 +20,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import apns, client_of, eventually, fcm, note, notifier, write_config
+from tests.harness.take import take
 
 LEASE_US = 60_000_000
 LANES = ("urgent", "default", "bulk")
@@ -46,16 +47,8 @@ class World:
 
     def take(self, worker: str = "w", lanes: Sequence[str] = LANES, **rooms: int) -> list[Leased]:
         """What a worker is given that has this room by each route, and 50 in all."""
-        call = calls.pull(
-            calls.Worker(name=worker, lanes=lanes, lease_us=LEASE_US),
-            calls.Room(50, by_route=rooms),
-            on_join=RULES.on_join,
-        )
-        users = run(self.redis, call).users
-        admit = calls.admit(
-            users, RULES, calls.Worker(name=worker, lanes=lanes, lease_us=LEASE_US), calls.Room(50, by_route=rooms)
-        )
-        return run(self.redis, admit).leased
+        caller = calls.Worker(name=worker, lanes=lanes, lease_us=LEASE_US)
+        return take(self.redis, caller, calls.Room(50, by_route=rooms), RULES).leased
 
     def settle(self, leased: Sequence[Leased], worker: str = "w", state: State = "delivered") -> None:
         """All of these are delivered, or what else `state` says."""

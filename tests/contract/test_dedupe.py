@@ -37,12 +37,12 @@ def test_what_was_superseded_stands_in_no_ones_way(redis: Redis) -> None:
     """It reached nobody; what took its place is another's, under another key or none."""
     worker = Worker(redis, rules=RULES)
     accepted(worker, score("sent"))
-    assert [leased.job_id for leased in worker.admit(worker.pull())] == ["sent"]
+    assert [leased.job_id for leased in worker.take()] == ["sent"]
     assert accepted(worker, replace(score("old"), dedupe="key")) == "old"
-    worker.admit(worker.pull())
+    worker.take()
     assert accepted(worker, replace(score("again"), dedupe="key")) == "old", "it waits"
     accepted(worker, score("newer"))
-    worker.admit(worker.pull())
+    worker.take()
     assert redis.exists("rq:job:old") == 0
     assert accepted(worker, replace(score("again"), dedupe="key")) == "again"
 
@@ -52,7 +52,7 @@ def test_what_a_worker_ended(redis: Redis, word: str) -> None:
     """A provider's refusal is an answer, and what failed may have reached somebody: only an expiry makes it free."""
     worker = Worker(redis, rules=RULES)
     accepted(worker, replace(score("first"), dedupe="key"))
-    (leased,) = worker.admit(worker.pull())
+    (leased,) = worker.take()
     settlement = Settlement("first", leased.permit, "ann", "score", False, "failed", word, "why")
     keep = Retention(0, 0, 0)
     assert run(redis, calls.settle([settlement], RULES, calls.Worker(name="w", keep=keep, clock=str(worker.now)))) == [

@@ -29,16 +29,15 @@ def settle(worker: Worker, leased: Leased, detail: int | str) -> None:
 
 
 def taken(worker: Worker) -> list[str]:
-    """What is leased now, by either way."""
-    pulled = worker.pull()
-    return [leased.job_id for leased in [*pulled.leased, *worker.admit(pulled)]]
+    """What is leased now."""
+    return [leased.job_id for leased in worker.take()]
 
 
 def test_it_holds_those_behind_it_until_its_time(redis: Redis) -> None:
     """For a second nothing of the backlog goes, also what comes anew; then all go, in order."""
     worker = Worker(redis, rules=FREE)
     worker.accept(job("one"), job("two"))
-    first, second = worker.pull().leased
+    first, second = worker.take()
     settle(worker, second, "")
     settle(worker, first, S)
     worker.accept(job("three"), job("elsewhere", category="alarm"))
@@ -54,12 +53,12 @@ def test_it_expires_where_it_waits(redis: Redis) -> None:
     """Its wait is no longer than its life; then the others go."""
     worker = Worker(redis, rules=FREE)
     worker.accept(replace(job("one"), expires_in_us=S // 2), job("two"))
-    first, second = worker.pull().leased
+    first, second = worker.take()
     settle(worker, second, "")
     settle(worker, first, S)
     assert taken(worker) == []
     worker.now = NOW + S // 2
-    assert [(each.job_id, each.left_us == 0) for each in worker.admit(worker.pull())] == [
+    assert [(each.job_id, each.left_us == 0) for each in worker.take()] == [
         ("one", True),
         ("two", False),
     ]

@@ -1,10 +1,11 @@
-"""The direct way: what *pull* leases by itself is as *admit* would have leased it, and nothing else goes that way."""
+"""The direct way: it leaves what a visit would have left, and takes nothing that only a visit can judge."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,13 +14,14 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.dispatch import calls, own_rules
-from notifier.dispatch.calls import Job, Leased, Pulled, Settlement
+from notifier.dispatch.calls import Job, Leased, Named, Pulled, Settlement, Told
 from notifier.dispatch.retention import KEEP_NOTHING, Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Digest, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.take import take
 
 S: Final = 1_000_000
 NOW: Final = 1_700_000_000 * S
@@ -62,27 +64,23 @@ class Worker:
         """Who has other rules."""
         self.redis.sadd(f"notifier:own_rules:{self.rules.own_rules}", *self.rules.with_own_rules)
 
-    def pull(
-        self, rooms: Mapping[str, int] | None = None, keep: Retention = KEEP_NOTHING, *, direct: bool = True
-    ) -> Pulled:
-        """Look for work."""
-        caller = calls.Worker(name=self.name, lanes=LANES, lease_us=LEASE, keep=keep, clock=str(self.now))
-        direct_by = self.rules if direct else None
-        call = calls.pull(caller, calls.Room(50, rooms), on_join=self.rules.known, direct=direct_by)
-        return run(self.redis, call)
+    def pull(self, rooms: Mapping[str, int] | None = None, told: Sequence[Named] = ()) -> Pulled:
+        """Look once."""
+        return run(self.redis, calls.pull(self._caller(), calls.Room(50, rooms), self.rules, Told(told)))
+
+    def take(self, keep: Retention = KEEP_NOTHING, *, direct: bool = True) -> list[Leased]:
+        """Look, and tell what is asked. Not direct: Redis does not know who has other rules, and all are visited."""
+        rules = copy(self.rules)
+        if not direct:
+            rules.own_rules = "nobody has published them"
+        return take(self.redis, self._caller(keep), calls.Room(50), rules).leased
+
+    def _caller(self, keep: Retention = KEEP_NOTHING) -> calls.Worker:
+        return calls.Worker(name=self.name, lanes=LANES, lease_us=LEASE, keep=keep, clock=str(self.now))
 
     def settle(self, leased: list[Leased], keep: Retention = KEPT) -> None:
         done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
         run(self.redis, calls.settle(done, self.rules, calls.Worker(name=self.name, keep=keep, clock=str(self.now))))
-
-    def admit(self, pulled: Pulled) -> list[Leased]:
-        call = calls.admit(
-            pulled.users,
-            self.rules,
-            calls.Worker(name=self.name, lanes=LANES, lease_us=LEASE, clock=str(self.now)),
-            calls.Room(50),
-        )
-        return run(self.redis, call).leased if pulled.users else []
 
 
 @pytest.fixture
@@ -127,6 +125,24 @@ def contents(redis: Redis, leased: list[Leased]) -> dict[str, Any]:
     return {key.decode(): plain(read[redis.type(key)](key)) for key in keys}
 
 
+def both_ways(
+    worker: Worker, prepare: Callable[[], object], keep: Retention = KEEP_NOTHING
+) -> tuple[list[Leased], list[Leased]]:
+    """What goes by the one way and by the other, without permits; they leave the same in Redis, key for key."""
+    taken, found = [], []
+    for direct in (True, False):
+        worker.redis.flushdb()
+        worker.publish()
+        worker.now = NOW
+        worker.redis.set("notifier:seq", FIRST)
+        prepare()
+        leased = worker.take(keep, direct=direct)
+        taken.append([each._replace(permit="") for each in leased])
+        found.append(contents(worker.redis, leased))
+    assert found[0] == found[1]
+    return taken[0], taken[1]
+
+
 ALIKE: Final = {
     "one": [job()],
     "under rules of its category": [job(category="default")],
@@ -142,18 +158,9 @@ ALIKE: Final = {
 @pytest.mark.parametrize("case", ALIKE)
 def test_it_leaves_what_the_long_way_leaves(worker: Worker, case: str) -> None:
     """The same leases, permits, claims, registries and counts, key for key."""
-    worker.accept(*ALIKE[case])
-    pulled = worker.pull()
-    assert pulled.users == []
-    at_once, found = pulled.leased, contents(worker.redis, pulled.leased)
-
-    worker.redis.flushdb()
-    worker.publish()
-    worker.redis.set("notifier:seq", FIRST)
-    worker.accept(*ALIKE[case])
-    by_backlogs = worker.admit(worker.pull(direct=False))
-    assert [each._replace(permit="") for each in at_once] == [each._replace(permit="") for each in by_backlogs]
-    assert found == contents(worker.redis, by_backlogs)
+    at_once, by_visits = both_ways(worker, lambda: worker.accept(*ALIKE[case]))
+    assert [each.job_id for each in at_once] == [each.id for each in ALIKE[case]]
+    assert at_once == [each._replace(since_us=None) for each in by_visits], "a visit knows since when they were due"
 
 
 WAITED: Final = {
@@ -172,24 +179,17 @@ WAITED: Final = {
 @pytest.mark.parametrize("case", WAITED)
 def test_what_has_waited_leaves_what_the_long_way_leaves(worker: Worker, case: str, keep: Retention) -> None:
     """Its user is looked at in the same step: the same leases, wake-ups, expected times and counts, key for key."""
-    found: list[tuple[list[Leased], dict[str, Any]]] = []
-    for direct in (True, False):
-        worker.redis.flushdb()
-        worker.publish()
-        worker.now = NOW
-        worker.redis.set("notifier:seq", FIRST)
+
+    def prepare() -> None:
         worker.accept(job("one", category="default"), job("first", "bob", "default"), *WAITED[case], keep=keep)
-        begun = worker.pull(keep=keep)
-        assert [each.job_id for each in begun.leased] == ["one", "first"]
-        worker.settle(begun.leased, keep=keep)
+        begun = worker.take(keep)
+        assert [each.job_id for each in begun] == ["one", "first"]
+        worker.settle(begun, keep=keep)
         worker.now += S // 10
-        pulled = worker.pull(direct=direct, keep=keep)
-        assert bool(pulled.leased) == direct
-        assert bool(pulled.users) != direct
-        leased = pulled.leased + worker.admit(pulled)
-        assert {each.user for each in leased} == {json.loads(each.meta)["user"] for each in WAITED[case]}
-        found.append(([each._replace(permit="", since_us=None) for each in leased], contents(worker.redis, leased)))
-    assert found[0] == found[1]
+
+    at_once, by_visits = both_ways(worker, prepare, keep)
+    assert {each.user for each in at_once} == {json.loads(each.meta)["user"] for each in WAITED[case]}
+    assert at_once == by_visits
 
 
 def of_a_plain_producer(worker: Worker) -> None:
@@ -202,8 +202,9 @@ def expired(worker: Worker) -> None:
 
 
 def of_one_who_waits(worker: Worker) -> None:
-    worker.accept(job("before", category="default"))
-    worker.pull(direct=False)
+    worker.accept(job("sent"), job("before"))
+    assert len(worker.take()) == 1
+    worker.now += S
     worker.accept(job())
 
 
@@ -250,12 +251,11 @@ LONG: Final = {
 
 
 @pytest.mark.parametrize("case", LONG)
-def test_what_is_to_be_weighed_goes_through_its_backlog(worker: Worker, case: str) -> None:
-    """Nothing of it is leased, and its user is looked at."""
-    LONG[case](worker)
-    pulled = worker.pull()
-    assert pulled.leased == []
-    assert len(pulled.users) == 1
+def test_what_is_to_be_weighed_goes_by_a_visit(worker: Worker, case: str) -> None:
+    """Nothing of it goes the direct way, whatever else the worker takes; it leaves what a visit leaves."""
+    either, by_visits = both_ways(worker, lambda: LONG[case](worker))
+    assert either == by_visits
+    assert all(each.since_us is not None for each in either)
 
 
 def test_without_room_by_its_route_it_waits(worker: Worker) -> None:
@@ -264,7 +264,7 @@ def test_without_room_by_its_route_it_waits(worker: Worker) -> None:
     pulled = worker.pull(rooms={"fcm": 2})
     assert [each.job_id for each in pulled.leased] == ["0", "1"]
     assert pulled.rooms == {"fcm": 0}
-    assert [user for user, *_ in pulled.users] == ["u2"]
+    assert [each.job_id for each in worker.take()] == ["2"]
 
 
 def test_who_begins_to_wait_has_a_wake_up_at_once(worker: Worker) -> None:
@@ -272,7 +272,7 @@ def test_who_begins_to_wait_has_a_wake_up_at_once(worker: Worker) -> None:
     worker.accept(job(), job("two"), job("three"))
     pulled = worker.pull()
     assert [each.job_id for each in pulled.leased] == ["one"]
-    assert pulled.users == []
+    assert pulled.idle == 0
     opens = NOW + LEASE + S // 10
     assert worker.redis.zscore("notifier:gates:default", "ann") == opens
     assert pulled.next_us == NOW + LEASE
@@ -286,58 +286,57 @@ def test_who_takes_the_heads_place_is_looked_at_when_it_expires(worker: Worker) 
         Policies(Policy((Window(1, interval_us=60 * S),)), categories={**CATEGORIES, "score": score})
     )
     worker.accept(job("goes"))
-    (leased,) = worker.admit(worker.pull(direct=False))
-    worker.settle([leased])
+    worker.settle(worker.take())
     head = job("head", category="score", collapse_id="a")
     worker.accept(head)
-    assert worker.admit(worker.pull(direct=False)) == []
+    assert worker.take() == []
     assert worker.redis.zscore("notifier:gates:default", "ann") == NOW + 60 * S
     worker.accept(replace(head, id="newest", expires_in_us=20 * S))
-    assert worker.admit(worker.pull(direct=False)) == []
+    assert worker.take() == []
     assert worker.redis.zrange("notifier:line:{ann}:score", 0, -1) == [b"newest"]
     assert worker.redis.zscore("notifier:gates:default", "ann") == NOW + 20 * S
 
 
-def test_what_drops_is_left_to_admit(worker: Worker) -> None:
-    """A category that lets nothing wait: the second is dropped, and stands in no backlog."""
+def test_what_drops_stands_in_no_backlog(worker: Worker) -> None:
+    """A category that lets nothing wait: the second is dropped."""
     worker.accept(job(category="offers"), job("two", category="offers"))
-    pulled = worker.pull()
-    assert [each.job_id for each in pulled.leased] == ["one"]
-    (dropped,) = worker.admit(pulled)
-    assert (dropped.job_id, dropped.dropped) == ("two", "user gap 100ms")
+    assert [(each.job_id, each.dropped) for each in worker.take()] == [("one", ""), ("two", "user gap 100ms")]
 
 
 @pytest.mark.parametrize(("due", "goes"), [(0, 50), (5, 45), (12, 38), (13, 0)])
-def test_who_is_due_keeps_the_room(worker: Worker, due: int, goes: int) -> None:
-    """What has just come takes what the due leave; where these are many, none of it."""
+def test_who_is_due_keeps_the_room(redis: Redis, due: int, goes: int) -> None:
+    """What has just come takes the direct way where the due leave room; where these are many, none of it does."""
+    worker = Worker(redis)
     worker.accept(*(job(f"d{n}", f"d{n}") for n in range(due)))
-    assert len(worker.pull(direct=False).users) == due
+    assert len(worker.pull().untold) == due
+    worker.publish()
     worker.now += LEASE
     worker.accept(*(job(f"{n}", f"u{n}") for n in range(60)))
-    assert len(worker.pull().leased) == goes
+    leased = worker.pull().leased
+    assert {f"d{n}" for n in range(due)} <= {each.user for each in leased}
+    assert sum(each.since_us is None for each in leased) == goes
+    assert len(leased) == 50
 
 
-def test_who_is_left_to_admit_keeps_the_room_of_a_user(worker: Worker) -> None:
-    """A user with other rules in the urgent lane goes before 40 plain ones of another, however many of these may go."""
+def test_who_is_to_be_told_of_keeps_the_room_of_a_user(worker: Worker) -> None:
+    """A user with other rules in the urgent lane keeps room beside 40 plain ones of another, who may all go."""
     worker.accept(*(job(f"{n}-{user}", f"u{user}") for user in range(40) for n in range(2)))
-    while (pulled := worker.pull()).leased:
-        worker.settle(pulled.leased)
+    while leased := worker.take():
+        worker.settle(leased)
     worker.accept(replace(job("own", "vip"), lane="urgent"))
-    assert [user for user, *_ in worker.pull().users] == ["vip"]
     worker.now += LEASE
-    pulled = worker.pull()
-    assert len(pulled.leased) == 25
-    assert pulled.users[0][0] == "vip"
-    assert len({user for user, *_ in pulled.users} | {each.user for each in pulled.leased}) == 41
+    users = [each.user for each in worker.take()]
+    assert users.index("vip") == 25
+    assert len(set(users)) == 41
 
 
 def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Until they are nothing goes the direct way; then everybody's does, and not theirs."""
+    """Until they are everybody is to be told of; then they alone."""
     worker = Worker(redis)
     worker.accept(job())
     pulled = worker.pull()
     assert (pulled.unpublished, pulled.leased) == (True, [])
-    assert worker.admit(pulled)
+    assert worker.pull(told=pulled.untold).leased
 
     async def publish() -> None:
         client = AsyncRedis.from_url(redis_server.url)
@@ -350,7 +349,7 @@ def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedR
     pulled = worker.pull()
     assert not pulled.unpublished
     assert [each.user for each in pulled.leased] == ["bob"]
-    assert [user for user, *_ in pulled.users] == ["vip"]
+    assert [user for user, *_ in pulled.untold] == ["vip"]
     assert not redis.exists(f"notifier:own_rules:draft:{worker.name}")
 
 
@@ -359,12 +358,9 @@ def test_what_stands_in_the_queues_twice_goes_once(worker: Worker, lane: str) ->
     """Whoever enqueues a job a second time, before it went, has it sent once."""
     worker.accept(job())
     worker.redis.rpush(f"rq:queue:{lane}", "one")
-    pulled = worker.pull()
-    leased = [*pulled.leased, *worker.admit(pulled)]
+    leased = worker.take()
     assert [each.job_id for each in leased] == ["one"]
     assert worker.redis.hget("rq:job:one", "push_permit") == leased[0].permit.encode()
     worker.settle(leased)
     worker.now += S
-    again = worker.pull()
-    assert not again.leased
-    assert not again.users
+    assert worker.take() == []

@@ -29,8 +29,7 @@ WORKERS: Final = {
 def send(worker: Worker, name: str, *, direct: bool) -> None:
     """One that a worker sends, half a second after it was leased."""
     worker.accept(job(name, category="default"))
-    pulled = worker.pull(direct=direct)
-    (leased,) = pulled.leased or worker.admit(pulled)
+    (leased,) = worker.take(direct=direct)
     pass_by(worker, S // 2)
     done = calls.Settlement(name, leased.permit, leased.user, leased.category, True, "delivered", "delivered")
     kept = Retention(S, S, S)

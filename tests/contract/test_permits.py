@@ -27,8 +27,7 @@ def worker(redis: Redis) -> Worker:
 
 def lease(worker: Worker, category: str, *, direct: bool = True) -> Leased:
     worker.accept(job(category=category))
-    pulled = worker.pull(direct=direct)
-    (leased,) = pulled.leased or worker.admit(pulled)
+    (leased,) = worker.take(direct=direct)
     return leased
 
 

@@ -22,8 +22,6 @@ from workers.sending.sender import Sender
 STEPS: Final = (
     "pull asked",
     "pull answered",
-    "admit asked",
-    "admit answered",
     "send asked",
     "send answered",
     "settle asked",
@@ -62,7 +60,7 @@ class Fate:
 
     def _counts(self, verb: str, answer: Any) -> bool:
         # A look that found nothing is no step of anything.
-        return bool(answer.users) if verb == "pull" else bool(answer.leased) if verb == "admit" else True
+        return verb != "pull" or bool(answer.leased)
 
 
 def doom(fate: Fate) -> None:

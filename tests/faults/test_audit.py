@@ -23,6 +23,7 @@ from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_consistent, assert_empty_of_work, audit
 from tests.harness.fleet import Fleet, notification, start_fleet
 from tests.harness.processes import await_that, await_workers, total
+from tests.harness.take import enter
 
 RATES: Final[dict[str, Any]] = {
     "user": {"windows": ["20/10s"]},
@@ -47,14 +48,13 @@ def now_us(redis: Any) -> int:
 
 def enter_backlog(redis: Any) -> calls.Pulled:
     """All that is queued is in its backlog then, and is to be looked at within a millisecond."""
-    return run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=1000), calls.Room(1000)))
+    return enter(redis, calls.Worker(lanes=LANES, lease_us=1000), calls.Room(1000))
 
 
 def take(redis: Any, settings: Settings) -> None:
     """A worker takes all that waits, and is never heard of again."""
-    users = enter_backlog(redis).users
-    table = RuleTable(settings.policies())
-    run(redis, calls.admit(users, table, calls.Worker(name="dead", lanes=LANES, lease_us=LEASE_US), calls.Room(1000)))
+    worker = calls.Worker(name="dead", lanes=LANES, lease_us=LEASE_US)
+    run(redis, calls.pull(worker, calls.Room(1000), RuleTable(settings.policies())))
 
 
 # Each breaks one thing about one job, of one user, that stands where the name of its table says.
@@ -234,7 +234,7 @@ def test_what_has_ended_stays_ended(patient: Patient, broken: str) -> None:
     ENDED[broken](patient.redis, job_id, "ada")
     patient.assert_mended()
     assert patient.notifier.status(job_id).state in {"rejected", "failed"}
-    assert enter_backlog(patient.redis).users == []
+    assert enter_backlog(patient.redis).untold == []
 
 
 def test_what_expires_behind_a_head_is_watched_again(patient: Patient) -> None:

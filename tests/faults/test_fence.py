@@ -23,22 +23,18 @@ LEASE_US = 10_000_000
 
 def lease(redis: Redis, worker: str, clock_us: int) -> calls.Leased:
     """What a worker at that time takes: the one notification there is."""
-    clock = str(clock_us)
-    pulled = run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=LEASE_US, clock=clock), calls.Room(10)))
-    admitted = run(
-        redis,
-        calls.admit(
-            pulled.users, RULES, calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=clock), calls.Room(10)
-        ),
-    )
-    (leased,) = admitted.leased
+    (leased,) = pull(redis, worker, clock_us).leased
     return leased
+
+
+def pull(redis: Redis, worker: str, clock_us: int) -> calls.Pulled:
+    caller = calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(clock_us))
+    return run(redis, calls.pull(caller, calls.Room(10), RULES))
 
 
 def put_back(redis: Redis, worker: str, clock_us: int) -> None:
     """What was in flight with a worker that is taken for dead goes back, as its provider has read all by then."""
-    call = calls.pull(calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(clock_us)), calls.Room(10))
-    (orphan,) = run(redis, call).orphans
+    (orphan,) = pull(redis, worker, clock_us).orphans
     assert settle(redis, orphan, worker, "backlog", clock_us)
 
 

@@ -12,18 +12,20 @@ from redis import Redis
 
 from notifier import Device, Notification, Notifier
 from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Pulled, Settlement
+from notifier.dispatch.calls import Leased, Pulled, Settlement, Told
 from notifier.dispatch.in_flight import renew
 from notifier.dispatch.retention import Retention
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 from tests.faults.consistency import assert_consistent
+from tests.harness.take import enter
 
 S = 1_000_000
 LEASE_US = 10 * S
 LANES = ("urgent", "default", "bulk")
 KEPT = Retention(10**12, 10**12, 10**12)
+NOBODY = Told()
 
 
 class Scene:
@@ -43,29 +45,17 @@ class Scene:
         device = Device("fcm", title * 10)
         self.notifier.send(Notification(user=user, devices=[device], title=title, category=category), job_id=title)
 
-    def pull(self, worker: str, most: int = 50) -> Pulled:
-        call = calls.pull(
-            calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(self.now)), calls.Room(most)
-        )
-        return run(self.redis, call)
-
-    def admit(self, worker: str, pulled: Pulled, most: int = 500) -> list[Leased]:
-        call = calls.admit(
-            pulled.users,
-            self.rules,
-            calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(self.now)),
-            calls.Room(most, until_us=pulled.until_us),
-        )
-        return run(self.redis, call).leased
+    def pull(self, worker: str, most: int = 50, told: Told = NOBODY) -> Pulled:
+        caller = calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(self.now))
+        return run(self.redis, calls.pull(caller, calls.Room(most), self.rules, told))
 
     def take_all(self, worker: str) -> list[Leased]:
         """All that may go now; it stays in flight."""
         taken: list[Leased] = []
         for _ in range(1000):
             pulled = self.pull(worker)
-            more = self.admit(worker, pulled) if pulled.users else []
-            taken += more
-            if not (pulled.taken or pulled.orphans or more):
+            taken += pulled.leased
+            if not (pulled.taken or pulled.orphans or pulled.leased):
                 return taken
         raise AssertionError("there was no end")
 
@@ -86,15 +76,14 @@ def drain(scene: Scene, worker: str) -> Iterator[Leased]:
     """What this worker gets, one by one, each delivered at once; orphans are put back as they are found."""
     for _ in range(10_000):
         pulled = scene.pull(worker)
-        if pulled.users:
-            for leased in scene.admit(worker, pulled):
-                yield leased
-                scene.now += 50
-                assert scene.settle(worker, leased) == [True]
+        for leased in pulled.leased:
+            yield leased
+            scene.now += 50
+            assert scene.settle(worker, leased) == [True]
         for orphan in pulled.orphans:
             scene.now += 50
             assert scene.settle(worker, orphan, state="backlog") == [True]
-        if not (pulled.taken or pulled.users or pulled.orphans):
+        if not (pulled.taken or pulled.leased or pulled.orphans):
             if pulled.next_us is None:
                 return
             scene.now = max(scene.now + 1, pulled.next_us)
@@ -110,16 +99,16 @@ def test_order_survives_a_crash(redis: Redis, rates: str, leases: int, users: in
         scene.accept(f"u{n % users}")
     held: list[Leased] = []
     while len(held) < leases:
-        pulled = scene.pull("dead")
-        taken = scene.admit("dead", pulled, leases - len(held)) if pulled.users else []
-        if not (pulled.taken or taken):
+        pulled = scene.pull("dead", min(50, leases - len(held)))
+        if not (pulled.taken or pulled.leased):
             break  # with a gap each user has one in flight
-        held += taken
+        held += pulled.leased
     assert len(held) == min(leases, users if "gap" in rates else leases)
     scene.now += LEASE_US - 1
-    named = scene.pull("early")  # whoever was about to send when the leases ended
+    early = calls.Worker(name="early", lanes=LANES, lease_us=LEASE_US, clock=str(scene.now))
+    asked = enter(redis, early, calls.Room(50)).untold  # whoever was about to send when the leases ended
     scene.now += 1
-    assert scene.admit("early", named) == []
+    assert scene.pull("early", told=Told(asked)).leased == []
 
     came = defaultdict(list)
     for leased in drain(scene, "heir"):
@@ -142,7 +131,7 @@ def test_a_user_with_an_orphan_is_closed(redis: Redis) -> None:
     pulled = scene.pull("heir")
     (orphan,) = pulled.orphans
     assert (orphan.job_id, orphan.permit, orphan.crashes) == (alarm.job_id, alarm.permit, 1)
-    went = scene.admit("heir", pulled)
+    went = pulled.leased
     assert {(leased.user, leased.category) for leased in went} == {("ann", "siren"), ("bob", "default")}
     assert all(scene.settle("heir", *went))
     for _ in range(5):  # however long that takes: its holder renews it, and Redis forgets nothing of it meanwhile

@@ -11,13 +11,16 @@ import pytest
 from notifier.dispatch import backlogs, calls
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES
+from notifier.rules.policy import LANES, Category
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.faults.consistency import assert_consistent
+from tests.harness.take import enter
 
 S: Final = 1_000_000
-RULES: Final = RuleTable(Policies())
+CATEGORIES: Final = ("default", "chat", "news", *(f"c{n}" for n in range(60)))
+RULES: Final = RuleTable(Policies(categories={name: Category(name) for name in CATEGORIES}))
+NOBODY: Final = calls.Told()
 KEEP: Final = Retention(S, S, S)
 
 
@@ -36,25 +39,20 @@ class Between:
         assert_consistent(self.redis)
         return job_id
 
-    def pull(self, *lanes: str) -> list[calls.Named]:
-        self.now += 2 * S
-        call = calls.pull(
-            calls.Worker(name="w", lanes=lanes or LANES, lease_us=S, clock=str(self.now)), calls.Room(100)
-        )
-        users = run(self.redis, call).users
+    def enter(self, *lanes: str) -> list[calls.Named]:
+        """Have all enter their backlogs; returns of whom the worker was asked."""
+        asked = enter(self.redis, self.worker(*lanes), calls.Room(100), *CATEGORIES).untold
         assert_consistent(self.redis)
-        return users
+        return asked
 
-    def admit(self, users: list[calls.Named], *lanes: str, room: int = 100) -> list[calls.Leased]:
-        call = calls.admit(
-            users,
-            RULES,
-            calls.Worker(name="w", lanes=lanes or LANES, lease_us=S, clock=str(self.now)),
-            calls.Room(room),
-        )
-        leased = run(self.redis, call).leased
+    def pull(self, *lanes: str, room: int = 100, told: calls.Told = NOBODY) -> list[calls.Leased]:
+        leased = run(self.redis, calls.pull(self.worker(*lanes), calls.Room(room), RULES, told)).leased
         assert_consistent(self.redis)
         return leased
+
+    def worker(self, *lanes: str) -> calls.Worker:
+        self.now += 2 * S
+        return calls.Worker(name="w", lanes=lanes or LANES, lease_us=S, clock=str(self.now))
 
     def deliver(self, leased: list[calls.Leased]) -> None:
         ended = [calls.Settlement(*one[:4], reached=True, state="delivered", word="delivered") for one in leased]
@@ -74,26 +72,26 @@ def test_a_backlog_that_a_cancel_emptied_in_another_lane(between: Between) -> No
     """A worker of the one lane forgets the backlog of the other, and its wake-up with it."""
     between.send("urgent", "chat")
     gone = between.send("bulk", "news")
-    between.pull()
+    between.enter()
     assert run(between.redis, backlogs.cancel([gone], KEEP)) == ["cancelled"]
     assert_consistent(between.redis)
-    assert len(between.admit(between.pull("urgent"), "urgent")) == 1
+    assert len(between.pull("urgent")) == 1
     assert between.lanes_awake() == set()
 
 
 def test_a_worker_without_room_where_another_took_all(between: Between) -> None:
     """It gives back the place of those alone who wait still."""
     between.send("default", "news")
-    users = between.pull()
-    assert len(between.admit(users)) == 1
-    assert between.admit(users, room=0) == []
+    told = calls.Told(between.enter())
+    assert len(between.pull(told=told)) == 1
+    assert between.pull(told=told, room=0) == []
     assert between.lanes_awake() == set()
 
 
 def test_an_orphan_in_a_category_that_is_named_as_its_lane(between: Between) -> None:
     """A backlog moves to a more urgent lane; what is closed for an orphan of the category is no backlog."""
     between.send("default", "default")
-    assert len(between.admit(between.pull())) == 1  # its worker dies
+    assert len(between.pull()) == 1  # its worker dies
     between.pull("bulk")
     assert between.redis.hgetall("notifier:lines:{ada}") == {b"#o:0": b"default"}
     for lane in ("default", "urgent"):
@@ -108,6 +106,6 @@ def test_the_last_of_a_lane_of_one_who_waits_in_very_many_categories(between: Be
     for n in range(60):
         between.send("bulk", f"c{n}")
     for _ in range(20):
-        between.deliver(between.admit(between.pull(), room=7))
+        between.deliver(between.pull(room=7))
     assert between.redis.hget("notifier:stats", "delivered") == b"61"
     assert between.lanes_awake() == set()

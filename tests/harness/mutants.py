@@ -148,16 +148,16 @@ MUTANTS = (
     ),
     Mutant(
         "an expired head stays",
-        "admit",
+        "visit",
         "job.deadline and job.deadline <= look.now then",
         "job.deadline and job.deadline <= look.now - 60000000 then",
         BACKLOGS,
     ),
     Mutant(
-        "a head without room loses its place",
-        "admit",
-        "text(users[i + 2]), users[i]",
-        "text(now + lease), users[i]",
+        "who finds no room loses the place",
+        "pull",
+        "redis.call('ZADD', '@gates:' .. lane, 'XX', text(at), user) end",
+        "redis.call('ZADD', '@gates:' .. lane, 'XX', text(at + 30000000), user) end",
         BACKLOGS,
     ),
     Mutant(

@@ -21,7 +21,6 @@ from notifier.operations.action_log import read_actions
 from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import user_key
-from notifier.scripts.loader import run as run_call
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.simulators.certificates import make_apns_key, make_certificates
@@ -29,6 +28,7 @@ from notifier.store.exchange import Exchange
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.take import take
 from tests.integration.conftest import Ran, Run
 
 DEVICE = "fcm:fcm-registration-0001"
@@ -47,14 +47,9 @@ def producer(config: Path) -> Notifier:
 
 
 def enter_backlog(redis: Redis, config: Path) -> None:
-    """Do what a worker does before it sends: put what is queued into its lines, and admit what may go."""
+    """Do what a worker does before it sends: put what is queued into its lines, and take what may go."""
     policies = load_settings(config, {}).policies()
-    pulled = run_call(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=30_000_000), calls.Room(100)))
-    table = RuleTable(policies)
-    run_call(
-        redis,
-        calls.admit(pulled.users, table, calls.Worker(name="w", lanes=LANES, lease_us=30_000_000), calls.Room(100)),
-    )
+    take(redis, calls.Worker(name="w", lanes=LANES, lease_us=30_000_000), calls.Room(100), RuleTable(policies))
 
 
 def row(user: str, **fields: object) -> str:
@@ -231,13 +226,13 @@ def test_a_password_that_nobody_asked_for(run: Run, config: Path, monkeypatch: p
 
 def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:
     """Who waits, in order; what is used of each rule, where it stands in the file, and which one decides."""
-    first, *rest = (producer.send(note("42", f"n{i}", fcm("42"))) for i in range(3))
+    sent, *rest = (producer.send(note("42", f"n{i}", fcm("42"))) for i in range(3))
     urgent = producer.send(note("42", "now", fcm("42"), priority="high"))
     enter_backlog(redis, config)
-    assert producer.status(urgent).state == "sending"  # type: ignore[union-attr]
+    assert producer.status(sent).state == "sending"  # type: ignore[union-attr]
     listed = json.loads(run("line", "42", "--json").out)
-    assert [(entry["place"], entry["job_id"]) for entry in listed] == list(enumerate([first, *rest], 1))
-    assert first in run("line", "42").out
+    assert [(entry["place"], entry["job_id"]) for entry in listed] == list(enumerate([urgent, *rest], 1))
+    assert urgent in run("line", "42").out
     assert run("line", "42", "--limit", "1").out.endswith("--limit 10\n")
     assert run("line", "41").out == "nothing waits for 41\n"
     assert run("explain", "--user", "42", "--category", "chatt").err.startswith("'chatt' is not among the categories")

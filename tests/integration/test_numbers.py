@@ -22,6 +22,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, apns, ends, fcm, note, notifier, worker, write_config
+from tests.harness.take import take
 from workers.sending.numbers import Numbers as Measuring
 
 
@@ -109,10 +110,7 @@ def leased(redis: Redis) -> list[calls.Leased]:
     lanes, table = ("urgent", "default", "bulk"), RuleTable(Policies())
     jobs = [calls.Job(f"j{n}", "default", b"", json.dumps({"user": f"u{n}"}).encode(), None) for n in range(60)]
     run(redis, calls.enqueue(jobs, dedupe_for_us=10**6, timeout_s=60, stamp="2026-01-01T00:00:00.000000Z"))
-    pulled = run(redis, calls.pull(calls.Worker(lanes=lanes, lease_us=10**8), calls.Room(100)))
-    return run(
-        redis, calls.admit(pulled.users, table, calls.Worker(name="w", lanes=lanes, lease_us=10**8), calls.Room(100))
-    ).leased
+    return take(redis, calls.Worker(name="w", lanes=lanes, lease_us=10**8), calls.Room(100), table).leased
 
 
 def test_they_cost_two_commands_a_call(redis: Redis, leased: list[calls.Leased]) -> None:

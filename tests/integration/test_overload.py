@@ -17,6 +17,7 @@ from notifier.dispatch.calls import Named
 from notifier.errors import OverloadedError
 from notifier.operations.audit.audit import Audit
 from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Category, Overflow, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
@@ -34,6 +35,15 @@ SECTIONS: dict[str, Any] = {
     },
 }
 
+OVERFLOWS: dict[str, Overflow] = {"default": "reject", "news": "drop_oldest", "score": "collapse"}
+WORKER = calls.Worker(name="w", lanes=LANES, lease_us=10**9)
+RULES = RuleTable(
+    Policies(
+        users={"somebody": Policy()},  # Redis does not know who has such rules: everybody is to be told of
+        categories={name: Category(name, overflow=overflow) for name, overflow in OVERFLOWS.items()},
+    )
+)
+
 
 @pytest.fixture
 def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
@@ -45,9 +55,8 @@ def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[s
 
 
 def enter_backlog(redis: Redis) -> list[Named]:
-    return run(
-        redis, calls.pull(calls.Worker(lanes=["urgent", "default", "bulk"], lease_us=10**9), calls.Room(100))
-    ).users
+    """All enter their backlogs; who is to be told of is visited when the worker has told."""
+    return run(redis, calls.pull(WORKER, calls.Room(100), RULES)).untold
 
 
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -107,13 +116,7 @@ def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str,
 
 def look(redis: Redis, users: list[Named]) -> None:
     """As a worker that has room for one: it passes over what has gone, and takes the next."""
-    admitted = run(
-        redis,
-        calls.admit(
-            users, RuleTable(Policies()), calls.Worker(name="w", lanes=["default"], lease_us=10**9), calls.Room(1)
-        ),
-    )
-    assert len(admitted.leased) == 1
+    assert len(run(redis, calls.pull(WORKER, calls.Room(1), RULES, calls.Told(users))).leased) == 1
 
 
 def test_send_many_says_which(redis: Redis, producer: Notifier) -> None:
@@ -159,14 +162,7 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     """collapse: the waiting one with the same id is replaced in its place, at once; one with another id is refused."""
     fill(producer, "ann", 1, category="score", collapse_id="a")
     fill(producer, "ann", 2, category="score")
-    run(
-        redis,
-        calls.pull(
-            calls.Worker(lanes=["default"], lease_us=10**9),
-            calls.Room(9),
-            on_join='{"default": false, "score": "note"}',
-        ),
-    )
+    enter_backlog(redis)
     (first, *_) = redis.zrange("notifier:line:{ann}:score", 0, -1)
     with pytest.raises(OverloadedError):
         producer.send(note("ann", category="score", collapse_id="b"))

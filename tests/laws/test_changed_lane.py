@@ -15,12 +15,12 @@ from notifier.dispatch import calls
 from notifier.dispatch.calls import Job, Leased, Settlement
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES
+from notifier.rules.policy import LANES, Category
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
-RULES = RuleTable(Policies())
+RULES = RuleTable(Policies(categories={name: Category(name) for name in ("news", "chat", "other", "default")}))
 ALL = [LANES]
 SPLIT = [(lane,) for lane in LANES]
 SPLITS = [ALL, SPLIT, [("urgent",)], [("urgent", "default"), ("bulk",)]]
@@ -51,17 +51,10 @@ class Queues:
         """One round of a worker, which delivers what it takes. Returns whether it found anything to do."""
         self.now += 10
         name, lanes = f"w{n}", self.workers[n]
-        call = calls.pull(calls.Worker(name=name, lanes=lanes, lease_us=30 * S, clock=str(self.now)), calls.Room(most))
-        pulled = run(self.redis, call)
-        if pulled.users:
-            admit = calls.admit(
-                pulled.users,
-                RULES,
-                calls.Worker(name=name, lanes=lanes, lease_us=30 * S, clock=str(self.now)),
-                calls.Room(most),
-            )
-            self.deliver(name, run(self.redis, admit).leased)
-        return bool(pulled.users or pulled.taken or pulled.next_us == self.now)
+        worker = calls.Worker(name=name, lanes=lanes, lease_us=30 * S, clock=str(self.now))
+        pulled = run(self.redis, calls.pull(worker, calls.Room(most), RULES))
+        self.deliver(name, pulled.leased)
+        return bool(pulled.leased or pulled.taken or pulled.next_us == self.now)
 
     def deliver(self, name: str, leased: Sequence[Leased]) -> None:
         self.sent += [one.job_id for one in leased]

@@ -18,6 +18,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from tests.harness.take import enter
 
 S = 1_000_000
 GAP = RuleTable(Policies(Policy(gap_us=1)))
@@ -40,18 +41,14 @@ class Backlog:
         meta = json.dumps({"user": "ann"}).encode()
         jobs = [Job(f"job{n:02}", "default", b"data", meta) for n in range(40)]
         run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
-        call = calls.pull(calls.Worker(name="a", lanes=LANES, lease_us=1, clock=str(self.now)), calls.Room(40))
-        assert run(self.redis, call).taken == 40
+        worker = calls.Worker(name="a", lanes=LANES, lease_us=1, clock=str(self.now))
+        assert enter(self.redis, worker, calls.Room(40)).taken == 40
 
     def look(self, worker: str, rules: str, most: int = 1) -> int:
         """The user is looked at; the backlog is never in two hands. Returns how many were taken."""
         self.now += 10
-        call = calls.admit(
-            [("ann", "default", self.now)],
-            RULES[rules],
-            calls.Worker(name=worker, lanes=LANES, lease_us=60 * S, clock=str(self.now)),
-            calls.Room(most),
-        )
+        caller = calls.Worker(name=worker, lanes=LANES, lease_us=60 * S, clock=str(self.now))
+        call = calls.pull(caller, calls.Room(most), RULES[rules], calls.Told([("ann", "default", self.now)]))
         leased = run(self.redis, call).leased
         self.flying[worker] += leased
         assert not (self.flying["a"] and self.flying["b"])

@@ -42,15 +42,9 @@ class Backlog:
         return run(self.redis, call)
 
     def look(self) -> list[calls.Leased]:
-        """Pull and admit."""
-        clock = str(self.now)
-        pulled = run(self.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=S, clock=clock), calls.Room(50)))
-        if not pulled.users:
-            return []
-        call = calls.admit(
-            pulled.users, RuleTable(RULES), calls.Worker(name="w", lanes=LANES, lease_us=S, clock=clock), calls.Room(50)
-        )
-        return run(self.redis, call).leased
+        """What may go now."""
+        worker = calls.Worker(name="w", lanes=LANES, lease_us=S, clock=str(self.now))
+        return run(self.redis, calls.pull(worker, calls.Room(50), RuleTable(RULES))).leased
 
     def settle(self, leased: calls.Leased, state: calls.State = "delivered", answered: str = "") -> None:
         word, detail = ("delivered", "") if state == "delivered" else ("", 0)

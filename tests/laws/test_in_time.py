@@ -9,12 +9,17 @@ from notifier.dispatch import calls
 from notifier.dispatch.calls import Pulled
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.fleet import notification
 from tests.harness.scenarios import acquire_together, bystanders, drain, wake_ups
 
 DUE, AT_ONCE = 5_000, 50
+SETTINGS = parse_settings(
+    "categories: {urgent: {lane: urgent}, bulk: {lane: bulk}}\nproviders: {apns: {client: console}}\n"
+)
+RULES = RuleTable(SETTINGS.policies())
 
 
 def test_sixteen_processes_share_one_users_limit(redis: Redis, redis_server: EmbeddedRedis) -> None:
@@ -55,20 +60,20 @@ def test_a_wake_up_opens_once_and_never_early() -> None:
 
 def pull(redis: Redis) -> Pulled:
     """The next look of a worker that serves all lanes."""
-    return run(redis, calls.pull(calls.Worker(name="w", lanes=LANES, lease_us=60_000_000), calls.Room(AT_ONCE)))
+    worker = calls.Worker(name="w", lanes=LANES, lease_us=60_000_000)
+    return run(redis, calls.pull(worker, calls.Room(AT_ONCE), RULES))
 
 
 def test_an_urgent_one_passes_thousands_that_are_due(redis: Redis) -> None:
-    """Law 9: with 5,000 due in the lowest lane the next look names who is urgent; in a flood these keep a share."""
-    rates = "categories: {urgent: {lane: urgent}, bulk: {lane: bulk}}\nproviders: {apns: {client: console}}\n"
-    notifier = Notifier(redis, parse_settings(rates))
+    """Law 9: with 5,000 due in the lowest lane the next look takes what is urgent; in a flood these keep a share."""
+    notifier = Notifier(redis, SETTINGS)
     notifier.send_many(notification(f"bulk{n}", n, "bulk") for n in range(DUE))
     pull(redis)
     notifier.send(notification("urgent", DUE, "urgent"))
-    assert "urgent" in {user for user, _, _ in pull(redis).users}
+    assert "urgent" in {leased.user for leased in pull(redis).leased}
 
     notifier.send_many(notification(f"flood{n}", DUE + n, "urgent") for n in range(1_000))
-    looks = [[user for user, _, _ in pull(redis).users] for _ in range(15)]
+    looks = [[leased.user for leased in pull(redis).leased] for _ in range(15)]
     shares = [sum(user.startswith("bulk") for user in look) / len(look) for look in looks]
     assert all(len(look) == AT_ONCE for look in looks)
     assert all(0.05 <= share <= 0.5 for share in shares), "a tenth is kept for them"

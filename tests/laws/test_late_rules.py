@@ -38,9 +38,9 @@ def wake_up(redis: Redis) -> int:
     return int(at)
 
 
-def admit(rules: RuleTable, at: int) -> Call[calls.Admitted]:
-    users = [("ann", "default", at)]
-    return calls.admit(users, rules, calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(at)), calls.Room(9))
+def pull(rules: RuleTable, at: int) -> Call[calls.Pulled]:
+    worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(at))
+    return calls.pull(worker, calls.Room(9), rules, calls.Told([("ann", "default", at)]))
 
 
 def settle(leased: calls.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
@@ -53,23 +53,22 @@ def backlog(redis: Redis) -> calls.Leased:
     follow(redis, "old", NOW)
     jobs = [Job(f"job{n}", "default", b"data", json.dumps({"user": "ann"}).encode()) for n in range(5)]
     run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
-    run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=30 * S, clock=str(NOW)), calls.Room(9)))
-    (leased,) = run(redis, admit(OLD, NOW)).leased
+    (leased,) = run(redis, pull(OLD, NOW)).leased
     return leased
 
 
 @pytest.mark.parametrize("late_us", [10, 2_500_000, 60 * S])
-def test_a_late_admit_is_looked_at_again_soon(redis: Redis, late_us: int) -> None:
-    """An *admit* by 1/1h that Redis runs after all have gone over to 1/1s holds the user a second, not an hour."""
+def test_a_late_pull_is_looked_at_again_soon(redis: Redis, late_us: int) -> None:
+    """A *pull* by 1/1h that Redis runs after all have gone over to 1/1s holds the user a second, not an hour."""
     run(redis, settle(backlog(redis), OLD, NOW))
     assert wake_up(redis) == NOW + HOUR
     changed = NOW + 100
     assert follow(redis, "new", changed)
     walk(redis, changed)
     assert wake_up(redis) == changed
-    run(redis, admit(OLD, changed + late_us))
+    run(redis, pull(OLD, changed + late_us))
     assert wake_up(redis) <= changed + late_us + max(S, late_us)
-    assert len(run(redis, admit(NEW, wake_up(redis))).leased) == 1
+    assert len(run(redis, pull(NEW, wake_up(redis))).leased) == 1
 
 
 def test_a_late_settle_is_looked_at_again_soon(redis: Redis) -> None:
@@ -80,7 +79,7 @@ def test_a_late_settle_is_looked_at_again_soon(redis: Redis) -> None:
     walk(redis, changed)
     assert run(redis, settle(leased, OLD, changed + S)) == [True]
     assert wake_up(redis) <= changed + 2 * S
-    assert len(run(redis, admit(NEW, wake_up(redis))).leased) == 1
+    assert len(run(redis, pull(NEW, wake_up(redis))).leased) == 1
 
 
 def test_the_newest_rules_set_exact_wake_ups(redis: Redis) -> None:
@@ -90,7 +89,7 @@ def test_the_newest_rules_set_exact_wake_ups(redis: Redis) -> None:
     assert wake_up(redis) == NOW + HOUR
     follow(redis, "new", NOW)
     assert not follow(redis, "new", NOW + S)
-    run(redis, admit(RuleTable(Policies(Policy((Window(1, interval_us=HOUR),)))), NOW))
+    run(redis, pull(RuleTable(Policies(Policy((Window(1, interval_us=HOUR),)))), NOW))
     assert wake_up(redis) == NOW + HOUR
 
 
@@ -104,7 +103,7 @@ def test_hosts_that_follow_different_files_for_long_cost_a_few_looks(redis: Redi
         now = wake_up(redis)
         assert now > NOW
         looks += 1
-        if run(redis, admit(OLD, now)).leased:
+        if run(redis, pull(OLD, now)).leased:
             break
     assert now == NOW + HOUR
     assert looks <= 20

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from notifier.dispatch import calls
-from notifier.dispatch.calls import Job, Leased, Settlement
+from notifier.dispatch.calls import Job, Settlement
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.redis import RedisLimiter
+from tests.harness.take import enter
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -47,14 +47,11 @@ class Waiting:
         for start in range(0, len(jobs), 500):
             some = jobs[start : start + 500]
             run(redis, calls.enqueue(some, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
-        while self.pull(500).taken:
+        worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(NOW))
+        while enter(redis, worker, calls.Room(500), *policies.categories).taken:
             pass
         self.sent: list[tuple[int, str]] = []
         self.looks = 0
-
-    def pull(self, most: int = BATCH) -> calls.Pulled:
-        call = calls.pull(calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(self.now)), calls.Room(most))
-        return run(self.redis, call)
 
     def counted(self, call: Call[Any]) -> Any:
         """Run a call, which must not run more commands than a batch is worth."""
@@ -64,15 +61,11 @@ class Waiting:
         assert sum(entry["calls"] for entry in ran.values()) <= MAX_COMMANDS
         return reply
 
-    def look(self, users: Sequence[calls.Named] = (("ann", "bulk", NOW),)) -> list[Leased]:
-        call = calls.admit(
-            users,
-            self.rules,
-            calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(self.now)),
-            calls.Room(BATCH),
-        )
-        leased: list[Leased] = self.counted(call).leased
-        self.looks += 1
+    def look(self, *told: calls.Named) -> calls.Pulled:
+        worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(self.now))
+        pulled: calls.Pulled = self.counted(calls.pull(worker, calls.Room(BATCH), self.rules, calls.Told(told)))
+        leased = pulled.leased
+        self.looks += bool(leased or pulled.idle)
         self.sent += [(self.now, one.job_id) for one in leased]
         done = [
             Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")
@@ -81,15 +74,13 @@ class Waiting:
         if done:
             keep = Retention(S, S, S)
             self.counted(calls.settle(done, self.rules, calls.Worker(name="w", keep=keep, clock=str(self.now))))
-        return leased
+        return pulled
 
     def drain(self, count: int) -> None:
         """Look whenever the user is due, until so many have gone."""
         while len(self.sent) < count:
-            pulled = self.pull()
-            if pulled.users:
-                self.look(pulled.users)
-            else:
+            pulled = self.look()
+            if not pulled.leased:
                 assert pulled.next_us is not None
                 self.now = pulled.next_us
 
@@ -100,7 +91,7 @@ def test_a_look_at_a_thousand_categories_is_bounded(redis: Redis, user: Policy, 
     """Neither a look nor the end of a send goes through all that waits, whichever rules hold; refunds do not either."""
     waiting = Waiting(redis, configured(COUNT, policy, user), each=2)
     for _ in range(5):
-        assert waiting.look()
+        assert waiting.look(("ann", "bulk", NOW)).leased
         waiting.now += 2 * S
     limiter = RedisLimiter(redis, clock=str(waiting.now))
     permit = limiter.acquire("ann", Policy((Window(10**6, interval_us=60 * S),)))

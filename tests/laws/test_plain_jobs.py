@@ -14,6 +14,7 @@ from rq import Queue
 from notifier.dispatch import backlogs, calls
 from notifier.scripts.loader import run
 from tests.harness.support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
+from tests.harness.take import enter
 
 COUNT = 24
 SLOW_MS = 12_000
@@ -87,7 +88,8 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     rubbish = lane.enqueue("math.factorial", 3).id
 
     def pull() -> calls.Pulled:
-        return run(redis, calls.pull(calls.Worker(name="w", lanes=["default"], lease_us=10_000_000), calls.Room(9)))
+        worker = calls.Worker(name="w", lanes=["default"], lease_us=10_000_000)
+        return enter(redis, worker, calls.Room(9))
 
     def waiting() -> list[str]:
         return [job_id.decode() for job_id in redis.lrange("rq:queue:default", 0, -1)]

@@ -16,13 +16,13 @@ from rq.serializers import JSONSerializer
 from notifier import Notifier
 from notifier.dispatch import backlogs, calls
 from notifier.dispatch.retention import Retention
-from notifier.notification.job import targets_in
 from notifier.operations.audit.audit import Audit
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from tests.harness.support import apns, note, queue
+from tests.harness.take import enter, take
 from workers import PushWorker
 
 if TYPE_CHECKING:
@@ -81,16 +81,8 @@ class World:
 
     def lease(self) -> calls.Leased:
         table = RuleTable(self.settings.policies())
-        users = run(self.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9))).users
-        targets: dict[str, str] | None = None
-        while True:  # whom a plain job is for is read between two calls
-            call = calls.admit(
-                users, table, calls.Worker(name="w", lanes=LANES, lease_us=60_000_000), calls.Room(9), targets=targets
-            )
-            admitted = run(self.redis, call)
-            if not admitted.unread:
-                return admitted.leased[0]
-            targets = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
+        worker = calls.Worker(name="w", lanes=LANES, lease_us=60_000_000)
+        return take(self.redis, worker, calls.Room(9), table).leased[0]
 
     def settle(self, job: calls.Leased, state: calls.State, *, answered: str = "") -> None:
         word = {"delivered": "delivered", "later": "retried"}[state]
@@ -217,7 +209,7 @@ def test_a_job_id_used_again_in_flight_is_not_swallowed(world: World) -> None:
         leased = world.lease()
         world.plain("anna", "job", title="second")
         if pulled:
-            run(world.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9)))
+            enter(world.redis, calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9))
         world.settle(leased, "delivered")
         world.work()
         assert world.state("job") == "delivered"
@@ -253,7 +245,7 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     if not meta.startswith(b"\x80"):  # RQ 3 leaves a meta that it cannot read as it is; RQ 2 writes this
         world.redis.hset("rq:job:job", "meta", pickle.dumps({"unserialized": meta}))
     for _ in range(2):  # to be read, then to its backlog
-        pulled = run(world.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9)))
+        pulled = enter(world.redis, calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9))
         if pulled.unread:
             from workers.rq.jobs import meta_of  # noqa: PLC0415 - what the engine does
 
@@ -276,7 +268,7 @@ def test_an_own_expiry_outlives_a_requeue(world: World) -> None:
     table = RuleTable(world.settings.policies())
     assert run(world.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
     world.job(job_id).requeue()
-    run(world.redis, calls.pull(calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9)))
+    enter(world.redis, calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9))
     assert world.redis.hget(f"rq:job:{job_id}", "push_deadline") is not None
 
 

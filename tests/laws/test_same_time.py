@@ -39,17 +39,10 @@ def sent(redis: Redis, now: int, most: int) -> list[str]:
     found: list[str] = []
     for n in range(1_000):
         worker = f"w{n % 3}"
-        call = calls.pull(calls.Worker(name=worker, lanes=LANES, lease_us=30 * S, clock=str(now)), calls.Room(most))
-        pulled = run(redis, call)
-        if not pulled.users:
+        caller = calls.Worker(name=worker, lanes=LANES, lease_us=30 * S, clock=str(now))
+        leased = run(redis, calls.pull(caller, calls.Room(most), RULES)).leased
+        if not leased:
             return found
-        admit = calls.admit(
-            pulled.users,
-            RULES,
-            calls.Worker(name=worker, lanes=LANES, lease_us=30 * S, clock=str(now)),
-            calls.Room(most),
-        )
-        leased = run(redis, admit).leased
         found += [one.job_id for one in leased]
         done = [
             calls.Settlement(one.job_id, one.permit, one.user, one.category, reached=True, state="delivered")

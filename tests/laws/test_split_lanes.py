@@ -17,7 +17,7 @@ import redis.asyncio
 from redis import Redis
 
 from notifier.dispatch import calls, leaders
-from notifier.dispatch.calls import Job, Leased, Named, Settlement
+from notifier.dispatch.calls import Job, Leased, Settlement
 from notifier.dispatch.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy
@@ -85,38 +85,22 @@ class Simulated:
         run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
 
     def look(self, worker: Idle) -> None:
-        """What an engine does when it is woken: pull and admit, and settle at once, until there is nothing more."""
+        """What an engine does when it is woken: pull, and settle at once, until there is nothing more."""
         worker.wake_ups += 1
         moved = True
         while moved:
             run(self.redis, leaders.lead(worker.name, worker.lanes, lapse_ms=60_000))
-            pulled = run(
-                self.redis,
-                calls.pull(
-                    calls.Worker(
-                        name=worker.name, lanes=worker.lanes, lease_us=LEASE_US, leads=True, clock=str(self.now)
-                    ),
-                    calls.Room(50),
-                ),
+            caller = calls.Worker(
+                name=worker.name, lanes=worker.lanes, lease_us=LEASE_US, leads=True, clock=str(self.now)
             )
+            pulled = run(self.redis, calls.pull(caller, calls.Room(50), RULES))
             worker.due_us = pulled.next_us
-            moved = bool(pulled.users or pulled.taken)
-            if pulled.users:
-                self.admit(worker, pulled.users)
-
-    def admit(self, worker: Idle, users: list[Named]) -> None:
-        call = calls.admit(
-            users,
-            RULES,
-            calls.Worker(name=worker.name, lanes=worker.lanes, lease_us=LEASE_US, clock=str(self.now)),
-            calls.Room(50),
-        )
-        admitted = run(self.redis, call)
-        self.seen["looks"] += admitted.looks
-        self.seen["dispatches"] += len(admitted.leased)
-        self.arrived += [(self.now, leased.job_id) for leased in admitted.leased]
-        if admitted.leased:
-            self.settle(worker, [delivered(leased) for leased in admitted.leased])
+            moved = bool(pulled.leased or pulled.taken)
+            self.seen["looks"] += pulled.idle
+            self.seen["dispatches"] += len(pulled.leased)
+            self.arrived += [(self.now, leased.job_id) for leased in pulled.leased]
+            if pulled.leased:
+                self.settle(worker, [delivered(leased) for leased in pulled.leased])
 
     def settle(self, worker: Idle, done: list[Settlement]) -> None:
         call = calls.settle(done, RULES, calls.Worker(name=worker.name, keep=Retention(S, S, S), clock=str(self.now)))

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from notifier.dispatch import calls, leaders
-from notifier.dispatch.calls import Admitted, Job
+from notifier.dispatch.calls import Job, Pulled
 from notifier.limiter.protocol import Permit
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
@@ -24,19 +24,11 @@ POLICIES = Policies(Policy((Window(1, interval_us=20 * S),)), categories={"news"
 RULES = RuleTable(POLICIES)
 
 
-def look(redis: Redis, now: int) -> Admitted | None:
-    """What the idle leader of the lane does when it is woken; None where nobody is to be looked at."""
+def look(redis: Redis, now: int) -> Pulled:
+    """What the idle leader of the lane does when it is woken."""
     run(redis, leaders.lead("w", URGENT, lapse_ms=60_000))
-    pulled = run(
-        redis,
-        calls.pull(calls.Worker(name="w", lanes=URGENT, lease_us=30 * S, leads=True, clock=str(now)), calls.Room(9)),
-    )
-    if not pulled.users:
-        return None
-    call = calls.admit(
-        pulled.users, RULES, calls.Worker(name="w", lanes=URGENT, lease_us=30 * S, clock=str(now)), calls.Room(9)
-    )
-    return run(redis, call)
+    worker = calls.Worker(name="w", lanes=URGENT, lease_us=30 * S, leads=True, clock=str(now))
+    return run(redis, calls.pull(worker, calls.Room(9), RULES))
 
 
 def wait_behind_a_permit(redis: Redis) -> tuple[RedisLimiter, Permit]:
@@ -46,10 +38,8 @@ def wait_behind_a_permit(redis: Redis) -> tuple[RedisLimiter, Permit]:
     assert isinstance(permit, Permit)
     job = Job("job", "urgent", b"data", json.dumps({"user": "ann", "category": "news"}).encode())
     run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
-    admitted = look(redis, NOW)
-    assert admitted is not None
-    assert admitted.leased == []
-    assert look(redis, NOW + S) is None
+    assert look(redis, NOW).leased == []
+    assert look(redis, NOW + S).idle == 0
     return limiter, permit
 
 
@@ -63,9 +53,7 @@ def test_who_waits_goes_when_a_permit_is_taken_back(redis: Redis, how: str) -> N
     else:
         assert limiter.reset("ann") == 1
     assert redis.lpop(leaders.leader_keys(URGENT).wake) == b"1"
-    admitted = look(redis, NOW + S)
-    assert admitted is not None
-    assert [leased.job_id for leased in admitted.leased] == ["job"]
+    assert [leased.job_id for leased in look(redis, NOW + S).leased] == ["job"]
 
 
 def test_a_refund_that_finds_nothing_wakes_nobody(redis: Redis) -> None:

@@ -16,6 +16,7 @@ from notifier.dispatch import backlogs, calls
 from notifier.scripts.loader import run
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, apns, client_of, eventually, queue, worker, write_config
+from tests.harness.take import enter
 
 COUNT = 60
 CATEGORIES = {"default": {"lane": "default", "windows": ["20/1h"]}, "chat": {"lane": "urgent"}}
@@ -54,21 +55,16 @@ def test_invented_categories_share_the_backlog_and_the_rules_of_default(
         assert known.id
 
 
-OLDER, NEWER = '{"": true}', '{"": true, "sale": false}'  # what workers of older and of newer rules know
-
-
 def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis: Redis) -> None:
     """Law 1: a worker of older rules, stopped while it read a job, does not take it out of its category's rules."""
 
-    def pull(known: str) -> calls.Pulled:
-        return run(
-            redis, calls.pull(calls.Worker(lanes=["default"], lease_us=10_000_000), calls.Room(9), on_join=known)
-        )
+    def pull(*known: str) -> calls.Pulled:
+        return enter(redis, calls.Worker(lanes=["default"], lease_us=10_000_000), calls.Room(9), *known)
 
     job = queue(redis).enqueue("notifier.deliver", kwargs={"user": "ann"}, meta={"user": "ann", "category": "sale"})
-    (unread,) = pull(OLDER).unread
+    (unread,) = pull().unread  # by older rules
     late = backlogs.steer([(unread.job_id, '{"user": "ann", "category": "default"}')])
-    assert pull(NEWER).users
+    assert pull("sale").taken == 1
     run(redis, late)
     job.refresh()
     assert job.meta == {"user": "ann", "category": "sale"}

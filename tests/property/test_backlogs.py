@@ -16,7 +16,6 @@ from notifier.notification import Device
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run
-from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.redis import RedisLimiter
 from tests.property.amount import examples
 from tests.property.model import violations
@@ -72,7 +71,7 @@ kinds = st.builds(
     tag=st.sampled_from([None, "thread-1", "thread-2", "thread-3"]),
 )
 outcomes = st.sampled_from(["delivered", "delivered", "delivered", "failed", "unknown", "later", "wait", "backlog"])
-rounds = st.tuples(st.just("round"), st.sampled_from([1, 3, 50]), st.sampled_from([1, 2, 50]))
+rounds = st.tuples(st.just("round"), st.sampled_from([1, 2, 3, 50]))
 settles = st.tuples(st.just("settle"), st.integers(0, 9), outcomes, st.booleans(), moments)
 steps = st.one_of(
     enqueues,
@@ -146,7 +145,7 @@ def drain(world: World) -> None:
             settle_all(world)
             continue
         pulled = world.pull()
-        assert not pulled.users
+        assert not world.taken_at_once
         if pulled.next_us is None:
             return
         assert pulled.next_us > world.now
@@ -272,28 +271,8 @@ def test_a_worker_taken_for_dead_settles_nothing(redis: Redis) -> None:
     world.check()
 
 
-def test_permits_stay_apart_where_jobs_were_deleted(redis: Redis) -> None:
-    """Law 1: jobs that somebody deleted through RQ use up no permit's name that another send gets as well."""
-    rules = Policies(Policy((Window(4, interval_us=M),)))
-    world = World(redis, rules)
-    for _ in range(8):
-        world.enqueue("ann", "chat", "urgent")
-    users = world.pull().users
-    redis.delete(*(f"rq:job:job{number:04}" for number in range(3)))
-    permits = []
-    for _ in range(6):
-        call = calls.admit(
-            users,
-            RuleTable(rules),
-            calls.Worker(name="w", lanes=LANES, lease_us=LEASE, clock=str(world.now)),
-            calls.Room(1),
-        )
-        permits += [leased.permit for leased in run(redis, call).leased]
-    assert len(set(permits)) == len(permits) == 4
-
-
 def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
-    """Who was named and found no room is looked at before all whose wake-ups fall due later, whatever their names."""
+    """Who found no room is looked at before all whose wake-ups fall due later, whatever their names."""
     world = World(redis, Policies(Policy(gap_us=S)))
     for user in ("bob", "zed", "ann"):
         for _ in range(2):
@@ -302,27 +281,25 @@ def test_who_finds_no_room_keeps_the_place(redis: Redis) -> None:
         assert world.settle(world.flights[-1], "delivered", reached=True, word="delivered")
         world.now += 1
     world.now += S
-    named = world.pull().users
-    assert [user for user, _, _ in named] == ["bob", "zed", "ann"]
-    assert world.admit(named, room=1) == 1
+    assert world.round(1) == 1
     world.now += 1
-    left = world.pull().users
-    assert left == named[1:]
-    assert world.admit(left) == 2  # until then their wake-ups stand a lease ahead
+    assert world.round() == 2
+    assert [flight.leased.user for flight in world.flights] == ["bob", "zed", "ann"]
     world.check()
 
 
 def look(redis: Redis, world: World, most: int = 50) -> calls.Pulled:
     """Pull what the world's own producer did not enqueue."""
-    return run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=LEASE, clock=str(world.now)), calls.Room(most)))
+    worker = calls.Worker(lanes=LANES, lease_us=LEASE, clock=str(world.now))
+    return run(redis, calls.pull(worker, calls.Room(most), world.rules))
 
 
-def read(redis: Redis, world: World) -> list[calls.Named]:
+def read(redis: Redis, world: World) -> list[str]:
     """Say of all that is to be read that it is no notification; returns who came before the first of it."""
     pulled = look(redis, world)
     assert pulled.rq_jobs == []
     run(redis, backlogs.steer([(job.job_id, "") for job in pulled.unread]))
-    return pulled.users
+    return [leased.user for leased in pulled.leased]
 
 
 def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
@@ -377,5 +354,5 @@ def test_meta_that_is_no_text_is_no_notification(redis: Redis) -> None:
     assert run(redis, call) == [job.id for job in jobs]
     users = read(redis, world)
     pulled = look(redis, world)
-    assert sorted(user for user, _, _ in [*users, *pulled.users]) == sorted(good)
+    assert sorted([*users, *(leased.user for leased in pulled.leased)]) == sorted(good)
     assert [job_id for job_id, _ in pulled.rq_jobs] == [f"job{n}" for n in range(len(good), len(metas))]

@@ -30,7 +30,7 @@ from rq.job import Job as RqJob
 from rq.serializers import JSONSerializer
 
 from notifier.dispatch import backlogs, calls
-from notifier.dispatch.calls import Job, Leased, Named, Settlement, State
+from notifier.dispatch.calls import Job, Leased, Settlement, State, Told
 from notifier.dispatch.retention import Retention
 from notifier.limiter import Permit
 from notifier.notification.job import targets_in
@@ -91,10 +91,9 @@ class Worker:
     name: str
     lanes: tuple[str, ...]
     rates: int
-    named: list[Named] = field(default_factory=list)
+    asked: Told = field(default_factory=Told)
     flights: list[Flight] = field(default_factory=list)
     orphans: list[Leased] = field(default_factory=list)
-    until_us: int = -1
 
 
 @dataclass
@@ -222,16 +221,14 @@ class Story(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), most=st.sampled_from([1, 3, 50]))
     def pull(self, which: int, most: int) -> None:
-        """A worker is told whom to look at. What it was told before and did nothing about is as if it had stalled."""
-        worker = self.workers[which]
-        worker.named = self._pull(worker, most)
+        """A worker takes what may go. What it was asked before and did not tell is as if it had stalled."""
+        self._pull(self.workers[which], most, Told())
 
-    @rule(which=st.integers(0, 1), room=st.sampled_from([1, 2, 50]))
-    def admit(self, which: int, room: int) -> None:
-        """It takes what may go, maybe long after it was told, and by the rules of now."""
+    @rule(which=st.integers(0, 1), most=st.sampled_from([1, 2, 50]))
+    def tell(self, which: int, most: int) -> None:
+        """It tells what it was asked, maybe long after, and by the rules of now."""
         worker = self.workers[which]
-        named, worker.named = worker.named, []
-        self._admit(worker, named, room)
+        self._pull(worker, most, worker.asked)
 
     @precondition(lambda self: any(worker.flights for worker in self.workers))
     @rule(nth=st.integers(0, 20), outcome=st.sampled_from(["delivered", "delivered", "failed", "later", "backlog"]))
@@ -254,7 +251,7 @@ class Story(RuleBasedStateMachine):
         worker = self.workers[which]
         for flight in worker.flights:
             self._receive(flight)
-        worker.flights, worker.named, worker.orphans, worker.rates = [], [], [], self.rates
+        worker.flights, worker.asked, worker.orphans, worker.rates = [], Told(), [], self.rates
 
     @precondition(lambda self: self.accepted)
     @rule(nth=st.integers(0, 60))
@@ -332,24 +329,27 @@ class Story(RuleBasedStateMachine):
         policies = RATES[self.rates]
         return Rules(policies.for_user(user), policies.category(category))
 
-    def _pull(self, worker: Worker, most: int) -> list[Named]:
-        call = calls.pull(
-            calls.Worker(
-                name=worker.name, lanes=worker.lanes, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)
-            ),
-            calls.Room(most),
-            on_join=RuleTable(RATES[worker.rates]).on_join,
-        )
-        named: dict[str, Named] = {}
+    def _pull(self, worker: Worker, most: int, told: Told) -> int:
+        taken = 0
         while True:
+            call = calls.pull(
+                calls.Worker(
+                    name=worker.name, lanes=worker.lanes, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)
+                ),
+                calls.Room(most - taken),
+                RuleTable(RATES[worker.rates]),
+                told,
+            )
             pulled = run(self.redis, call)
-            named |= {user: (user, lane, since) for user, lane, since in pulled.users}
             worker.orphans += pulled.orphans
-            worker.until_us = pulled.until_us
+            worker.asked = Told(pulled.untold, {each.job_id: _targets(each.data) for each in pulled.untargeted})
+            self._note_leased(worker, pulled.leased)
+            taken += len(pulled.leased)
             if not pulled.unread:
-                return list(named.values())
-            told = [(plain.job_id, self._meta_of(plain.job_id)) for plain in pulled.unread]
-            run(self.redis, backlogs.steer(told))
+                return taken
+            read = [(plain.job_id, self._meta_of(plain.job_id)) for plain in pulled.unread]
+            run(self.redis, backlogs.steer(read))
+            told = worker.asked
 
     def _meta_of(self, job_id: bytes) -> str:
         accepted = self.accepted[job_id.decode()]
@@ -361,9 +361,10 @@ class Story(RuleBasedStateMachine):
             run(self.redis, self._settling(worker, done))
         worker.orphans = []
 
-    def _admit(self, worker: Worker, named: list[Named], room: int) -> int:
+    def _note_leased(self, worker: Worker, taken: list[Leased]) -> None:
         waiting = self._waiting()
-        taken = self._take(worker, named, room) if named else []
+        for leased in reversed(taken):
+            waiting[leased.user, leased.category].insert(0, leased.job_id)
         for leased in taken:
             mine, backlog = self.accepted[leased.job_id], waiting[leased.user, leased.category]
             backlog.remove(leased.job_id)
@@ -374,24 +375,6 @@ class Story(RuleBasedStateMachine):
             send = Send(leased.category, worker.rates, self.now)
             self.sends[leased.user].append(send)
             worker.flights.append(Flight(leased, self.now + LEASE, send))
-        return len(taken)
-
-    def _take(self, worker: Worker, named: list[Named], room: int) -> list[Leased]:
-        targets: dict[str, str] = {}
-        taken: list[Leased] = []
-        while True:
-            call = calls.admit(
-                named,
-                RuleTable(RATES[worker.rates]),
-                calls.Worker(name=worker.name, lanes=worker.lanes, lease_us=LEASE, clock=str(self.now)),
-                calls.Room(room - len(taken), until_us=worker.until_us),
-                targets=targets,
-            )
-            admitted = run(self.redis, call)
-            taken += admitted.leased
-            if not admitted.unread or len(taken) == room:
-                return taken
-            targets = {unread.job_id: _targets(unread.data) for unread in admitted.unread}
 
     def _settle(self, worker: Worker, flight: Flight, outcome: State) -> None:
         leased = flight.leased
@@ -446,18 +429,20 @@ class Story(RuleBasedStateMachine):
     def _drain(self) -> None:
         worker = Worker("last", LANES, self.rates)
         for _ in range(DRAIN):
-            taken = self._admit(worker, self._pull(worker, 50), 50)
+            taken = self._pull(worker, 50, worker.asked)
             taken += len(worker.orphans)
             self._put_back(worker)
             for flight in worker.flights:
                 self._settle(worker, flight, "delivered")
             worker.flights = []
-            if not taken:
+            if not taken and not worker.asked.users:
                 call = calls.pull(
-                    calls.Worker(name="last", lanes=LANES, lease_us=LEASE, clock=str(self.now)), calls.Room(50)
+                    calls.Worker(name="last", lanes=LANES, lease_us=LEASE, clock=str(self.now)),
+                    calls.Room(50),
+                    RuleTable(RATES[self.rates]),
                 )
                 pulled = run(self.redis, call)
-                assert not pulled.users
+                assert not pulled.leased
                 assert not pulled.orphans
                 if pulled.next_us is None:
                     break

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from notifier.dispatch import backlogs, calls
 from notifier.dispatch.backlogs import Kind
-from notifier.dispatch.calls import DeadToken, Job, Leased, Named, Pulled, Settlement, State, Waiting
+from notifier.dispatch.calls import DeadToken, Job, Leased, Pulled, Settlement, State, Waiting
 from notifier.dispatch.retention import Retention
 from notifier.errors import Refused
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Rules
 from notifier.rules.quiet_hours import ByClock
 from notifier.rules.zones import zone_at
-from notifier.scripts.loader import Call, run
+from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from tests.harness.take import know
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -264,34 +265,45 @@ class World:
         return moves
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
-        """What has fallen due; leases that have ended are over for their workers."""
+        """One look of a worker, which tells what it is asked for; leases that have ended are over for their workers."""
+        self.taken_at_once, told = 0, calls.Told()
+        while True:
+            pulled = self._pull_once(most - self.taken_at_once, worker, told)
+            self.taken_at_once += len(pulled.leased)
+            for orphan in pulled.orphans:
+                self._put_back(orphan)
+            if not (pulled.orphans or pulled.untold) or self.taken_at_once >= most:
+                break
+            told = self._tell(pulled)
+        self.seen["pulls"] += 1
+        return pulled
+
+    def round(self, most: int = 50) -> int:
+        """One look; returns how many jobs were taken."""
+        self.pull(most)
+        return self.taken_at_once
+
+    def _tell(self, pulled: Pulled) -> calls.Told:
+        for user, text in pulled.chosen:
+            self.rules.people.note(user, text)
+        assert not {user for user, *_ in pulled.untold} & {leased.user for leased in pulled.leased if not self.targets}
+        return calls.Told(pulled.untold, {unread.job_id: self.targets[unread.job_id] for unread in pulled.untargeted})
+
+    def _pull_once(self, most: int, worker: str, told: calls.Told) -> Pulled:
+        know(self.rules, {each.category for each in self.told.values()})
         call = calls.pull(
             calls.Worker(name=worker, lanes=LANES, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)),
             calls.Room(most),
-            on_join=self.rules.on_join,
-            direct=self.rules,
+            self.rules,
+            told,
         )
-        pulled, users = None, list[Named]()
-        while pulled is None or pulled.orphans:
-            pulled = self._pull_once(call, most)
-            self.taken_at_once += len(pulled.leased)
-            users += [named for named in pulled.users if named[0] not in {user for user, *_ in users}]
-            for orphan in pulled.orphans:
-                self._put_back(orphan)
-        self.seen["pulls"] += 1
-        if self.policies.uses_local_time:
-            for told in (self.told[job_id] for backlog in self._backlogs().values() for job_id in backlog):
-                told.since_us = told.since_us or self.now
-        return replace(pulled, users=users)
-
-    def _pull_once(self, call: Call[Pulled], most: int) -> Pulled:
         queued = self._queued()
         lapsed = {flight.leased.job_id for flight in self.flights if flight.until_us <= self.now and not flight.lost}
         for_routes = self.waiting_for_routes()
         due = {
             job_id
-            for job_id, told in self.told.items()
-            if self.states[job_id] == "later" and told.due_us is not None and told.due_us <= self.now
+            for job_id, each in self.told.items()
+            if self.states[job_id] == "later" and each.due_us is not None and each.due_us <= self.now
         }
         waiting = self._backlogs()
         pulled = run(self.redis, call)
@@ -302,14 +314,18 @@ class World:
             "later>leased",
             "later>backlog",
             "backlog>leased",
+            "backlog>later",
             "later>superseded",
             "leased>backlog",
             "backlog>superseded",
         )
-        self._note_leased(pulled, moves, waiting)
         back = {job_id for job_id, move in moves.items() if move == "leased>backlog"}
+        back |= {leased.job_id for leased in pulled.leased} & lapsed
         for job_id in back:  # nothing of it was sent: it had expired, or is dropped
             self._lose(next(flight for flight in self.flights if flight.leased.job_id == job_id and not flight.lost))
+        self._note_superseded()
+        self._note_gathering()
+        self._note_leased(pulled, moves | dict.fromkeys(back, "leased>leased"), waiting)
         fell_due = {job_id for job_id, move in moves.items() if move.startswith("later>")}
         orphans = {orphan.job_id for orphan in pulled.orphans}
         assert back | orphans <= lapsed
@@ -317,37 +333,43 @@ class World:
         assert fell_due <= due | {member[1:] for member in for_routes}
         assert pulled.taken == queued - self._queued()
         assert pulled.taken <= max(most, len(LANES))
+        assert len(pulled.leased) <= most
         if len(lapsed) > most:  # nobody goes past the dead
-            assert (pulled.users, pulled.taken, fell_due) == ([], 0, set())
+            assert (pulled.leased, pulled.untold, pulled.taken, fell_due) == ([], [], 0, set())
             return pulled
         if len(lapsed) + len(due) + queued <= most // 4:  # there was room for all
             assert due <= fell_due
             assert pulled.taken == queued
-            if len(pulled.users) + len(pulled.leased) < most // 4:
+            if not pulled.untold and len(pulled.leased) + pulled.idle < most // 4:
                 assert [user for user, at in self.wake_ups().items() if at <= self.now] == []
-        for user, lane, since_us in pulled.users:
+        for user, lane, since_us in pulled.untold:
             assert since_us <= self.now
             assert (self.redis.zscore(f"notifier:gates:{lane}", user) or 0) <= self.now + LEASE
         self._check_next(pulled)
         self._check_collapsed()
-        self._note_superseded()
         return pulled
 
     def _queued(self) -> int:
         return sum(self._read([("LLEN", f"rq:queue:{lane}") for lane in LANES]))
 
     def _note_leased(self, pulled: Pulled, moves: dict[str, str], waiting: dict[tuple[str, str], list[str]]) -> None:
-        """What was leased at once: new, of a user with nothing that waits; or due, and at the head of its backlog."""
+        """What was leased: new, of a user with nothing that waits; or due, and at the head of its backlog."""
         assert sorted(leased.job_id for leased in pulled.leased) == sorted(
-            job_id for job_id, move in moves.items() if move.endswith(">leased")
+            job_id for job_id, move in moves.items() if move.endswith(">leased") and self.states[job_id] == "leased"
         )
         had_waiting = {user for (user, _), backlog in waiting.items() if backlog}
         new = {leased.job_id for leased in pulled.leased if leased.since_us is None}
-        for job_id in (job_id for job_id, move in moves.items() if move.startswith(("queue>", "later>"))):
+        for job_id, move in moves.items():
             told = self.told[job_id]
-            told.entered = True
-            if job_id not in new:
-                waiting.setdefault((told.user, told.category), []).append(job_id)
+            if move == "backlog>superseded":
+                waiting[told.user, told.category].remove(job_id)
+            elif move == "backlog>later":
+                self.step_aside(job_id)
+            elif move.startswith(("queue>", "later>", "leased>")) and not move.endswith(">superseded"):
+                told.entered = True
+                told.since_us = told.since_us or (self.now if self.policies.uses_local_time else 0)
+                if job_id not in new:
+                    waiting.setdefault((told.user, told.category), []).append(job_id)
         for leased in pulled.leased:
             flight = Flight(leased, self.now, self.now + LEASE)
             if leased.since_us is None:
@@ -356,6 +378,11 @@ class World:
             else:
                 assert leased.since_us <= self.now
                 self._dispatched(flight, waiting)
+        left = self._backlogs() if pulled.waiting else {}
+        for held in pulled.waiting:
+            assert left[held.user, held.category][0] == held.job_id
+            self.check_wait(held)
+        self.seen["looks"] += pulled.idle
 
     def _check_new(self, leased: Leased, had_waiting: set[str]) -> None:
         told = self.told[leased.job_id]
@@ -442,50 +469,6 @@ class World:
                     assert self.redis.hget(f"rq:job:{job_id}", "push_reason") == b"overflow"
                     before = [self.told[other] for other in ids[: ids.index(job_id)]]
                     assert all(other.dispatched or other.high for other in before)
-
-    def round(self, most: int = 50, room: int = 50) -> int:
-        """Pull and admit; returns how many jobs were taken."""
-        self.taken_at_once = 0
-        pulled = self.pull(most)
-        return self.taken_at_once + (self.admit(pulled.users, room) if pulled.users else 0)
-
-    def admit(self, users: list[Named], room: int = 50, read: dict[str, str] | None = None) -> int:
-        """Take what may go; each head taken, each left, and each one's place is as the model has it."""
-        waiting = self._backlogs()
-        call = calls.admit(
-            users,
-            self.rules,
-            calls.Worker(name="w", lanes=LANES, lease_us=LEASE, clock=str(self.now)),
-            calls.Room(room),
-            targets=read,
-        )
-        admitted = run(self.redis, call)
-        self._note_gathering()
-        moves = self._moves("backlog>leased", "backlog>later")
-        for job_id in (job_id for job_id, move in moves.items() if move == "backlog>later"):
-            self.step_aside(job_id)
-        leased_now = [job_id for job_id, move in moves.items() if move == "backlog>leased"]
-        assert sorted(leased.job_id for leased in admitted.leased) == sorted(leased_now)
-        assert len(leased_now) <= room
-        for leased in admitted.leased:
-            self._dispatched(Flight(leased, self.now, self.now + LEASE), waiting)
-        left = self._backlogs() if admitted.waiting else {}
-        for held in admitted.waiting:
-            assert left[held.user, held.category][0] == held.job_id
-            self.check_wait(held)
-        self.seen["looks"] += admitted.looks
-        taken = len(admitted.leased)
-        if admitted.chosen:
-            for user, text in admitted.chosen:
-                self.rules.people.note(user, text)
-            unknown = {user for user, _ in admitted.chosen}
-            assert not unknown & {leased.user for leased in admitted.leased}
-            taken += self.admit([named for named in users if named[0] in unknown], room - taken, read)
-        if admitted.unread:
-            read = {unread.job_id: self.targets[unread.job_id] for unread in admitted.unread}
-            asked = {unread.user for unread in admitted.unread}
-            taken += self.admit([named for named in users if named[0] in asked], room - taken, read)
-        return taken
 
     def check_dropped(self, leased: Leased) -> None:
         """Only where its category lets nothing wait, and what no worker has had."""
@@ -773,7 +756,7 @@ class World:
             lane = _text(self.redis.hget(f"notifier:lines:{{{user}}}", category))
             waits_for_route = f"u{lane} {user}" in waiting
             assert waits_for_route or self.redis.zscore(f"notifier:gates:{lane}", user) is not None
-            # Of a user whom *admit* had no room for, the wake-up of one lane alone is due.
+            # Of a user for whom there was no room, the wake-up of one lane alone is due.
             if not waits_for_route and wake_ups[user] > self.now:
                 due = self._due(user, category, backlog[0])
                 if user in of_the_dead:  # to settle it opens the user's backlogs; their wake-ups are for the worst case

@@ -167,7 +167,7 @@ def asyncio_client(client: redis.Redis, *, block_s: float = 0.0, beside: Any = N
     """An asyncio client to the same server as a synchronous one, which RQ gives us. beside: see `cluster.client_of`.
 
     block_s: how long a call on it may block by intent; its socket's timeout is longer. The client never repeats a
-    call by itself: *admit* run twice would lease twice. What is lost, a lease gives back.
+    call by itself: *pull* run twice would lease twice. What is lost, a lease gives back.
     """
     pool = client.connection_pool
     classes = {

@@ -1,4 +1,4 @@
-"""The engine: pull, admit, send, settle, round after round, in one event loop.
+"""The engine: pull, send, settle, round after round, in one event loop.
 
 It knows nothing of RQ's worker class: what it does not handle itself, jobs of other functions, it hands to
 `rq_jobs`. Redis's scripts decide everything that must be atomic; the engine decides when to call them.
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.dispatch import backlogs, calls, in_flight, own_rules
-from notifier.dispatch.calls import Leased, Named, Room, Worker
+from notifier.dispatch.calls import Leased, Room, Told, Worker
 from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
@@ -41,7 +41,6 @@ from workers.loop.parts import Parts, RqJob
 from workers.sending.sender import SUSPECT
 from workers.sending.settlements import returned
 
-Targets = Mapping[str, str] | None
 SUSPENDED_S: Final = 1.0
 PATIENCE_S: Final = 1.0  # of the jobs of other functions that stand behind one that runs
 UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # what cannot be read is tried again at once, and then ever later
@@ -193,27 +192,38 @@ class Engine:
             return await self._take_into(room, rooms)
 
     async def _take_into(self, room: int, rooms: dict[str, int]) -> bool:
-        asked_at = asyncio.get_running_loop().time()
-        pulled = await self._call(
-            calls.pull(self._caller(), Room(room, rooms), on_join=self._rules.known, direct=self._rules)
-        )
-        self._take_up(pulled, asked_at)
-        if pulled.unread:
-            await self._call(
-                backlogs.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread])
-            )
+        moved, told = False, Told()
+        while True:
+            asked_at = asyncio.get_running_loop().time()
+            pulled = await self._call(calls.pull(self._caller(), Room(room, rooms), self._rules, told))
+            self._take_up(pulled, asked_at)
+            rooms |= pulled.rooms
+            self._turns.lack(self._flights, (route for route, left in rooms.items() if left <= 0))
+            if len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
+                # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
+                self._beside.append(asyncio.create_task(self._idle.call()))
+            moved = moved or bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or pulled.untold)
+            room -= len(pulled.leased)
+            if pulled.unread:
+                await self._call(
+                    backlogs.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread])
+                )
+            if not pulled.untold or room <= 0:
+                return moved
+            told = await self._tell(pulled)
+
+    async def _tell(self, pulled: calls.Pulled) -> Told:
+        """Find out what *pull* does not know of some users."""
         if pulled.unpublished:
             await own_rules.publish(self._redis, self._rules, self._worker)
-        rooms |= pulled.rooms
-        self._turns.lack(self._flights, (route for route, left in rooms.items() if left <= 0))
-        if not (pulled.users or pulled.leased):
-            return bool(pulled.taken or pulled.unread or pulled.orphans)
-        if len(pulled.users) + len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
-            # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
-            self._beside.append(asyncio.create_task(self._idle.call()))
-        if pulled.users:
-            await self._admit(pulled.users, Room(room - len(pulled.leased), rooms, pulled.until_us))
-        return True
+        for _, zone, job_id in pulled.zones:
+            await self._tell_zone(zone, job_id, pulled.now_us)
+        for user, text in pulled.chosen:
+            self._people.note(user, text)
+            if why_not := decoded(text).unknown_zone:
+                self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
+        # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
+        return Told(pulled.untold, {job.job_id: targets_in(job.data) for job in pulled.untargeted})
 
     def _take_up(self, pulled: calls.Pulled, asked_at: float) -> None:
         """Note what a look has told, and begin what it has leased."""
@@ -225,7 +235,18 @@ class Engine:
         self._flights.adopt(pulled.orphans)
         for leased in pulled.leased:
             due_at = asked_at if leased.since_us is None else (leased.since_us - self._redis_ahead_us) / 1e6
-            self._flights.begin_soon(leased, asked_at, due_at)
+            if leased.crashes == SUSPECT:
+                self._suspects.append((leased, asked_at))
+            else:
+                self._flights.begin_soon(leased, asked_at, due_at)
+        for held in pulled.waiting:
+            self._log.debug(
+                "deferred",
+                user=held.user,
+                job_id=held.job_id,
+                category=held.category,
+                time_left_ms=-(-held.time_left_us // 1000),
+            )
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 
@@ -246,41 +267,6 @@ class Engine:
             keep=self._tuning.keep,
             leads=self._idle.leads,
         )
-
-    async def _admit(self, users: Sequence[Named], room: Room, targets: Targets = None) -> None:
-        # room: that of *pull*; what has come free since goes to those who wait for a route.
-        asked_at = asyncio.get_running_loop().time()
-        admitted = await self._call(calls.admit(users, self._rules, self._caller(), room, targets=targets))
-        self._begin_admitted(admitted, asked_at, {user: (us - self._redis_ahead_us) / 1e6 for user, _, us in users})
-        for _, zone, job_id in admitted.zones:
-            await self._tell_zone(zone, job_id, admitted.now_us)
-        for user, text in admitted.chosen:
-            self._people.note(user, text)
-            if why_not := decoded(text).unknown_zone:
-                self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
-        asked = {unread.user for unread in admitted.unread} | {user for user, *_ in admitted.zones + admitted.chosen}
-        if asked:
-            # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
-            read = {unread.job_id: targets_in(unread.data) for unread in admitted.unread}
-            await self._flights.all_begun.wait()
-            left = room.max_jobs - len(admitted.leased)
-            users = [who for who in users if who[0] in asked]
-            await self._admit(users, Room(left, self._turns.rooms(self._flights, left), room.until_us), read)
-
-    def _begin_admitted(self, admitted: calls.Admitted, asked_at: float, due_at: Mapping[str, float]) -> None:
-        for leased in admitted.leased:
-            if leased.crashes == SUSPECT:
-                self._suspects.append((leased, asked_at))
-            else:
-                self._flights.begin_soon(leased, asked_at, due_at.get(leased.user))
-        for held in admitted.waiting:
-            self._log.debug(
-                "deferred",
-                user=held.user,
-                job_id=held.job_id,
-                category=held.category,
-                time_left_ms=-(-held.time_left_us // 1000),
-            )
 
     async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:
         """Write down, for the scripts, what a zone's clocks read; a job that names none follows the configured zone."""

@@ -1,6 +1,6 @@
 """Circuits: what this worker sees of each route, told to all the workers, so that a route that is down is left alone.
 
-The state is Redis's (`routes.lua`): the first worker that cannot get through opens a route's circuit, *admit* takes
+The state is Redis's (`routes.lua`): the first worker that cannot get through opens a route's circuit, *pull* takes
 nothing more that goes by it alone, and now and then one message as a probe, whose answer closes it again.
 """
 

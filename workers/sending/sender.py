@@ -305,7 +305,7 @@ class Sender:
 
         so_far = json.dumps(answered) if answered else ""
         free = all(answer.outcome in FREE for answer in again)
-        if free and not alone:  # to its place: *admit* knows when its route is up
+        if free and not alone:  # to its place: *pull* knows when its route is up
             log().debug("returned")
             fault = any(answer.outcome is Outcome.FAULT for answer in again)
             return settled(leased, "backlog", "returned", "fault" if fault else "", so_far, reached=reached)

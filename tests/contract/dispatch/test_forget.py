@@ -60,11 +60,10 @@ class Hand(Worker):
         """Accept one, and take what may go."""
         self.names += 1
         self.accept(job(f"job-{self.names}", WHO, category))
-        self.take(direct=direct)
+        self.look(direct=direct)
 
-    def take(self, *, direct: bool) -> None:
-        pulled = self.pull(direct=direct)
-        self.flights += [(leased, self.now) for leased in [*pulled.leased, *self.admit(pulled)]]
+    def look(self, *, direct: bool) -> None:
+        self.flights += [(leased, self.now) for leased in self.take(direct=direct)]
 
     def settle(self) -> None:
         """What is in flight has reached its user, every other one as soon as it was taken."""
@@ -226,7 +225,7 @@ def test_forgetting_never_lets_more_through(redis: Redis, policies: Policies, pl
         elif what == "settle":
             one.settle()
         elif what == "take":
-            one.take(direct=more[0])
+            one.look(direct=more[0])
         elif what == "advance":
             one.now += min(more[0], LEASE - 1) if one.flights else more[0]
             one.settle()

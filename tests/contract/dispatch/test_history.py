@@ -24,12 +24,12 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, PlatformLimits, Policy, Window
-from notifier.rules.zones import zone_or
 from notifier.scripts import loader
-from notifier.scripts.keys import declared, in_script, redis_key
+from notifier.scripts.keys import declared, in_script
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.take import take
 
 S: Final = 1_000_000
 HOUR: Final = 3600 * S
@@ -84,20 +84,10 @@ class Hand:
         """The worker whose calls these are."""
         return Worker(name="hand", lanes=LANES, lease_us=LEASE, keep=self.keep, clock=str(self.now))
 
-    def take(self, after_us: int = 0, *, direct: bool = True) -> list[Leased]:
-        """Pull and admit, so much later; what this worker may send then."""
+    def take(self, after_us: int = 0) -> list[Leased]:
+        """Look, so much later; what this worker may send then."""
         self.now += after_us
-        pulled = run(
-            self.redis,
-            calls.pull(self.hand, Room(50), on_join=self.rules.known, direct=self.rules if direct else None),
-        )
-        admit = calls.admit(pulled.users, self.rules, self.hand, Room(50))
-        admitted = run(self.redis, admit)
-        if admitted.zones:
-            for _, zone, _ in admitted.zones:
-                self.redis.hset(redis_key("zones"), zone, zone_or(zone, "UTC", self.now).encode())
-            admitted = run(self.redis, admit)
-        return [*pulled.leased, *admitted.leased]
+        return take(self.redis, self.hand, Room(50), self.rules).leased
 
     def settle(self, leased: Leased, after_us: int = 0, state: Any = "delivered", **more: Any) -> None:
         """Settle one so much after it was handed over."""
@@ -239,11 +229,11 @@ def test_a_plain_job_waits_behind_others_too(hand: Hand) -> None:
     meta = json.dumps({"user": "ann", "category": "default"})
     data = json.dumps(["notifier.deliver", None, [], {}])
     for job_id in ("one", "two", "three"):
-        fields = {"status": "queued", "origin": "default", "data": data, "meta": meta, "push_targets": TARGETS}
+        fields = {"status": "queued", "origin": "default", "data": data, "meta": meta}
         hand.redis.hset(f"rq:job:{job_id}", mapping=fields)
         hand.redis.rpush("rq:queue:default", job_id)
     for after_s in (0, 10, 10):
-        (leased,) = hand.take(after_s * S, direct=False)
+        (leased,) = hand.take(after_s * S)
         hand.settle(leased)
     records = name_those_before(hand.records())
     assert [held(record) for record in records] == [

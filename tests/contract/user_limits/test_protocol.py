@@ -26,6 +26,7 @@ from notifier.user_limits.memory import MemoryUserLimiter
 from notifier.user_limits.protocol import UserLimiter, UserPermit
 from notifier.user_limits.redis import RedisLimiter
 from tests.harness.support import let_pass
+from tests.harness.take import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -280,12 +281,8 @@ def test_a_send_of_now_does_not_shorten_what_is_in_flight(redis: Redis) -> None:
     rules = Policies(THREE)
     job = Job("job", "default", b"", b'{"user": "ann"}')
     run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp=""))
-    pulled = run(redis, calls.pull(calls.Worker(lanes=["default"], lease_us=lease_us), calls.Room(9)))
-    table = RuleTable(rules)
-    run(
-        redis,
-        calls.admit(pulled.users, table, calls.Worker(name="w", lanes=["default"], lease_us=lease_us), calls.Room(9)),
-    )
+    worker = calls.Worker(name="w", lanes=["default"], lease_us=lease_us)
+    assert take(redis, worker, calls.Room(9), RuleTable(rules)).leased
     permit(RedisLimiter(redis).acquire("ann", THREE))
     assert redis.pttl("notifier:sent:{ann}") > (lease_us + M) / 1000 - 5_000
 

@@ -33,6 +33,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import fcm, note, notifier, write_config
+from tests.harness.take import take
 
 T = TypeVar("T")
 SECTIONS: dict[str, Any] = {
@@ -155,11 +156,9 @@ def test_the_limiter_and_the_feedback(redis: Redis, config: Path) -> None:
 
 
 def tell_dead(redis: Redis, config: Path, job_id: str) -> None:
-    rules, lanes = RuleTable(load_settings(config, {}).policies()), ("default",)
-    pulled = run(redis, calls.pull(calls.Worker(lanes=lanes, lease_us=10**9), calls.Room(10)))
-    (leased,) = run(
-        redis, calls.admit(pulled.users, rules, calls.Worker(name="w", lanes=lanes, lease_us=10**9), calls.Room(1))
-    ).leased
+    rules = RuleTable(load_settings(config, {}).policies())
+    worker = calls.Worker(name="w", lanes=("default",), lease_us=10**9)
+    (leased,) = take(redis, worker, calls.Room(1), rules).leased
     assert leased.job_id == job_id
     gone = (DeadToken(fcm("anna"), None, "UNREGISTERED"),)
     settled = Settlement(

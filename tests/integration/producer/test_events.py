@@ -35,6 +35,7 @@ from notifier.simulators.wire import Reply
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, ends, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.take import take
 
 OUTCOMES = get_args(Outcome)
 RULES = {
@@ -118,17 +119,14 @@ def settle_one(redis: Redis, config: Path, keep_us: int, user: str = "ann", *, d
     with notifier(config) as producer:
         job_id = producer.send(note(user, "1", fcm(user)))
     keep = Retention(10**12, 10**9, 10**12, events_us=keep_us)
-    pulled = run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=10**9, keep=keep), calls.Room(9)))
-    admitted = run(
-        redis, calls.admit(pulled.users, rules, calls.Worker(name="w", lanes=LANES, lease_us=10**9), calls.Room(9))
-    )
-    (leased,) = admitted.leased
+    worker = calls.Worker(name="w", lanes=LANES, lease_us=10**9, keep=keep)
+    (leased,) = take(redis, worker, calls.Room(9), rules).leased
     done = calls.Settlement(
         leased.job_id, leased.permit, user, "default", reached=True, state="delivered", word="delivered"
     )
     if deletes:
         redis.delete(f"rq:job:{job_id}")
-    assert run(redis, calls.settle([done], rules, calls.Worker(name="w", keep=keep))) == [True]
+    assert run(redis, calls.settle([done], rules, worker)) == [True]
     return job_id
 
 

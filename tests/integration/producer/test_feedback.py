@@ -24,6 +24,7 @@ from notifier.store.connection import connect
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
 from tests.harness.support import PATIENCE_S, clean_environ, eventually, write_config
+from tests.harness.take import take
 
 NOW = timedelta(0)  # a lease after which what is not acknowledged is given again at once
 DAY_US = 86_400_000_000
@@ -47,12 +48,8 @@ class Feed:
         """One notification of which these devices turned out dead; returns its id."""
         devices = [Device("fcm", f"registration-of-{name}") for name in names]
         job_id = self.notifier.send(Notification(user="anna", devices=devices, title="Hello"))
-        lanes = ("default",)
-        pulled = run(self.redis, calls.pull(calls.Worker(lanes=lanes, lease_us=10**9), calls.Room(10)))
-        call = calls.admit(
-            pulled.users, self._rules, calls.Worker(name="w", lanes=lanes, lease_us=10**9), calls.Room(1)
-        )
-        (leased,) = run(self.redis, call).leased
+        worker = calls.Worker(name="w", lanes=("default",), lease_us=10**9)
+        (leased,) = take(self.redis, worker, calls.Room(1), self._rules).leased
         gone = tuple(DeadToken(device, app, "UNREGISTERED", gone_at_us) for device in devices)
         settlement = Settlement(
             leased.job_id, leased.permit, "anna", "default", reached=False, state="failed", word="rejected", gone=gone

@@ -103,10 +103,12 @@ def test_behind_those_that_are_not_read_nothing_is_expected(redis: Redis) -> Non
     settings = parse_settings(json.dumps(given))
     many = [f"many-{n}" for n in range(1_100)]
     with Notifier(redis, settings) as notifier:
+        notifier.send(note("ada"), job_id="gone")
         notifier.send(note("ada", category="chat"), job_id="early")
         notifier.send_many((note("ada") for _ in many), job_ids=many)
         notifier.send(note("ada", category="chat"), job_id="late")
-    run(redis, calls.pull(calls.Worker(lanes=LANES, lease_us=1_000_000), calls.Room(2_000)))
+    worker = calls.Worker(lanes=LANES, lease_us=1_000_000)
+    run(redis, calls.pull(worker, calls.Room(2_000), RuleTable(settings.policies())))
     for accepted_now in ("default", "chat"):
         forecast = exchange(redis, find_forecast(settings.policies(), "ada", accepted_now=accepted_now))
         assert forecast.accepted_now == Expected(None, "more than 1,000 wait before it")

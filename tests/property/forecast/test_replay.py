@@ -23,6 +23,7 @@ from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import People, RuleTable
+from tests.harness.take import know, take
 from tests.property.amount import examples
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def rule_sets(draw: st.DrawFn) -> Policies:
 def by_the_scripts(
     redis: Redis, rules: Policies, trace: list[Event], latency_us: int, chosen: Preferences | None = None
 ) -> list[int]:
-    """When each went: enqueue, settle, pull and admit at every µs at which something may change."""
+    """When each went: enqueue, settle and pull at every µs at which something may change."""
     redis.flushdb()
     if rules.uses_local_time:
         zones = {event.zone or rules.zone for event in trace}
@@ -118,6 +119,7 @@ class Scripts:
     def run(self) -> list[int]:
         """Work until all have ended."""
         self.sent, self.table = [EXPIRED] * len(self.trace), RuleTable(self.rules, people=self.people)
+        know(self.table, {event.category for event in self.trace})
         arrivals = list(enumerate(self.trace))
         wake_up: int | None = 0
         looks = Counter[int]()
@@ -143,25 +145,11 @@ class Scripts:
         return [ends.get(outcome, at) for outcome, at in zip(outcomes, self.sent, strict=True)]
 
     def look(self) -> None:
-        """One pull and one admit."""
-        pulled = run(
-            self.redis,
-            calls.pull(
-                calls.Worker(lanes=LANES, lease_us=LEASE, keep=Retention(LEASE), clock=str(self.now)),
-                calls.Room(1000),
-                on_join=self.table.on_join,
-            ),
-        )
-        if not pulled.users:
-            return
-        call = calls.admit(
-            pulled.users,
-            self.table,
-            calls.Worker(name="w", lanes=LANES, lease_us=LEASE, clock=str(self.now)),
-            calls.Room(1000),
-        )
+        """What a worker takes at once."""
+        worker = calls.Worker(name="w", lanes=LANES, lease_us=LEASE, keep=Retention(LEASE), clock=str(self.now))
+        taken = take(self.redis, worker, calls.Room(1000), self.table)
         ended = []
-        for leased in run(self.redis, call).leased:
+        for leased in taken.leased:
             if leased.dropped or (leased.left_us is not None and leased.left_us <= 0):
                 ended.append(leased)
                 continue

@@ -98,7 +98,7 @@ function by_status.failed(j)
   if not j.failed and not fades(j) and is_text(j.id) then return 'in @rq:failed:' .. j.origin end
   if not j.outcome then return 'with an outcome' end
 end
-function by_status.canceled(j) -- RQ's own cancel leaves it where it waited, and *pull* and *admit* pass over it
+function by_status.canceled(j) -- RQ's own cancel leaves it where it waited, and *pull* passes over it
   if j.failed then return 'in @rq:canceled:' .. j.origin .. ' alone' end
   if not j.canceled and not fades(j) then return 'in @rq:canceled:' .. j.origin end
 end

@@ -1,4 +1,4 @@
---! exports step_aside lower passes_lowered reschedule
+--! on_demand step_aside lower passes_lowered reschedule
 --! needs backlogs_key bypasses_any FAR gather history is_background is_dropped job_key LOWERED next_for pace
 --! needs waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups set_wake_ups text
 --! needs waits

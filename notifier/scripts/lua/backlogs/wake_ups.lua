@@ -111,11 +111,11 @@ end
 -- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @lines:{user}.
 local function set_user_wake_ups(rules, user, policy, fields, now)
   local count, lanes = backlogs_in(fields)
-  if preferences.stale[user] then return set_part_wake_ups(user, lanes, now) end -- *admit* is to say so
+  if preferences.stale[user] then return set_part_wake_ups(user, lanes, now) end -- *pull* is to say so
   local backlogs, turn, closed = {}, nil, closed_backlogs(user, fields)
   local user_next, whys = {}, waits.read(fields)
   if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(user)) end
-  if count > MAX_LINES then -- *admit* looks at them a part at a time
+  if count > MAX_LINES then -- a visit looks at them a part at a time
     local opens = bypasses_any(rules) and 0 or next_for(sent_key(user), policy, 1)
     set_part_wake_ups(user, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
     fields = {}
@@ -127,7 +127,7 @@ local function set_user_wake_ups(rules, user, policy, fields, now)
       local category, bypass = fields[i], bypasses(rules, fields[i])
       local backlog = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),
         bypass = bypass, drops = drops(rules, category), cost = cost_of(rules, category), why = whys[category] or '?'}
-      -- Where a zone is missing *admit* says so.
+      -- Where a zone is missing *pull* says so.
       backlog.at = opens_at(rules, user, policy, backlog, user_next, now) or now
       if backlog.at > now and is_dropped(backlog) then backlog.at = now end
       backlog.elsewhere = is_closed(closed, backlog.category, bypass)

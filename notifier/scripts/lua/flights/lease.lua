@@ -25,8 +25,10 @@ local function count_sends(look, user, category, policy, own, permit, cost)
   if not is_empty(own) then record(sent_key(user, category), own, permit, at, look.until_text, look.now, trim, cost) end
 end
 
--- lease_job: the job is the worker's. More fields of its hash may follow.
+-- lease_job: the job is the worker's. More fields of its hash may follow. look.leases: the ids of those whose lease is
+-- written in the end.
 local function lease_job(look, id, permit, origin, ...)
+  look.leases[id] = true
   -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
   gather('ZADD', '@rq:wip:' .. origin, '+inf', id .. ':' .. permit)
   gather('ZADD', '@leases', look.until_text, id)

@@ -1,4 +1,4 @@
---! exports set_at ask is_due decide
+--! on_demand set_at ask is_due decide
 --! needs change_hold counts_devices device_next has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
 --! needs number opens_at overall_of overall_opens waiting_key plan_of project_frees routes_of targets_of text
 -- Decide: whether the head of a backlog may go now. What the rules say is in admits_at.lua; here is what the providers

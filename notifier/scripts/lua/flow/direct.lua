@@ -1,12 +1,11 @@
---! exports OWN_RULES direct
+--! exports direct
 --! needs backlog_key backlogs_key claim_key claim_of count_sends device_policy gather HIGH history is_backlog
 --! needs job_key lacking lease_job leased_job number opens_at orders pace plan_of read_claims read_job remember seconds
---! needs set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of write_claims write_gathered
---! needs write_projects
+--! needs set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
--- same step. It leaves Redis as *admit* would have. Only the plain case goes this way: a user who follows the rules of
+-- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a user who follows the rules of
 -- everyone; a new job of a producer of ours of a user of whom nothing waits, which stands in a backlog only if these
--- rules do not let it go; or the head of a user's only backlog that no worker has had. All else is left to *admit*.
+-- rules do not let it go; or the head of a user's only backlog that no worker has had. All else is left to *visit*.
 --   @own_rules:<name>  set of the users that have other rules than everyone; their jobs go through their backlogs
 local OWN_RULES = '@own_rules:'
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_accepted', 'push_order',
@@ -14,13 +13,18 @@ local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadl
 
 local MAX_HEADS = 25 -- of one user at one look
 
--- is_open: whether anything may go this way now. room: how many new ones may. most: how many in all. rules: of
--- everyone, see rule_table.lua. own_rules: the key of the set, or nil.
--- rooms: by route, how many more the caller may send; a route that is not among them takes any number. sent: by the
--- ids of the jobs that went, as their leases are written in the end. The caller puts its now, lease_us, until_text and
--- worker beside them.
-local direct = {is_open = false, room = 0, most = 0, rules = nil, own_rules = nil, rooms = {}, leased = {}, sent = {},
-  waits = {}, jobs = {}, none_wait = false, emptied = {}}
+-- is_open: whether anything may go this way now. room: how many new ones may. own_rules: the key of the set, or nil.
+-- unpublished: whether that set is to be written first.
+local direct = {is_open = false, unpublished = false, room = 0, own_rules = nil, waits = {}, jobs = {},
+  none_wait = false}
+local look -- of *pull*
+
+-- begin: own_rules: the name of the set, or ''.
+function direct.begin(of_call, own_rules)
+  look = of_call
+  direct.own_rules = own_rules ~= '' and OWN_RULES .. own_rules
+  direct.unpublished = direct.own_rules and redis.call('EXISTS', direct.own_rules) == 0
+end
 
 -- new_job: {user, category, high, data, targets, deadline, accepted}, or nil where there is more to look at.
 local function new_job(id, lane, now)
@@ -42,7 +46,7 @@ end
 function direct.read(ids, lane)
   local jobs, backlogs, claims, last = {}, {}, {}, nil
   for _, id in ipairs(direct.room > 0 and ids or {}) do
-    local job = new_job(id, lane, direct.now)
+    local job = new_job(id, lane, look.now)
     jobs[id] = job
     if job and not (last and last.user == job.user and last.category == job.category) then
       last, backlogs[#backlogs + 1] = job, backlogs_key(job.user)
@@ -55,9 +59,10 @@ end
 
 -- is_plain: whether the rules of everyone are the user's.
 function direct.is_plain(user)
-  if direct.rules.forgets then remember(user) end
+  if direct.unpublished then return false end
+  if look.rules.forgets then remember(user) end
   return not (direct.own_rules and redis.call('SISMEMBER', direct.own_rules, user) == 1
-    or direct.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1)
+    or look.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1)
 end
 
 -- nothing_waits: for this user, who is plain.
@@ -73,20 +78,20 @@ end
 -- plan_for: by which routes a job goes, where no other worker has heads of its backlog in flight, and the providers let
 -- it go now: their projects, the devices, and what the caller may send by a route; or nil.
 function direct.plan_for(job, backlog)
-  local rules = direct.rules
-  backlog.claim = claim_of(backlog.user, backlog.category, direct.claimant, direct.now)
+  local rules = look.rules
+  backlog.claim = claim_of(backlog.user, backlog.category, look.claimant, look.now)
   if backlog.claim.elsewhere or backlog.claim.left then return nil end
   local plan = plan_of(job.targets, rules.apps and rules.apps[backlog.category])
   if plan.limited then return nil end
   for i = 1, #plan.of do
     if device_policy(rules, 0, plan.of[i], backlog.bypass) then return nil end
   end
-  return not lacking(rules, direct.rooms, plan.needs, direct.now) and plan
+  return not lacking(rules, look.rooms, plan.needs, look.now) and plan
 end
 
 -- backlog_of: what the rules say of a backlog, as *opens_at* reads it; or nil where there is more to look at.
 function direct.backlog_of(user, category)
-  local rules = direct.rules
+  local rules = look.rules
   local own = rules.categories[category]
   if not own or rules.digests and rules.digests[category] or rules.overall and rules.overall[category] then
     return nil
@@ -98,16 +103,16 @@ end
 -- opens: the µs at which the rules let a job go that is at the head of its backlog.
 function direct.opens(backlog, id)
   backlog.head, backlog.own, backlog.by = id, nil, nil
-  return opens_at(direct.rules, backlog.user, direct.rules.users[1], backlog, nil, direct.now)
+  return opens_at(look.rules, backlog.user, look.rules.users[1], backlog, nil, look.now)
 end
 
 -- wait: the job is the first that waits of its user; the rules let it go at µs `opens`.
 function direct.wait(id, lane, job, backlog, opens)
-  local now, user, category, key = direct.now, job.user, backlog.category, job_key(id)
+  local now, user, category, key = look.now, job.user, backlog.category, job_key(id)
   local order, why = orders.next(), why_of(backlog, opens, now)
   local place = text(job.high and order - HIGH or order)
   local own = backlog.policy
-  own.step = own.step or text(math.max(pace(direct.rules.users[1]), pace(own)))
+  own.step = own.step or text(math.max(pace(look.rules.users[1]), pace(own)))
   direct.waits[user] = true
   redis.call('HSET', backlogs_key(user), category, lane, '#pace', own.step, '#w:' .. category, why)
   redis.call('ZADD', backlog_key(user, category), place, id)
@@ -123,15 +128,15 @@ end
 -- send: the job goes, under this number. since: µs since when it was due, or nil. More fields of its hash may follow.
 function direct.send(job, backlog, plan, lane, number_of, since, ...)
   local id, permit, cost = backlog.head, text(number_of), backlog.cost
-  direct.trim = number_of % 8 == 0
-  count_sends(direct, backlog.user, backlog.category, direct.rules.users[1], backlog.policy, permit, cost)
-  spend_room(direct.rules, direct.rooms, plan.needs, direct.now)
-  if cost == 1 then lease_job(direct, id, permit, lane, ...)
-  else lease_job(direct, id, permit, lane, 'push_counted', text_of_counted(permit, cost), ...) end
+  look.trim = number_of % 8 == 0
+  count_sends(look, backlog.user, backlog.category, look.rules.users[1], backlog.policy, permit, cost)
+  spend_room(look.rules, look.rooms, plan.needs, look.now)
+  if cost == 1 then lease_job(look, id, permit, lane, ...)
+  else lease_job(look, id, permit, lane, 'push_counted', text_of_counted(permit, cost), ...) end
   backlog.claim.taken = backlog.claim.taken + 1
-  local leased = leased_job(id, permit, backlog.user, backlog.category, job.data, job.deadline, direct.now)
+  local leased = leased_job(id, permit, backlog.user, backlog.category, job.data, job.deadline, look.now)
   leased[LEASED.since] = since
-  direct.leased[#direct.leased + 1], direct.sent[id] = leased, true
+  look.leased[#look.leased + 1] = leased
 end
 
 -- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false where it is to go
@@ -142,8 +147,8 @@ function direct.take(id, lane)
   local backlog = job and direct.nothing_waits(job.user) and direct.backlog_of(job.user, job.category)
   if not backlog then return false end
   local opens = direct.opens(backlog, id)
-  if opens > direct.now then
-    if direct.rules.drops and direct.rules.drops[job.category] then return false end
+  if opens > look.now then
+    if look.rules.drops and look.rules.drops[job.category] then return false end
     direct.wait(id, lane, job, backlog, opens)
     return true
   end
@@ -166,9 +171,7 @@ local function only_backlog(user, lane)
     elseif name == '#pace' then paced = true
     elseif name:sub(1, 3) ~= '#w:' then return nil end
   end
-  if not paced or not category or direct.rules.drops and direct.rules.drops[category] or not direct.is_plain(user) then
-    return nil
-  end
+  if not paced or not category or look.rules.drops and look.rules.drops[category] then return nil end
   local backlog = direct.backlog_of(user, category)
   if backlog then
     backlog.key, backlog.lane = backlog_key(user, category), lane
@@ -182,11 +185,11 @@ local function send_head(backlog, since)
   local job = read_job(backlog.head)
   if not job or job.status ~= 'scheduled' or job.data == '' or not job.targets or job.attempts + job.crashes > 0
     or job.answered or job.collapse or job.count or job.refusals or job.not_before
-    or job.deadline and job.deadline <= direct.now then return false end
+    or job.deadline and job.deadline <= look.now then return false end
   local plan = direct.plan_for(job, backlog)
   if not plan then return false end
   if job.held then
-    local held = history.add(job.accepted, job.held, direct.now, 'f')
+    local held = history.add(job.accepted, job.held, look.now, 'f')
     direct.send(job, backlog, plan, job.origin, orders.next(), since, 'push_held', held)
   else direct.send(job, backlog, plan, job.origin, orders.next(), since) end
   redis.call('ZREM', backlog.key, job.id) -- last, so that it stays where what was sent cannot be read
@@ -196,37 +199,25 @@ local function send_head(backlog, since)
   return true
 end
 
--- visit: leases what may go of a user whose wake-up in `lane` is due since µs `since`, and sets it anew. before: so
--- many users are left to *admit* who go first; what they may take is theirs. Returns false where *admit* is to look.
-function direct.visit(user, lane, since, before)
-  if not direct.is_open then return false end
-  local full = math.min(direct.most - before * MAX_HEADS, #direct.leased + MAX_HEADS)
-  if #direct.leased >= full then return before == 0 end -- the user is due still
-  local backlog = only_backlog(user, lane)
+-- visit: leases what may go of a plain user whose wake-up in `lane` is due since µs `since`, and sets it anew. Returns
+-- false where there is more to look at.
+function direct.visit(user, lane, since)
+  local backlog = direct.is_open and only_backlog(user, lane)
   if not backlog then return false end
+  local full = math.min(look.full, #look.leased + MAX_HEADS)
   while true do
     local heads = redis.call('ZRANGE', backlog.key, '0', '1')
     if not heads[1] then return false end
     backlog.at = direct.opens(backlog, heads[1])
-    local is_full = #direct.leased >= full
-    if backlog.at > direct.now or is_full then
-      -- What has expired is due whatever the rules say, and ends by *admit*.
-      return set_wake_ups(user, {backlog}, direct.now, nil)[lane] > direct.now or is_full
+    local is_full = #look.leased >= full
+    if backlog.at > look.now or is_full then
+      -- What has expired is due whatever the rules say, and ends by a visit.
+      return set_wake_ups(user, {backlog}, look.now, nil)[lane] > look.now or is_full
     end
     if not send_head(backlog, since) then return false end
     if not heads[2] then break end
   end
   gather('ZREM', '@gates:' .. lane, user)
-  direct.emptied[#direct.emptied + 1] = backlogs_key(user)
+  look.emptied[#look.emptied + 1] = backlogs_key(user)
   return true
-end
-
--- write: what was gathered for all of them.
-function direct.write()
-  write_gathered()
-  if #direct.emptied > 0 then redis.call('DEL', unpack(direct.emptied)) end
-  if #direct.leased == 0 then return end
-  write_projects()
-  write_claims(direct.claimant, direct.lease_us, direct.until_text)
-  redis.call('HINCRBY', '@stats', 'dispatched', #direct.leased)
 end

@@ -1,28 +1,36 @@
--- pull: moves what has arrived or fallen due into its users' backlogs, and names the users to be looked at now.
+-- pull: takes what has arrived or fallen due. What may go now is leased, and the rest waits in its users' backlogs.
 -- ARGV a PULL, see records.py, and the caller's lanes, most urgent first
 -- A job is always in at least one structure: it leaves its queue, and is leased or stands in its backlog, in one step.
 -- The order is that of the queue, whichever worker pulled it.
 -- returns a PULLED, see records.py
---   next: µs of the next thing due in these lanes, or -1; 'suspended' under `rq suspend`. users: {user, lane, since
---   when the wake-up is due, µs, …}: these stand one lease ahead until *admit* sets them, so that no other worker takes
---   them. rq_jobs: {job id, permit, …} leased to the caller, which are no notifications of ours. taken: how many jobs
---   came from the queues. shut: the routes whose circuit is open, or false where that was not asked. orphans: as of
---   *admit*, but leased to the caller to be put back, see orphans.lua. leased: what went the direct way, each as of
---   *admit*; rooms: {route, how many more, …}, what is left of them. unpublished: 1 to publish who has
---   rules of their own.
---   till: from that µs on *admit* is to take nothing, for then a lease may have lapsed; -1 where there is none.
+--   next: µs of the next thing due in these lanes, or -1; 'suspended' under `rq suspend`. leased: LEASED of records.py;
+--   one with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one that is
+--   to be dropped. rooms: {route, how many more, …}, what is left of them. rq_jobs: {job id, permit, …} leased to the
+--   caller, which are no notifications of ours. taken: how many jobs came from the queues. shut: the routes whose
+--   circuit is open, or false where that was not asked. orphans: LEASED to the caller to be put back, see orphans.lua.
+--   waiting: {job id, user, category, µs left, …}, the heads that the rules hold back. idle: how many users were looked
+--   at and had nothing that might go.
 --   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
 --   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
+--   untold: {user, lane, since when the wake-up is due, µs, …}: the caller is to say more of these users, and calls
+--   again, at once, with them as `told`. Their wake-ups stand one lease ahead, so that no other worker takes them. They
+--   may have rules of their own; or what they chose stands in chosen, {user, text, …}; or one of their heads in asked,
+--   {job id, user, data, zone, …}: jobs of plain producers (with RQ alone, without this library), whose backlogs stay
+--   shut until the caller says by `targets` whom they are for; and with a zone, and no data, the head of a backlog that
+--   stays shut until the caller has written the zone into @zones, or where there is no such zone has taken push_zone
+--   out of the job.
+--   unpublished: 1 to publish who has rules of their own: until then the caller has to tell everybody's.
 --! first_write
---! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog OWN_RULES gather_for idle_leaders is_another
---! needs is_text job_key let_follow let_go_of_held note_candidate note_due orders pass_behind read_behind read_rules
---! needs same_waiting stands_behind steering supersede take_over text uses_local_time waits wake_leaders write_lasting
+--! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
+--! needs job_key let_follow let_go_of_held note_candidate note_due orders pass_behind preferences read_behind
+--! needs read_circuits read_rules remember same_waiting stands_behind steering supersede take_over text
+--! needs uses_local_time visit waits wake_leaders write_claims write_gathered write_lasting write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
 for field = 1, PULLED.n do reply[field] = {} end
 reply[PULLED.now], reply[PULLED.next], reply[PULLED.taken] = now, -1, 0
-reply[PULLED.till], reply[PULLED.unpublished] = -1, 0
+reply[PULLED.unpublished], reply[PULLED.idle] = 0, 0
 
 -- first: the µs at which the first of a set is due, or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
@@ -42,14 +50,10 @@ end
 -- Most looks find nothing: it is seen before any piece is made.
 local asked, sets = {'@rq:suspended', '@routes', '@behind'}, {'@leases', '@later'}
 for i, lane in ipairs(lanes) do asked[i + 3], sets[i + 2] = '@rq:queue:' .. lane, '@gates:' .. lane end
-local some_rare = redis.call('EXISTS', unpack(asked)) > 0
-if not some_rare then
+local some_rare, is_told = redis.call('EXISTS', unpack(asked)) > 0, ARGV[PULL.told] ~= ''
+if not (some_rare or is_told) then
   local next_due = math.huge
-  for i, key in ipairs(sets) do
-    local at = first(key) or math.huge
-    if i == 1 and at < math.huge then reply[PULLED.till] = at end
-    next_due = math.min(next_due, at)
-  end
+  for _, key in ipairs(sets) do next_due = math.min(next_due, first(key) or math.huge) end
   if next_due > now then
     if next_due < math.huge then reply[PULLED.next] = next_due end
     if ARGV[PULL.leads] == '1' then sleep(next_due < math.huge and next_due) end
@@ -58,7 +62,17 @@ if not some_rare then
 end
 --! pieces
 some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes', '@behind') > 0
+local told = is_told and cjson.decode(ARGV[PULL.told]) or {}
+
+-- leave: the user is due still, and keeps the place, unless another worker has taken all meanwhile.
+local function leave(user, lane, at) redis.call('ZADD', '@gates:' .. lane, 'XX', text(at), user) end
+
+local function leave_told()
+  for i = 1, #told, 4 do leave(told[i], told[i + 1], told[i + 2]) end
+end
+
 if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
+  leave_told()
   reply[PULLED.next] = 'suspended'
   return reply
 end
@@ -88,7 +102,7 @@ for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
 local function put_ahead(user, lane) redis.call('ZADD', '@gates:' .. lane, until_text, user) end
 
--- name: this user is to be looked at now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns false
+-- name: this user is to be visited now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns false
 -- where the user is named already.
 local function name(user, lane, among, at)
   if since[user] then return false end
@@ -98,8 +112,8 @@ local function name(user, lane, among, at)
   return true
 end
 
--- look_at: by the caller, if it serves the lane, and the wake-up stands one lease ahead until then; else by whoever
--- does. at: since when the user is due, if not since now.
+-- look_at: the user is visited by the caller, if it serves the lane; else by whoever does. at: since when the user is
+-- due, if not since now.
 local function look_at(user, lane, among, at)
   if rank[lane] then
     put_ahead(user, lane)
@@ -118,21 +132,18 @@ local function hold(id) -- leases a job that is none of ours to the caller
 end
 
 local full -- whether the digest that a candidate has joined is to go
-local on_join, known, join = ARGV[PULL.on_join] ~= '' and cjson.decode(ARGV[PULL.on_join]), nil, nil
-if on_join then
-  known = on_join[''] and on_join
-  function join(id, user, category, collapse_id, order)
-    local how, expected, needs_recheck = on_join[category], nil, nil
-    if how == nil then how = on_join.default end
-    local digest = type(how) == 'number'
-    if digest then collapse_id = DIGEST end
-    if not how or type(collapse_id) ~= 'string' then return order end
-    local old = how ~= 'note' and same_waiting(user, category, collapse_id)
-    if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep_failed) end
-    if old and digest then full = gather_for(id, old, how) end
-    note_candidate(user, category, collapse_id, id)
-    return order, expected, needs_recheck
-  end
+local on_join = cjson.decode(ARGV[PULL.on_join])
+local function join(id, user, category, collapse_id, order)
+  local how, expected, needs_recheck = on_join[category], nil, nil
+  if how == nil then how = on_join.default end
+  local digest = type(how) == 'number'
+  if digest then collapse_id = DIGEST end
+  if not how or type(collapse_id) ~= 'string' then return order end
+  local old = how ~= 'note' and same_waiting(user, category, collapse_id)
+  if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep_failed) end
+  if old and digest then full = gather_for(id, old, how) end
+  note_candidate(user, category, collapse_id, id)
+  return order, expected, needs_recheck
 end
 
 local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lease, so that a death by it is counted
@@ -148,13 +159,33 @@ end
 local behind = some_rare and read_behind() or {}
 local some_behind = next(behind) ~= nil
 
+-- What this call knows, and what it has done so far. All pieces take it as `look`.
+local look = {
+  now = now, lease_us = lease, until_text = until_text, worker = worker, claimant = ARGV[PULL.claimant], lanes = lanes,
+  rank = rank, -- lane -> its place among the caller's
+  due = due,
+  rules = read_rules(ARGV[PULL.rules]), -- first of everyone, then of those who are told of
+  circuits = nil, -- what is held of routes, by name; or nil
+  rooms = ARGV[PULL.rooms] ~= '' and cjson.decode(ARGV[PULL.rooms]) or nil,
+  most = most, -- so many may be leased in all
+  full = most, -- and so many of these beside the users of whom the caller is to tell more
+  leases = {}, -- by the ids of the jobs that went, as their leases are written in the end
+  leased = reply[PULLED.leased], orphans = reply[PULLED.orphans],
+  waits = reply[PULLED.waiting], asked = reply[PULLED.asked], -- of the reply
+  idle = 0, -- users of whom nothing might go
+  earliest = math.huge, -- of what is set here to fall due for whoever looks first
+  emptied = {}, -- the hashes of backlogs to be deleted
+  to_lower = 100, -- so many heads may step behind the alerts of their backlogs
+  to_expect = 400, -- of so many more RQ is told when they should go
+}
+
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
 -- the lane `from` and is to be read first.
 local function place(id, from)
-  if direct.sent[id] then return true end -- it stood in a queue twice
+  if look.leases[id] then return true end -- it stood in a queue twice
   if from and some_behind and stands_behind(behind, id) then return true end
   full = false
-  local what, user, lane, is_new = enter_backlog(now, id, join, known, from)
+  local what, user, lane, is_new = enter_backlog(now, id, join, on_join, from)
   is_new = is_new or full
   if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then
@@ -171,12 +202,7 @@ end
 local room = most
 local function share_of_room() return math.ceil(room / 2) end
 
-local function read_rooms() return ARGV[PULL.rooms] ~= '' and cjson.decode(ARGV[PULL.rooms]) or {} end
-
--- What the pieces of this call know of it.
-local look = {now = now, lease_us = lease, until_text = until_text, worker = worker, most = most, lanes = lanes,
-  rank = rank, due = due, place = place, look_at = look_at, shares = shares, rooms = read_rooms,
-  orphans = reply[PULLED.orphans]}
+look.place, look.look_at, look.shares = place, look_at, shares
 
 -- The dead first: they were at the head of their backlogs. Nobody is named before the last of them has been found.
 local lapsed = redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(now), 'LIMIT', 0, most)
@@ -190,10 +216,56 @@ if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do -- *place* has named them
     for _, lane in ipairs(lanes) do redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user) end
   end
+  leave_told()
   waits.write()
   reply[PULLED.next], reply[PULLED.rq_jobs], reply[PULLED.shut] = now, rq_jobs, false
   return reply
 end
+
+-- write_visits: what the visits so far have gathered.
+local function write_visits()
+  write_gathered()
+  if #look.emptied > 0 then redis.call('DEL', unpack(look.emptied)) end
+  look.emptied = {}
+end
+
+-- ask_for: the caller is to tell more of this user, who keeps room for as much as one visit may take.
+local untold, MAX_HEADS = reply[PULLED.untold], 25
+local function ask_for(user, lane, at)
+  put_ahead(user, lane)
+  local n = #untold
+  untold[n + 1], untold[n + 2], untold[n + 3] = user, lane, at
+  look.full = look.full - MAX_HEADS
+end
+
+-- visit_told: those of whom the caller has told more are the first.
+local function visit_told()
+  local names, chosen = {}, reply[PULLED.chosen]
+  for i = 1, #told, 4 do names[#names + 1] = told[i] end
+  preferences.read(look.rules, names, ARGV[PULL.chosen])
+  for i = 1, #told, 4 do
+    local user, lane, at = told[i], told[i + 1], told[i + 2]
+    local text_of_user = preferences.stale[user]
+    if look.rules.forgets then remember(user) end
+    if #look.leased >= most then leave(user, lane, at)
+    elseif text_of_user then
+      chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user
+      ask_for(user, lane, at)
+    elseif visit(look, user, lane, at, told[i + 3]) then ask_for(user, lane, at) end
+  end
+  write_visits()
+end
+if is_told then
+  if ARGV[PULL.targets] ~= '' then
+    for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
+      if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
+    end
+  end
+  if some_rare then look.circuits = read_circuits() end
+  visit_told()
+end
+direct.begin(look, ARGV[PULL.own_rules])
+reply[PULLED.unpublished] = direct.unpublished and 1 or 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
   redis.call('ZREM', '@later', id)
   place(id)
@@ -212,29 +284,21 @@ end
 local waiting, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
 for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
 
--- open_direct: lets what comes now, or is due, go the direct way, where nothing is in force that only *admit* knows of.
+-- open_direct: lets what comes now, or is due, go the direct way, where nothing is in force that only a visit knows of.
 -- Those who are due already keep their room beside what comes; where they are many, that goes through its backlogs.
--- Returns whether the caller is to publish who has other rules.
 local function open_direct()
-  local some_wait, left = false, most
+  local some_wait, left = false, most - #look.leased
+  local room_of_all = left
   for i, lane in ipairs(lanes) do
     some_wait = some_wait or waiting[i] > 0
     left = left - redis.call('ZCOUNT', '@gates:' .. lane, '-inf', text(now))
   end
-  if not some_wait and left == most or ARGV[PULL.rules] == '' then return false end
-  if some_rare and redis.call('EXISTS', '@routes') == 1 or uses_local_time() then return false end
-  if ARGV[PULL.own_rules] ~= '' then
-    direct.own_rules = OWN_RULES .. ARGV[PULL.own_rules]
-    if redis.call('EXISTS', direct.own_rules) == 0 then return true end
-  end
-  direct.rules, direct.worker, direct.claimant = read_rules(ARGV[PULL.rules]), worker, ARGV[PULL.claimant]
-  direct.now, direct.lease_us, direct.until_text = now, lease, until_text
-  direct.rooms = read_rooms()
-  direct.is_open, direct.most = not direct.rules.clock, most
-  if direct.is_open and not some_behind and left >= most * 3 / 4 then direct.room = left end
-  return false
+  if not some_wait and left == room_of_all or look.rules.clock or uses_local_time() then return end
+  if direct.unpublished or some_rare and redis.call('EXISTS', '@routes') == 1 then return end
+  direct.is_open = true
+  if not some_behind and left >= most * 3 / 4 then direct.room = left end
 end
-local unpublished = open_direct()
+open_direct()
 
 -- take_from: as many of a lane's queue.
 local function take_from(lane, n)
@@ -266,7 +330,10 @@ for i, n in ipairs(shares(waiting, room)) do
 end
 for category, before in pairs(behind) do let_follow(look, category, before) end
 local shut, next_due = {}, math.huge
-if some_rare then shut, next_due = let_go_of_held(look) end
+if some_rare then
+  shut, next_due = let_go_of_held(look)
+  look.circuits = read_circuits()
+end
 
 -- Then those whose wake-up is due, as far as there is room for them beside those who have just come. Of those who were
 -- waiting for a route and those whose wake-up is due, who has waited longest is the first.
@@ -285,39 +352,48 @@ for i, n in ipairs(shares(waiting, let_gone > 0 and most or math.max(most - come
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
 end
 
+-- attend: visits a user, or asks for more of the user. Who finds no room is due still.
+local function attend(user, lane, is_due)
+  local at, is_plain = since[user], direct.is_plain(user)
+  if #look.leased >= (is_plain and look.full or most) then leave(user, lane, at)
+  elseif is_due and is_plain and direct.visit(user, lane, at) then return
+  elseif not is_plain or visit(look, user, lane, at, 0) then ask_for(user, lane, at) end
+end
+
 -- In each lane those who wait before those who come. A tenth of each lane stands in front: there may be room for no
 -- more, and none is to starve.
-local users, tenth = {}, math.max(1, math.floor(most / 10))
-local function put(first, last)
+local tenth = math.max(1, math.floor(most / 10))
+local function attend_all(first, last)
   for i, lane in ipairs(lanes) do
     for j = first, math.min(last, #due[i] + #newly[i]) do
-      local is_due, n = j <= #due[i], #users
-      local user = is_due and due[i][j] or newly[i][j - #due[i]]
-      if not (is_due and direct.visit(user, lane, since[user], n / 3)) then
-        if is_due then put_ahead(user, lane) end
-        users[n + 1], users[n + 2], users[n + 3] = user, lane, since[user]
-      end
+      attend(due[i][j] or newly[i][j - #due[i]], lane, j <= #due[i])
     end
   end
 end
-put(1, tenth)
-put(tenth + 1, math.huge)
+attend_all(1, tenth)
+attend_all(tenth + 1, math.huge)
 
-direct.write()
-if lease_ends < 0 and #direct.leased > 0 then lease_ends = now + lease end
-next_due = math.min(next_due, lease_ends >= 0 and lease_ends or math.huge)
+write_visits()
+if #look.leased > 0 then
+  write_projects()
+  write_claims(look.claimant, lease, until_text)
+  redis.call('HINCRBY', '@stats', 'dispatched', #look.leased)
+  if lease_ends < 0 then lease_ends = now + lease end
+end
+if look.idle > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle) end
+next_due = math.min(next_due, look.earliest, lease_ends >= 0 and lease_ends or math.huge)
 for i = 2, #sets do next_due = math.min(next_due, first(sets[i]) or math.huge) end
 if some_behind and redis.call('EXISTS', '@behind') == 1 then next_due = now end
-if next_due == math.huge then next_due = nil end
 if ARGV[PULL.leads] == '1' then
   idle_leaders()
-  sleep(next_due)
+  sleep(next_due < math.huge and next_due)
 end
+if look.earliest < math.huge then note_due(look.earliest) end
 wake_leaders()
 waits.write()
 local rooms = {}
-for route, left in pairs(direct.rooms) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
-reply[PULLED.next], reply[PULLED.users], reply[PULLED.rq_jobs] = next_due or -1, users, rq_jobs
-reply[PULLED.taken], reply[PULLED.shut], reply[PULLED.unread], reply[PULLED.till] = taken, shut, unread, lease_ends
-reply[PULLED.leased], reply[PULLED.rooms], reply[PULLED.unpublished] = direct.leased, rooms, unpublished and 1 or 0
+for route, left in pairs(look.rooms or {}) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
+reply[PULLED.next], reply[PULLED.rq_jobs] = next_due < math.huge and next_due or -1, rq_jobs
+reply[PULLED.taken], reply[PULLED.shut], reply[PULLED.unread] = taken, shut, unread
+reply[PULLED.rooms], reply[PULLED.idle] = rooms, look.idle
 return reply

@@ -1,7 +1,7 @@
---! exports MAX_RANK peek_backlog sort_backlogs select_user pass_on
+--! on_demand MAX_RANK peek_backlog sort_backlogs select_user pass_on
 --! needs backlog_key backlogs_key bypasses claim_of closed_backlogs cost_of drops is_backlog is_closed part_of
 --! needs policy_of sent_key sign_of waits
--- Select: whom *admit* looks at, and which heads may go next. A user is a table
+-- Select: the backlogs of a user who is visited, and which heads may go next. A user is a table
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
 --   turn     #turn; closed: which backlogs have orphans, see orphans.lua; whole: where this is a part, see parts.lua

@@ -1,6 +1,6 @@
---! exports send_head
+--! on_demand send_head
 --! needs change_hold count_device count_overall count_sends forget_candidate gather history lease_job leased_job
---! needs overall_of pass_on routes_of spend_room text text_of_counted waits
+--! needs orders overall_of pass_on routes_of spend_room text text_of_counted waits
 -- Lease, of a backlog: its head goes, with what was decided.
 local TRIM_EVERY = 8
 
@@ -31,8 +31,9 @@ local function tell(look, user, backlog, job, permit, names, dropped)
   local is_new = job.attempts + job.crashes == 0 and not (job.answered or names or job.count or dropped or job.refusals)
   local rare = not is_new and {attempts = job.attempts, crashes = job.crashes, answered = job.answered, shut = names,
     stands_for = job.count, dropped = dropped, refusals = job.refusals}
-  look.leased[#look.leased + 1] = leased_job(job.id, permit, user.name, backlog.category, job.data, job.deadline,
-    look.now, rare)
+  local leased = leased_job(job.id, permit, user.name, backlog.category, job.data, job.deadline, look.now, rare)
+  leased[LEASED.since] = user.since
+  look.leased[#look.leased + 1] = leased
 end
 
 -- fly: counts it in the claim on its backlog; what is shut to it stays shut to those behind it.
@@ -60,8 +61,9 @@ end
 -- send_head: takes the head of backlog i. needs, open, shut: of *decide*; nil for what has expired. dropped: what
 -- holds it back, as history.lua has it, where it is not to wait.
 local function send_head(look, user, i, job, needs, open, shut, dropped)
-  local backlog, permit = user.backlogs[i], text(look.seq + 1)
-  look.trim = look.seq % TRIM_EVERY == 0
+  local number_of = orders.next()
+  local backlog, permit = user.backlogs[i], text(number_of)
+  look.trim = number_of % TRIM_EVERY == 0
   redis.call('ZREM', backlog.key, job.id)
   waits.add(backlog.why, -1)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
@@ -70,8 +72,6 @@ local function send_head(look, user, i, job, needs, open, shut, dropped)
   lease_head(look, job, permit, backlog.cost, open ~= nil, not needs)
   tell(look, user, backlog, job, permit, shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false, dropped)
   fly(user, backlog, shut)
-  -- One number for each: those of deleted jobs are not used, as only `room` are ours.
-  look.room, look.seq = look.room - 1, look.seq + 1
   if needs then spend(look, user, backlog, permit, needs, open) end
   pass_on(user, i)
 end

@@ -27,7 +27,7 @@ end
 
 -- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
 local function share_rooms(look, holds, names)
-  local rooms, rank, waiting = look.rooms(), look.rank, {}
+  local rooms, rank, waiting = look.rooms or {}, look.rank, {}
   for _, of in ipairs(names) do
     local hold = holds[of]
     if hold.state == 'busy' and rank[hold.lane] then

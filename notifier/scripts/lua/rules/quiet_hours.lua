@@ -8,7 +8,7 @@
 -- such rules, whose zones are in @zones:users then}, and ignores_quiet {category: true}: the user's quiet hours do not
 -- hold it.
 --   @zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
---   It tells of three years. A worker writes it that *admit* has told that a zone is missing. It is there once a rule
+--   It tells of three years. A worker writes it that *pull* has told that a zone is missing. It is there once a rule
 --   goes by the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its backlog.
 local DAY, MARGIN = 86400000000, 3456000000000

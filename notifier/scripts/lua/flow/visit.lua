@@ -1,0 +1,98 @@
+--! on_demand visit
+--! needs ask backlogs_key decide history is_due lower pass_on passes_lowered read_job reschedule select_user send_head
+--! needs sort_backlogs step_aside waits
+-- Visit: takes as many heads of a user's backlogs as the rules admit, in order, and leaves the user's wake-ups at the
+-- moments when the rules admit the next.
+-- Its words: a *backlog* is what waits of one category for one user, its *head* the first of that. A *lane* is one of
+-- RQ's queues. A *wake-up* is the time at which a user is looked at again. A *lease* is a worker's right to a job for
+-- some time, a *permit* its place among the user's sends. A *route* is a platform and an app of it; if its circuit is
+-- open, its project full or this worker has no room for it, it is *held*, and what would go by it *waits for it*.
+-- look: of *pull*.
+local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
+
+-- end_or_drop: what becomes of a head that is not judged: deleted or cancelled meanwhile, expired, or dropped.
+-- Returns false where it is to be judged.
+local function end_or_drop(look, user, i, job, origin)
+  local backlog = user.backlogs[i]
+  if not job then
+    if redis.call('ZREM', backlog.key, backlog.head) == 1 then waits.add(backlog.why, -1) end
+    if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, backlog.head) end
+    pass_on(user, i)
+  elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job)
+  elseif backlog.at > look.now then
+    send_head(look, user, i, job, nil, nil, nil, backlog.mutes and 'm' or history.mark_of(backlog.by or '?'))
+  else return false end
+  return true
+end
+
+-- waits_by: the route that a head waits for, as history.lua has it.
+local function waits_by(name, hold)
+  if hold.state ~= 'paused' then return 'p' .. name end
+  return ('h' .. name .. '=' .. hold.who):gsub('%s', '_')
+end
+
+-- try: what becomes of the head of backlog i, which is due. Returns whether a permit was spent on it.
+local function try(look, user, i)
+  local backlog = user.backlogs[i]
+  local job, origin = read_job(backlog.head)
+  if end_or_drop(look, user, i, job, origin) then return false end
+  local held = job.not_before and job.not_before > look.now
+  local said = held and {verdict = 'wait', at = job.not_before, by = 'r'} or decide(look, user, backlog, job)
+  if said.verdict == 'go' and passes_lowered(backlog, job) then
+    said = {verdict = 'wait', at = look.now, background = true}
+  end
+  if said.verdict == 'go' then
+    send_head(look, user, i, job, said.needs, said.open, said.shut)
+    return true
+  elseif said.verdict == 'wait' then
+    local at = said.at
+    if said.background then at = lower(look, user, backlog, at) end
+    backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
+  elseif said.verdict == 'unread' then ask(look, user, backlog)
+  elseif said.verdict == 'behind' then
+    backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker's settling opens the wake-up
+  else -- waits_for_route
+    local hold = look.circuits[said.waits_for[1]]
+    if job.answered and not said.paused and hold.state ~= 'busy' and hold.state ~= 'full' then
+      step_aside(look, backlog, job, said.waits_for)
+      pass_on(user, i)
+    else -- What is busy, or full, has room soon: the backlog keeps its order.
+      backlog.waits_for, backlog.at, backlog.refused = said.waits_for, tonumber(hold['until']), job.refusals
+      backlog.by = waits_by(said.waits_for[1], hold)
+    end
+  end
+  return false
+end
+
+-- send_due: the heads of a user that may go, as long as there is room. What goes changes when the others may, also by
+-- the limits of a device that they share.
+local function send_due(look, user)
+  local full, i = math.min(look.full, #look.leased + MAX_HEADS), 1
+  while i <= #user.backlogs and #look.leased < full do
+    if not is_due(look, user, user.backlogs[i]) then i = i + 1
+    elseif try(look, user, i) then
+      user.sends, user.next = user.sends + 1, {}
+      for _, backlog in ipairs(user.backlogs) do
+        if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- what is sent opens no route
+      end
+      if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
+      sort_backlogs(user)
+      i = 1
+    end
+  end
+end
+
+-- visit: due_lane: of the wake-up that is due since µs `since`. index: of the user's policy in the rules. Returns
+-- whether the caller of the script is to tell more of the user first.
+local function visit(look, name, due_lane, since, index)
+  local user, asked = select_user(look, name, index), #look.asked
+  user.since, user.turns = since, {} -- see decide.lua
+  local lanes = user.left
+  lanes[due_lane] = true
+  for _, backlog in ipairs(user.backlogs) do lanes[backlog.lane] = true end
+  send_due(look, user)
+  reschedule(look, user, lanes, since)
+  local is_asked = #look.asked > asked
+  if (#user.backlogs > 0 or user.whole) and user.sends == 0 and not is_asked then look.idle = look.idle + 1 end
+  return is_asked
+end

@@ -1,0 +1,60 @@
+"""Takes as a worker does: pull, and again for those of whom it asked for more, until it asks for nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from notifier.dispatch import calls
+from notifier.dispatch.calls import Pulled, Room, Told
+from notifier.notification.job import targets_in
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Policy
+from notifier.rules.zones import zone_or
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+
+
+def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pulled:
+    """One look of a worker; what each of its calls gave, as if it were the reply of one."""
+    found = pulled = run(redis, calls.pull(worker, room, rules))
+    while pulled.untold and len(found.leased) < room.max_jobs:
+        left = Room(room.max_jobs - len(found.leased), pulled.rooms)
+        pulled = run(redis, calls.pull(worker, left, rules, tell(redis, pulled, rules)))
+        found = replace(
+            pulled,
+            leased=found.leased + pulled.leased,
+            rq_jobs=found.rq_jobs + pulled.rq_jobs,
+            orphans=found.orphans + pulled.orphans,
+            waiting=found.waiting + pulled.waiting,
+            taken=found.taken + pulled.taken,
+            idle=found.idle + pulled.idle,
+            unread=found.unread + pulled.unread,
+        )
+    return found
+
+
+def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> Told:
+    """What a worker finds out for those of whom it was asked for more."""
+    for user, text in pulled.chosen:
+        rules.people.note(user, text)
+    for _, zone, _ in pulled.zones:
+        redis.hset(rules.zones, zone, zone_or(zone, "UTC", pulled.now_us).encode())
+    return Told(pulled.untold, {job.job_id: targets_in(job.data) for job in pulled.untargeted})
+
+
+def enter(redis: Any, worker: calls.Worker, room: Room, *categories: str) -> Pulled:
+    """Have what has come enter its backlogs, and nothing go: the worker is asked for everybody's rules, and dies."""
+    rules = RuleTable(
+        Policies(users={"nobody": Policy()})
+    )  # Redis was not told that nobody else has rules of their own
+    know(rules, categories)
+    return run(redis, calls.pull(worker, room, rules))
+
+
+def know(rules: RuleTable, categories: Iterable[str]) -> None:
+    """Have a table take these categories for configured, with the rules of `default`."""
+    on_join = json.loads(rules.on_join)
+    rules.on_join = json.dumps(dict.fromkeys(categories, on_join["default"]) | on_join)

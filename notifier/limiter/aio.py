@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, overload
@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, overload
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import Point, RankedKey, Usage
 from notifier.limiter.base import Asking, CostOf, KeyOf, OnHold, RatesOf, all_or_none, permit_of
-from notifier.limiter.memory import MemoryKeys
+from notifier.limiter.memory import InMemory
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Rates
 from notifier.limiter.requests import Asked, By, Mode, Request, Timeout
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Decorated = Callable[P, Awaitable[T]]
+Decorated = Callable[P, Coroutine[Any, Any, T]]
 
 
 class AsyncKeyLimiter(Asking, ABC):
@@ -206,13 +206,8 @@ class AsyncKeyLimiter(Asking, ABC):
         return await self._run(lambda of: of.series(key, last=last, step=step))
 
 
-class AsyncMemoryLimiter(AsyncKeyLimiter):
+class AsyncMemoryLimiter(InMemory, AsyncKeyLimiter):
     """`MemoryLimiter` for asyncio: one process, without Redis; what waits does not block the event loop."""
-
-    def __init__(self, clock: Callable[[], int] | None = None, **options: Any) -> None:
-        """Take what `MemoryLimiter` takes."""
-        self._keys = MemoryKeys(clock, **options)
-        self._requests = self._keys.requests
 
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
         return self._keys.ask(requests, mode, ahead)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -16,7 +16,18 @@ from notifier.limiter.outage import unreachable
 from notifier.limiter.plans import StaleError
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.requests import Mode, Request, Timeout
-from notifier.limiter.sync import AWAY, MAX_AT_ONCE, OF_CLUSTER, InRedis, follow, is_cluster, nodes_of, within
+from notifier.limiter.sync import (
+    AWAY,
+    MAX_AT_ONCE,
+    OF_CLUSTER,
+    InRedis,
+    Options,
+    OwnOptions,
+    follow,
+    is_cluster,
+    nodes_of,
+    within,
+)
 from notifier.scripts.packed import send_async
 
 if TYPE_CHECKING:
@@ -32,24 +43,28 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
     _live: LiveLimits | None = None
 
     @classmethod
-    def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Any) -> Self:
+    def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
         """See `Limiter.from_url`."""
         more = within(timeout, Retry)
         if is_cluster(url):
-            first, nodes = nodes_of(url)
-            beside = [redis.asyncio.cluster.ClusterNode(*node) for node in nodes]
-            in_cluster = redis.asyncio.RedisCluster.from_url(first, startup_nodes=beside, **OF_CLUSTER, **more)
-            return cls(in_cluster, namespace=namespace, **options)
+            nodes, of_url = nodes_of(url)
+            return cls(_cluster(nodes, OF_CLUSTER | more | of_url), namespace=namespace, **options)
         client = redis.asyncio.Redis.from_url(url, protocol=2, **more)
         return cls(client, namespace=namespace, **options)
 
     @classmethod
-    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Any) -> Self:
+    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
         """See `Limiter.from_config`. It looks for changes in a thread, so that the event loop goes on."""
         live = follow(path)
         from notifier.store.aio import connect_async  # noqa: PLC0415 - as in `follow`
 
-        made = cls(connect_async(live.settings), namespace=namespace, limits=live.known, **options)
+        if is_cluster(url := live.settings.redis.url):
+            nodes, of_url = nodes_of(url)
+            client = _cluster(nodes, OF_CLUSTER | within(None, Retry) | live.of_connections(of_url))
+        else:
+            client = connect_async(live.settings)
+        with live.keys_named():
+            made = cls(client, namespace=namespace, limits=live.known, **options)
         made._live = live
         return made
 
@@ -93,3 +108,8 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
     async def _look(self) -> None:
         if self._live is not None and self._live.is_due:
             await asyncio.to_thread(self._live.look)
+
+
+def _cluster(nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> Any:
+    made: Callable[..., Any] = redis.asyncio.cluster.ClusterNode
+    return redis.asyncio.RedisCluster(startup_nodes=[made(*node) for node in nodes], **options)

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from notifier.errors import NotifierError
-from notifier.limiter.protocol import Hold
+from notifier.limiter.protocol import UNREACHABLE, Hold
 from notifier.rules.policy import Policy
 from notifier.units import moment
 
 
 class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give it
-    """A key may not go now. time_left: when it may. rule: which rule decides it. policy: all the rules."""
+    """A key may not go now. time_left: when it may; retry_after_s in seconds. rule: which decides it, of policy."""
 
     def __init__(self, key: str, hold: Hold, policy: Policy) -> None:
         left = hold.time_left.total_seconds()
-        super().__init__(f"{key}: {hold.rule} is used up; try again in {left:.3f} s")
+        why = hold.rule if hold.rule == UNREACHABLE else f"{hold.rule} is used up"
+        super().__init__(f"{key}: {why}; try again in {left:.3f} s")
         self.key = key
         self.rule = hold.rule
         self.policy = policy

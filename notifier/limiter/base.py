@@ -7,10 +7,10 @@ import functools
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
 from notifier.limiter.protocol import Hold, Permit
@@ -24,6 +24,19 @@ KeyOf: TypeAlias = str | Callable[..., str]
 CostOf: TypeAlias = int | Callable[..., int]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Returning(Protocol):
+    """A decorator of functions, plain or async, that return a Hold where they are held."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Callable[P, Coroutine[Any, Any, T | Hold]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T | Hold]: ...
 
 
 class Asking:
@@ -140,9 +153,25 @@ class KeyLimiter(Asking, ABC):
         """`with limiter.slot("key", "10/s"):` waits, and then runs the block."""
         yield self.wait(key, rates, cost=cost, timeout=timeout)
 
+    @overload
+    def limit(
+        self,
+        rates: RatesOf,
+        *,
+        key: KeyOf,
+        cost: CostOf = 1,
+        on_hold: Literal["raise", "wait"] = "raise",
+        timeout: Timeout = None,
+    ) -> Callable[[F], F]: ...
+
+    @overload
+    def limit(
+        self, rates: RatesOf, *, key: KeyOf, cost: CostOf = 1, on_hold: Literal["return"], timeout: Timeout = None
+    ) -> Returning: ...
+
     def limit(
         self, rates: RatesOf, *, key: KeyOf, cost: CostOf = 1, on_hold: OnHold = "raise", timeout: Timeout = None
-    ) -> Callable[[F], F]:
+    ) -> Any:
         """Limit a function, plain or async. rates, key, cost: or a function that makes them of the call's arguments.
 
         on_hold: "raise" LimitExceeded, "wait" until it may go, or "return" the Hold in place of the result. An async
@@ -157,7 +186,7 @@ class KeyLimiter(Asking, ABC):
                 return self.wait(of, by, cost=many, timeout=timeout)
             return self.check(of, by, cost=many) if on_hold == "raise" else self.acquire(of, by, cost=many)
 
-        def decorate(function: F) -> F:
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(function):
 
                 @functools.wraps(function)
@@ -165,14 +194,14 @@ class KeyLimiter(Asking, ABC):
                     answer = await asyncio.to_thread(ask, *args, **kwargs)
                     return answer if isinstance(answer, Hold) else await function(*args, **kwargs)
 
-                return limited_async  # type: ignore[return-value]
+                return limited_async
 
             @functools.wraps(function)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 answer = ask(*args, **kwargs)
                 return answer if isinstance(answer, Hold) else function(*args, **kwargs)
 
-            return limited  # type: ignore[return-value]
+            return limited
 
         return decorate
 

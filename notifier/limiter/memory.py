@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, Final, TypeVar
 
 from notifier.limiter.answers import Point, RankedKey, Usage
-from notifier.limiter.base import KeyLimiter
+from notifier.limiter.base import Asking, KeyLimiter
 from notifier.limiter.memory_keys import KeySends
 from notifier.limiter.plans import StaleError
 from notifier.limiter.protocol import BLOCK, Hold, Permit
@@ -243,12 +243,8 @@ class MemoryKeys:
             del self._use[key]
 
 
-class MemoryLimiter(KeyLimiter):
-    """A limiter in this process, safe for its threads; it gives the answers of `Limiter`.
-
-    clock: µs since the epoch, this machine's if none is given. limits: policies by name. usage_keep: how long the use
-    of a key is known after its last; None counts no usage.
-    """
+class InMemory(Asking):
+    """The parts of a limiter in memory, whether it is awaited or not."""
 
     def __init__(
         self,
@@ -260,6 +256,14 @@ class MemoryLimiter(KeyLimiter):
     ) -> None:
         self._keys = MemoryKeys(clock, limits=limits, usage_keep=usage_keep, zone=zone)
         self._requests = self._keys.requests
+
+
+class MemoryLimiter(InMemory, KeyLimiter):
+    """A limiter in this process, safe for its threads; it gives the answers of `Limiter`.
+
+    clock: µs since the epoch, this machine's if none is given. limits: policies by name. usage_keep: how long the use
+    of a key is known after its last; None counts no usage.
+    """
 
     def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
         return self._keys.ask(requests, mode, ahead)

@@ -11,14 +11,13 @@ from typing import Final, Literal, TypeAlias
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.memory import MemoryLimiter
-from notifier.limiter.protocol import Hold, Permit
+from notifier.limiter.protocol import UNREACHABLE, Hold, Permit
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.units import duration_us
 
 OnError: TypeAlias = Literal["raise", "hold", "permit", "memory"]
-UNREACHABLE: Final = "the limiter cannot be asked"
 RETRY_US: Final = 1_000_000  # what a Hold says where nobody knows
 FIRST_S, LONGEST_S = 0.05, 1.0  # between two calls that try whether Redis is back
 IN_MEMORY: Final = "m"  # begins the ids of permits that this process gave by itself
@@ -85,8 +84,8 @@ class Outage:
         """Answer each request."""
         if error is not None:
             self.breaker.failed()
-            if self.on_error == "raise":
-                raise unreachable(error) from error
+        if self.on_error == "raise" or (self.on_error == "hold" and mode == "add"):  # which is never held
+            raise unreachable(error or ConnectionError("it did not answer a moment ago")) from error
         if self.on_error == "hold":
             return [Hold(RETRY_US, UNREACHABLE, policy=request.policy, key=request.key) for request in requests]
         if self.on_error == "permit":
@@ -105,26 +104,26 @@ class Outage:
         return replace(permit, id=permit.id[len(IN_MEMORY) :]) if permit.id.startswith(IN_MEMORY) else None
 
     def _share(self, request: Request) -> Request:
-        """The same by this process's part of the rates; what costs more than that takes all of it."""
-        policy = share_of(request.policy, self._processes)
-        most = [window.limit for window in policy.windows] + [window.limit for window in policy.calendar]
-        if policy.burst is not None:
-            most.append(policy.burst.limit)
-        return self.memory._requests.request(request.key, policy, min([request.cost, *most]))  # noqa: SLF001
+        """The same by this process's part of the rates."""
+        policy = share_of(request.policy, self._processes, request.cost)
+        return self.memory._requests.request(request.key, policy, request.cost)  # noqa: SLF001
 
 
-def share_of(policy: Policy, processes: int) -> Policy:
-    """Return what one of so many processes may admit, so that all of them keep the policy."""
+def share_of(policy: Policy, processes: int, cost: int = 1) -> Policy:
+    """Return what one of so many processes may admit, so that all of them keep the policy.
+
+    cost: that it must admit at once. A calendar's windows cannot be longer: by them all may admit as much at once.
+    """
     windows = []
     for window in policy.windows:
-        # Where there are fewer than processes, each admits one, and as much more seldom.
-        limit = max(1, window.limit // processes)
+        # Where its part is less than the cost, each process admits that, and as much more seldom.
+        limit = max(cost, window.limit // processes)
         stretch = -(-limit * processes // window.limit)
         windows.append(Window(limit, interval_us=window.interval_us * stretch))
     burst = policy.burst
     if burst is not None:
-        burst = Burst(max(1, burst.limit // processes), every_us=burst.every_us * processes)
-    dates = tuple(CalendarWindow(max(1, window.limit // processes), window.unit) for window in policy.calendar)
+        burst = Burst(max(cost, burst.limit // processes), every_us=burst.every_us * processes)
+    dates = tuple(CalendarWindow(max(cost, window.limit // processes), window.unit) for window in policy.calendar)
     return replace(policy, windows=tuple(windows), calendar=dates, gap_us=policy.gap_us * processes, burst=burst)
 
 

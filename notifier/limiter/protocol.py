@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 from notifier.rules.policy import Policy
 from notifier.units import format_duration
 
 BURST: Final = -2  # among the numbers of rules, see limit_rules.lua
 BLOCK: Final = -3
+UNREACHABLE: Final = "the limiter cannot be asked"  # in the place of a rule, see `on_error`
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class Permit:
     reset_after_us: int | None = None
     wait_us: int = 0
     rule: str = ""
+
+    def __bool__(self) -> Literal[True]:
+        return True
 
     @property
     def reset_after(self) -> timedelta | None:
@@ -53,9 +57,9 @@ class Hold:
     time_left_us: int
     rule: str
     policy: Policy | None = field(default=None, repr=False, compare=False)
-    key: str = field(default="", repr=False, compare=False)
+    key: str = field(default="", compare=False)
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         return False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, TypeVar, Unpack
 
 import redis
 import redis.asyncio
@@ -31,8 +31,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OF_CLUSTER: Final = {"protocol": 2, "require_full_coverage": False}
+NOT_SHARED: Final = ("host", "port", "connection_class")  # of a cluster's nodes
 AWAY: Final = (RedisError, RedisClusterException, OSError)
 MAX_AT_ONCE: Final = 500  # keys in one call: Redis serves nobody else meanwhile
+
+
+class Options(TypedDict, total=False):
+    """Options of a limiter in Redis, see its constructor."""
+
+    on_error: OnError
+    processes: int
+    usage_keep: str | timedelta | None
+    zone: str
+    clock: str
+
+
+class OwnOptions(Options, total=False):
+    """The same of one without a configuration."""
+
+    limits: Limits | None
 
 
 class InRedis(Asking):
@@ -66,29 +83,29 @@ class InRedis(Asking):
         usage_keep: count totals, ranks and series, known for so long after a key's last use. zone: whose
         days and months calendar windows go by. clock: for tests.
         """
-        if isinstance(client, (*self._others, str)):
+        in_cluster = isinstance(client, Cluster | redis.RedisCluster | redis.asyncio.RedisCluster)
+        if isinstance(client, self._others) or not (in_cluster or hasattr(client, "execute_command")):
             given = f"{type(client).__module__}.{type(client).__qualname__}"
             raise TypeError(f"{type(self).__name__} takes a client of {self._module}, or from_url a URL; not {given}")
         self.redis: Any = client
         self._outage = Outage(on_error, processes, zone)
-        in_cluster = isinstance(client, Cluster | redis.RedisCluster | redis.asyncio.RedisCluster)
-        options = {"limits": limits, "usage_keep": usage_keep, "zone": zone, "clock": clock}
-        self._requests = RedisRequests(namespace, in_cluster=in_cluster, **options)
+        self._requests = RedisRequests(
+            namespace, in_cluster=in_cluster, limits=limits, usage_keep=usage_keep, zone=zone, clock=clock
+        )
 
 
 class Cluster:
-    """A `redis.RedisCluster` of a URL. Like other clients, and unlike that one, it connects when it is first asked."""
+    """A `redis.RedisCluster`. Like other clients, and unlike that one, it connects when it is first asked."""
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> None:
         self._made: redis.RedisCluster | None = None
-        self._first, nodes = nodes_of(url)
-        made: Callable[..., Any] = redis.cluster.ClusterNode
-        self._options = {**options, "startup_nodes": [made(*node) for node in nodes]}
+        self._nodes, self._options = nodes, options
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the client."""
         if self._made is None:
-            self._made = redis.RedisCluster.from_url(self._first, **self._options)
+            node: Callable[..., Any] = redis.cluster.ClusterNode
+            self._made = redis.RedisCluster(startup_nodes=[node(*each) for each in self._nodes], **self._options)
         return getattr(self._made, name)
 
     def close(self) -> None:
@@ -98,15 +115,21 @@ class Cluster:
 
 
 class Limiter(InRedis, KeyLimiter):
-    """A limiter of its own namespace in Redis, shared by every process and machine; see `KeyLimiter`.
+    """A limiter of its own namespace in Redis, shared by every process and machine. Time is Redis's.
 
-    It never touches what the workers count for users' push notifications. Time is Redis's.
+    It never touches what the workers count for users' push notifications. `acquire` answers with a value; `check`
+    raises; `wait` sleeps. A refused attempt is not a send: asking again and again never pushes the next moment away.
+
+    Rates: text such as "5/minute; 100/day", rules, a list of these, or the name of a configured limit.
+    Timeout: text such as "2s", a timedelta, a number of seconds, or None for ever.
+    Asked: (key, rates), or (key, rates, cost).
+    KeyOf: and RatesOf and CostOf, of `limit`: the same, or a function that makes it of the call's arguments.
     """
 
     _module, _others = "redis", (redis.asyncio.Redis, redis.asyncio.RedisCluster)
 
     @classmethod
-    def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Any) -> Self:
+    def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
         """A limiter on the Redis of a URL, or on a cluster by some of its nodes: `redis+cluster://one:6379,two:6379`.
 
         timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
@@ -114,23 +137,30 @@ class Limiter(InRedis, KeyLimiter):
         """
         more = within(timeout) if timeout is not None else {}
         if is_cluster(url):
-            return cls(Cluster(url, OF_CLUSTER | more), namespace=namespace, **options)
+            nodes, of_url = nodes_of(url)
+            return cls(Cluster(nodes, OF_CLUSTER | more | of_url), namespace=namespace, **options)
         return cls(redis.Redis.from_url(url, protocol=2, **more), namespace=namespace, **options)
 
     @classmethod
-    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Any) -> Self:
+    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
         """A limiter on the Redis of a configuration, found as `Notifier.from_config` does, with its `limits` by name.
 
-        They are live: a changed file, or rates applied by `notifier config apply`, hold within two seconds. options: as
-        of the constructor. Raises SettingsError where the configuration cannot be used.
+        They are live: a changed file, or rates applied by `notifier config apply`, hold within two seconds. On a
+        cluster each key has a slot of its own, however many partitions the fleet has. options: as of the constructor.
+        Raises SettingsError where the configuration cannot be used.
         """
         live = follow(path)
         from notifier.store.connection import connect  # noqa: PLC0415 - as in `follow`
 
-        return cls(connect(live.settings), namespace=namespace, limits=live.now, **options)
+        if not is_cluster(url := live.settings.redis.url):
+            return cls(connect(live.settings), namespace=namespace, limits=live.now, **options)
+        nodes, of_url = nodes_of(url)
+        client = Cluster(nodes, OF_CLUSTER | within(None) | live.of_connections(of_url))
+        with live.keys_named():
+            return cls(client, namespace=namespace, limits=live.now, **options)
 
     def close(self) -> None:
-        """See `KeyLimiter.close`."""
+        """Close the connections; so does `with`. A call afterwards opens them again."""
         self.redis.close()
 
     def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
@@ -152,7 +182,10 @@ class Limiter(InRedis, KeyLimiter):
         return answers
 
     def adjust(self, permit: Permit, used: int) -> bool:
-        """See `KeyLimiter.adjust`."""
+        """Let a permit cost what was really used: a model's tokens, the bytes of a response.
+
+        It may be more than the rules admit: the next ones wait for it. False where it has lapsed or was taken back.
+        """
         in_memory = self._outage.own(permit)
         return self._outage.memory.adjust(in_memory, used) if in_memory else super().adjust(permit, used)
 
@@ -172,12 +205,13 @@ def is_cluster(url: str) -> bool:
     return url.startswith(("redis+cluster://", "rediss+cluster://"))
 
 
-def nodes_of(url: str) -> tuple[str, list[tuple[str, int]]]:
-    """The nodes of a cluster's URL: the first as a URL, which says how to sign in, and those beside it."""
+def nodes_of(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """The nodes of a cluster's URL, and the options that it gives to all connections, such as how to sign in."""
     scheme, _, nodes = url.partition("+cluster://")
     sign_in, at, hosts = nodes.rpartition("@")
-    urls = [f"{scheme}://{sign_in}{at}{host}" for host in hosts.split(",")]
-    return urls[0], [(found["host"], found.get("port", 6379)) for found in map(parse_url, urls[1:])]
+    found = [*map(parse_url, [f"{scheme}://{sign_in}{at}{host}" for host in hosts.split(",")])]
+    of_url = {name: value for each in found for name, value in each.items() if name not in NOT_SHARED}
+    return [(each["host"], each.get("port", 6379)) for each in found], {**of_url, "ssl": scheme == "rediss"}
 
 
 def follow(path: str | Path | None) -> LiveLimits:

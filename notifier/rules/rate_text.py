@@ -18,6 +18,7 @@ _PER: Final = re.compile(r"\s+per\s+")
 _FAMILIAR: Final = {"sec": "s", "min": "m", "hr": "h"}  # units as other limiters write them
 _LAST_WORD: Final = re.compile(rf"(?<![a-z])({'|'.join(_FAMILIAR)})s?$")
 _CALENDAR: Final = re.compile(r"\s*/\s*(?:calendar\s+|(?=month$))")  # a month is one of the calendar's
+_OF_CALENDAR: Final = ("month", "calendar-day", "calendar-week")
 _BURST: Final = re.compile(r"burst\s+([0-9]{1,15})\s+then\s+1/(.+)")
 
 
@@ -61,5 +62,7 @@ def _part(text: str) -> Rule:
         if match is None:
             raise ValueError(f"{shown(text)} is not a burst; write 'burst 20 then 1/3m'")
         return Burst(int(match[1]), every_us=parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
+    if text.count("/") > 1:
+        raise ValueError(f"{shown(text)} is more than one rate; write a semicolon between two: '5/minute; 100/day'")
     text = _LAST_WORD.sub(lambda unit: _FAMILIAR[unit[1]], _PER.sub("/", text, count=1))
-    return parse_calendar_window(_CALENDAR.sub("/calendar-", text), LARGEST_LIMIT) or parse_window(text)
+    return parse_calendar_window(_CALENDAR.sub("/calendar-", text), LARGEST_LIMIT) or parse_window(text, *_OF_CALENDAR)

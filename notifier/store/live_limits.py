@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
-from redis.exceptions import RedisError
 
-from notifier.errors import SettingsError
+from notifier.errors import RedisUnusableError, SettingsError
 from notifier.rules.policy import Policy
-from notifier.settings import Settings, settings_path
-from notifier.store.connection import connect
+from notifier.scripts.keys import RQ, Prefixes, under
+from notifier.settings import Settings, redis_url, settings_path
+from notifier.store.connection import connection_options
 from notifier.store.followed import Followed
+from notifier.store.partitions import connect_all
+from notifier.store.sign_in import by_file
 
 LOOK_S: Final = 1.0
 
@@ -31,11 +34,21 @@ class LiveLimits:
         """path: as of `load_settings`. Raises SettingsError where it cannot be used."""
         self._followed = Followed(settings_path(path))
         self.settings = self._followed.settings
-        self._redis = connect(self.settings)
+        self._partitions = connect_all(self.settings)
         self._lock = threading.Lock()
         self._known: dict[str, Policy] = dict(self.settings.limits)
         self._next_look = 0.0
         self._log = structlog.get_logger("notifier.limiter")
+
+    def of_connections(self, of_url: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a cluster's connections: those of its URL, and what else the configuration says."""
+        config = self.settings.redis
+        return by_file({**connection_options(config), **of_url}, config.read_password)
+
+    def keys_named(self) -> AbstractContextManager[None]:
+        """Name keys under `redis.prefix`: in a cluster one by one, whatever slots a fleet has for its own."""
+        config = self.settings.redis
+        return under(Prefixes(config.prefix, RQ) if redis_url.is_cluster(config.url) else None)
 
     @property
     def is_due(self) -> bool:
@@ -58,11 +71,11 @@ class LiveLimits:
             return
         try:
             self._next_look = time.monotonic() + LOOK_S
-            if (settings := self._followed.look(lambda question: question(self._redis))) is not None:
+            if (settings := self._followed.look(self._partitions.ask_any)) is not None:
                 self._take_up(settings)
         except SettingsError as error:
             self._log.error("limits_refused", problems=str(error).splitlines())
-        except RedisError:
+        except RedisUnusableError:
             return  # nobody is admitted without Redis either
         finally:
             self._lock.release()

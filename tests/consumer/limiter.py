@@ -27,6 +27,31 @@ def in_memory() -> None:
     assert WSGILimits(lambda _environ, _start: [], memory, WebLimit("api", "100/minute"))
 
 
+def types() -> None:
+    """A test of truth tells a Permit from a Hold; a decorated function returns what it does."""
+    memory, tasks = MemoryLimiter(), AsyncMemoryLimiter()
+    if answer := memory.acquire("k", "5/minute"):
+        assert_type(answer, Permit)
+    else:
+        assert_type(answer, Hold)
+
+    @memory.limit("1/minute", key="sync", on_hold="return")
+    def plain(number: int) -> int:
+        return number
+
+    @memory.limit("1/minute", key="async", on_hold="return")
+    async def threaded(number: int) -> int:
+        return number
+
+    @tasks.limit("1/minute", key="tasks")
+    async def awaited(number: int) -> int:
+        return number
+
+    assert assert_type(plain(1), int | Hold) == assert_type(asyncio.run(threaded(1)), int | Hold) == 1
+    assert assert_type(asyncio.run(awaited(1)), int) == 1
+    assert isinstance(plain(1), Hold)
+
+
 def in_redis() -> None:
     """The limiter in Redis says that there is none."""
     from push_throttle_limiter import Limiter  # noqa: PLC0415 - where redis is installed
@@ -42,6 +67,7 @@ installed = {found.name: found for found in distributions() if found.name not in
 size = sum(file.size or 0 for file in installed["push-throttle-limiter"].files or () if file.suffix != ".pyc") / 1000
 has_redis = find_spec("redis") is not None
 in_memory()
+types()
 if has_redis:
     in_redis()
 assert set(installed) <= (WITH_REDIS if has_redis else ALONE), sorted(installed)

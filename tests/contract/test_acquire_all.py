@@ -92,7 +92,11 @@ def test_a_hold_is_false(redis: Redis) -> None:
 @pytest.mark.parametrize(("rates", "cost"), [("5/fortnight", 1), ("no-such-name", 1), ("5/minute", 6)])
 def test_a_wrong_rate_is_refused_at_decoration(redis: Redis, rates: str, cost: int) -> None:
     """Not at the first call, which may come days later."""
-    for limiter in (MemoryLimiter(), Limiter(redis, namespace="n"), AsyncLimiter(None, namespace="n")):
+    for limiter in (
+        MemoryLimiter(),
+        Limiter(redis, namespace="n"),
+        AsyncLimiter.from_url("redis://localhost:1", namespace="n"),
+    ):
         with pytest.raises(ValueError, match=r"fortnight|no-such-name|cost of 6"):
             limiter.limit(rates, key="k", cost=cost)
 

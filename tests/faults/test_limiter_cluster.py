@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,12 @@ from notifier.limiter import AsyncLimiter, Hold, Limiter, LimiterUnreachableErro
 from notifier.limiter.calls import RedisRequests, tag_of
 from notifier.limiter.middleware.guard import Guard, WebLimit
 from notifier.limiter.middleware.request import of_environ
+from notifier.scripts.keys import under
 from notifier.scripts.packed import unpack
+from notifier.settings import load_settings
+from notifier.store import live_limits
+from notifier.store.partitions import connect_all
+from notifier.store.published import publish
 from tests.contract.test_key_limiter import Awaited
 from tests.faults import cluster as harness
 from tests.harness.processes import await_that
@@ -286,3 +292,35 @@ def test_it_may_begin_without_its_cluster(on_error: Any, answer: type) -> None:
             return await limiter.acquire("k", "5/minute")
 
     assert isinstance(asyncio.run(story()), answer)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_by_a_configuration(
+    cluster: harness.RedisCluster, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a fleet in partitions: its prefix, its user and password file, its limits as applied; each key in its slot."""
+    monkeypatch.setattr(live_limits, "LOOK_S", 0.0)  # a look at each call
+    for node in cluster.nodes:
+        node.ask("ACL", "SETUSER", "limits", "on", ">secret", "~*", "+@all")
+    (tmp_path / "password").write_text("secret")
+    url = cluster.url.replace("://", "://limits@")
+    path = tmp_path / "notifier.yaml"
+    path.write_text(
+        f"redis: {{url: '{url}', partitions: 8, prefix: {kind.__name__}, password_file: {tmp_path}/password}}\n"
+        "limits: {login: 2/day}\n"
+    )
+    namespace = f"n{next(NAMESPACES)}"
+    with asyncio.Runner() as runner:
+        made = kind.from_config(path, namespace=namespace)
+        limiter: Any = Awaited(made, runner) if kind is AsyncLimiter else made
+        admitted = {key: [bool(limiter.acquire(key, "login")) for _ in range(3)] for key in ("ada", "bob")}
+        for at in connect_all(load_settings(path)):
+            with under(at.prefixes):
+                publish(at.client, {"limits": {"login": "3/day"}}, -1)
+        admitted |= {"later": [bool(limiter.acquire("cy", "login")) for _ in range(4)]}
+        found = {key for node in cluster.nodes for key in node.ask("KEYS", f"*{kind.__name__}:keys::{{{namespace}}}")}
+        runner.run(made.aclose()) if kind is AsyncLimiter else made.close()
+
+    assert admitted == {"ada": [True, True, False], "bob": [True, True, False], "later": [True, True, True, False]}
+    begins = kind.__name__.encode()
+    assert {key.partition(b":")[0] for key in found} == {b"{%b}%b" % (key, begins) for key in (b"ada", b"bob", b"cy")}

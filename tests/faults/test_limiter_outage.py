@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from notifier.errors import LimiterUnreachableError
-from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit, outage
+from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, MemoryLimiter, Permit, outage
 from notifier.limiter.outage import share_of
 
 if TYPE_CHECKING:
@@ -124,12 +125,52 @@ def test_a_process_limits_by_its_share() -> None:
 )
 def test_shares(whole: str, share: str) -> None:
     """Four shares admit no more in the long run than the whole."""
-    limiter = Limiter(None, namespace="n")
+    limiter = MemoryLimiter()
     assert share_of(limiter.policy(whole), 4) == limiter.policy(share)
+
+
+@pytest.mark.parametrize(
+    ("whole", "share"),
+    [
+        ("10/minute", "6/5m"),
+        ("100/minute", "12/1m"),
+        ("burst 10 then 1/1s", "burst 6 then 1/8s"),
+        ("10/day; gap 1s", "6/5d; gap 8s"),
+        ("10/month", "6/month"),
+    ],
+)
+def test_a_share_has_room_for_a_cost(whole: str, share: str) -> None:
+    """Eight shares that admit six at once do so the more seldom; only a calendar's months are no longer for it."""
+    limiter = MemoryLimiter()
+    assert share_of(limiter.policy(whole), 8, 6) == limiter.policy(share)
+
+
+def test_a_cost_over_the_share() -> None:
+    """Eight processes that take six of ten each admit no more than ten a minute, once each has had its first."""
+    fleet = [Limiter.from_url(NOWHERE, namespace="n", on_error="memory", processes=8) for _ in range(8)]
+    permits = [limiter.acquire("k", "10/minute", cost=6) for limiter in fleet]
+    assert [permit.cost for permit in permits if isinstance(permit, Permit)] == [6] * 8
+    held = [limiter.acquire("k", "10/minute", cost=6) for limiter in fleet]
+    assert all(timedelta(minutes=4) < hold.time_left < timedelta(minutes=5) for hold in held if isinstance(hold, Hold))
+    assert not any(held)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_is_never_held_raises(is_known: bool) -> None:
+    """With "hold" nothing is counted without Redis, and who counts is told so; also while one call in a while tries."""
+    limiter = Limiter.from_url(NOWHERE, namespace="n", on_error="hold")
+    if is_known:
+        assert not limiter.acquire("k", "5/minute")
+    with pytest.raises(LimiterUnreachableError):
+        limiter.add("k", 3)
+    with pytest.raises(LimiterUnreachableError):
+        limiter.penalize("k", "5/minute", cost=2)
+    with pytest.raises(LimitExceeded, match=r"^k: the limiter cannot be asked; try again in 1\.000 s$"):
+        limiter.check("k", "5/minute")
 
 
 @pytest.mark.parametrize("options", [{"on_error": "open"}, {"processes": 0}, {"processes": True}])
 def test_what_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
     """A way that is none, and no processes."""
     with pytest.raises(ValueError, match=r"on_error is|processes is"):
-        Limiter(None, namespace="n", **options)
+        Limiter.from_url(NOWHERE, namespace="n", **options)

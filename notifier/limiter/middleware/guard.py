@@ -30,8 +30,7 @@ from notifier.limiter.middleware.headers import (
 )
 from notifier.limiter.middleware.keys import Key, client_address, digest
 from notifier.limiter.middleware.request import WebRequest
-from notifier.limiter.outage import UNREACHABLE
-from notifier.limiter.protocol import Hold, Permit
+from notifier.limiter.protocol import UNREACHABLE, Hold, Permit
 from notifier.limiter.rates import Rates
 from notifier.rules.costs import check_fits_all
 

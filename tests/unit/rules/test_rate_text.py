@@ -1,0 +1,40 @@
+"""Rates in one line of text: what is read, and what is said of what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from notifier.rules.rate_text import parse_rates
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        ("5/minute", "5/m", "5/min", "5 per minute", "5/60s", "5/1 minute"),
+        ("10/2 minutes", "10/2m", "10 per 2 min", "10/120s"),
+        ("10/1.5h", "10/90m", "10/1.5 hr"),
+        ("10/week", "10/7d"),
+        ("10/month", "10/calendar-month", "10 per month"),
+        ("5/minute; 100/day; gap 200ms", "5/minute, 100/day, gap 0.2s"),
+    ],
+)
+def test_forms_of_the_same(same: tuple[str, ...]) -> None:
+    """All that the docs name are read, and mean the same."""
+    assert len({parse_rates(text) for text in same}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("5/minute 100/day", "'5/minute 100/day' is more than one rate; write a semicolon between two"),
+        ("10/year", "unknown unit 'year'; use ms, s, .* day, week, month, calendar-day, calendar-week"),
+        ("0/minute", "'0/minute': the limit must be at least 1$"),
+        ("; ;", "holds no rate; write for example '5/minute"),
+        ("gap 1s; gap 2s", "one gap and one burst at most"),
+        ("burst 20", "is not a burst; write 'burst 20 then 1/3m'"),
+    ],
+)
+def test_what_cannot_be_read(text: str, says: str) -> None:
+    """The error shows the text and says what would be right."""
+    with pytest.raises(ValueError, match=says):
+        parse_rates(text)

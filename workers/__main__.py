@@ -43,22 +43,20 @@ def run(
         connection = served[0].client
         os.environ[RQ_VARIABLE] = rq_prefix()  # RQ reads it when it is imported
         with needs_extra("a worker", "worker"):
-            from workers.push import PushWorker, wait_for_redis  # noqa: PLC0415
+            from workers.push import PushWorker, made_when_there  # noqa: PLC0415
 
-        wait_for_redis(connection)
-        check_numbers(served)
+        sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
+
+        def make() -> PushWorker:
+            check_numbers(served)
+            return PushWorker(
+                lanes, name=name, connection=connection, settings=settings, config=config, partitions=served
+            )
+
+        worker = made_when_there(connection, make)
     except NotifierError as error:
         print(error, file=sys.stderr)  # noqa: T201 - for people
         return error.exit_status
-    sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
-    worker = PushWorker(
-        lanes,
-        name=name,
-        connection=connection,
-        settings=settings,
-        config=config,
-        partitions=served,
-    )
     worker.work(burst=burst, logging_level=settings.log.level.upper())
     return 0
 

@@ -15,7 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import structlog
 from redis.exceptions import RedisError
@@ -27,7 +27,7 @@ from rq.worker_registration import clean_worker_registry
 from notifier.dispatch.circuits import LIMITS
 from notifier.dispatch.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, read_others
 from notifier.dispatch.spans import Spans
-from notifier.errors import NotifierError, SettingsError
+from notifier.errors import NotifierError, RedisAwayError, SettingsError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
@@ -61,6 +61,8 @@ from workers.sending.sender import Sender
 from workers.sending.tracing import Tracing
 from workers.served import TURNS, Served, run_all
 
+T = TypeVar("T")
+
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
@@ -71,10 +73,31 @@ def wait_for_redis(connection: Any) -> None:
     """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
     log = structlog.get_logger("notifier.worker")
     wait = Wait(log)
-    check_when_there(connection, wait.goes_on)
+    while True:
+        check_when_there(connection, wait.goes_on)
+        try:
+            warning = eviction_warning(ask(partial(connection.info, "memory")))
+        except RedisAwayError as error:  # it has gone since
+            wait.goes_on(error)
+        else:
+            break
     wait.is_over()
-    if warning := eviction_warning(ask(partial(connection.info, "memory"))):
+    if warning:
         log.warning("eviction_unknown", reason=warning)
+
+
+def made_when_there(connection: Any, make: Callable[[], T]) -> T:
+    """Return what is made with a Redis that is there; one that goes meanwhile is waited for.
+
+    Raises RedisUnusableError where it is there, and cannot be used.
+    """
+    while True:
+        wait_for_redis(connection)
+        try:
+            return make()
+        except RedisError as error:
+            if not is_away(error):
+                raise unusable(error) from error
 
 
 class PushWorker(Worker):

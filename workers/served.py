@@ -19,7 +19,8 @@ from workers.loop.engine import Engine
 from workers.loop.parts import Parts
 
 SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
-TURNS: Final = 12  # seconds in which each partition has its turn, where there are many
+WHOLE: Final = 5  # of so many turns one brings RQ's upkeep; the others tell no more than that the worker looks
+TURNS: Final = 16  # seconds in which each partition has its turn, where there are many
 ENDED: Final = ("failed", "finished")  # RQ's registries, whose entries lapse
 
 
@@ -32,6 +33,7 @@ class Served:
         self.engine = Engine(parts, policies, version)
         self._key = rq_key("worker", parts.name)
         self.tending: asyncio.Task[None] | None = None
+        self._turn = 0  # of those in which it was registered
         self._swept = sweep(parts.lanes, parts.tuning.keep)
 
     def use(self, policies: Policies, version: str) -> None:
@@ -51,21 +53,29 @@ class Served:
         looked_us = self.engine.looked_us
         if looked_us is None:
             return
+        is_whole = self._turn % WHOLE == 0
         with under(self.at.prefixes):
             async with self.parts.redis.pipeline(transaction=False) as pipe:
-                pipe.sadd(rq_key("workers"), self._key)
                 pipe.hset(self._key, mapping={**told, LOOKED: looked_us})
                 pipe.expire(self._key, ttl_s)
                 pipe.set(redis_key("looked"), looked_us)
-                for lane in self.parts.lanes:
-                    pipe.sadd(rq_key("workers", lane), self._key)
-                    for registry in ENDED:
-                        pipe.zremrangebyscore(rq_key(registry, lane), 0, looked_us // 1_000_000)
-                pipe.smembers(rq_key("workers"))
-                *_, known = await pipe.execute()
-            for key in known - {self._key.encode()}:  # whom a kill has left behind
+                if is_whole:
+                    self._keep_up(pipe, looked_us // 1_000_000)
+                replies = await pipe.execute()
+            others = replies[-1] - {self._key.encode()} if is_whole else ()
+            for key in others:  # whom a kill has left behind
                 if not await self.parts.redis.exists(key):
                     await self.parts.redis.srem(rq_key("workers"), key)
+        self._turn += 1
+
+    def _keep_up(self, pipe: Any, now_s: int) -> None:
+        """RQ's upkeep, and last the workers that it knows."""
+        for lane in self.parts.lanes:
+            pipe.sadd(rq_key("workers", lane), self._key)
+            for registry in ENDED:
+                pipe.zremrangebyscore(rq_key(registry, lane), 0, now_s)
+        pipe.sadd(rq_key("workers"), self._key)
+        pipe.smembers(rq_key("workers"))
 
     async def tend(self, told: dict[Any, Any] | None, ttl_s: int) -> None:
         """Sweep, and register where something is told; a partition that is away is for the next time."""

@@ -37,7 +37,7 @@ def close_run(
     is_end: bool,
     took_us: int,
     worker: str,
-    version: str = "",
+    version: str,
     keep: Retention = KEEP_NOTHING,
     clock: str = "",
 ) -> Call[bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 from notifier import Device, Notification
@@ -24,20 +25,24 @@ def in_flight(fleet: Fleet, worker: str) -> set[str]:
 
 
 def test_six_kills_lose_nothing_and_burst_nobody() -> None:
-    """Law 2: 600 of 60 users, six workers killed: each ends delivered once; law 1 holds over all that arrived."""
+    """Law 2: 600 of 60 users, six workers killed: each ends delivered once; law 1 holds over all that arrived.
+
+    One that three of the killed workers held by chance may be set aside: nobody can tell that it is innocent.
+    """
     of = {n: (f"u{n % 60}", "chat" if n % 3 else "default") for n in range(600)}
     rates = {
-        **SHORT,
+        "worker": {"lease": "6s", "grace": "2s"},  # a busy machine stalls a worker for 3 s
         "user": {"windows": ["3/1s"], "gap": "40ms"},
         "categories": {"default": {"lane": "default"}, "chat": {"lane": "urgent", "windows": ["4/2s"]}},
     }
     chance = random.Random(6)
-    repeats_allowed = 0
+    held: Counter[str] = Counter()
     with start_fleet(rates, workers=0, latency_ms=30, apns={"timeout": "1s"}) as fleet:
         names = [fleet.start_worker() for _ in range(3)]
         await_workers(fleet.redis, 3)
         with fleet.notifier() as notifier:
-            notifier.send_many(notification(user, n, category) for n, (user, category) in of.items())
+            each = (notification(user, n, category) for n, (user, category) in of.items())
+            notifier.send_many(each, job_ids=(f"job-{n}" for n in of))
         for kill in range(6):
             fleet.await_delivered(60 + 80 * kill)
             time.sleep(chance.uniform(0, 0.05))  # anywhere in the cycle of a worker
@@ -46,7 +51,7 @@ def test_six_kills_lose_nothing_and_burst_nobody() -> None:
                 process.send_signal(signal.SIGSTOP)
             fleet.workers[victim].kill()
             fleet.workers[victim].wait()
-            repeats_allowed += len(in_flight(fleet, names[victim]))
+            held.update(in_flight(fleet, names[victim]))
             assert_consistent(fleet.redis)
             del fleet.workers[victim]
             names.pop(victim)
@@ -57,12 +62,17 @@ def test_six_kills_lose_nothing_and_burst_nobody() -> None:
         arrivals = fleet.arrivals()
         broken = broken_rules(fleet, sends(arrivals, of))
         ended = {w: total(fleet.redis, w) for w in ("accepted", "delivered", "failed", "rejected", "expired")}
-        repeats_allowed += total(fleet.redis, "retried")  # a busy machine may be late with an answer
+        repeats_allowed = held.total() + total(fleet.redis, "retried")  # a busy machine may be late with an answer
+        failed = {i.decode() for q in ("default", "urgent") for i in fleet.redis.zrange(f"rq:failed:{q}", 0, -1)}
         fleet.end_workers()
         assert_empty_of_work(fleet.redis)
 
-    assert ended == {"accepted": 600, "delivered": 600, "failed": 0, "rejected": 0, "expired": 0}
-    assert {int(a.data["n"]) for a in arrivals} == set(of)
+    set_aside = {int(job_id.removeprefix("job-")) for job_id in failed}
+    assert failed <= {job_id for job_id, killed in held.items() if killed >= 3}
+    assert ended == {
+        "accepted": 600, "delivered": 600 - len(failed), "failed": len(failed), "rejected": 0, "expired": 0,
+    }  # fmt: skip
+    assert {int(a.data["n"]) for a in arrivals} | set_aside == set(of)
     assert broken == []
     assert len(arrivals) - len(of) <= repeats_allowed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -256,7 +257,7 @@ def test_commands_find_all(cli: Cli) -> None:
     assert cli.told("cancel", second)["answer"] == "cancelled"
     assert cli.told("pause", "all")[0]["what"] == "all"
     assert cli.told("resume", "all")["resumed"]
-    assert "working" in cli.run("routes")
+    assert "no worker works" in cli.run("routes")
     assert cli.told("health", status=1)["unserved"] == list(range(EIGHT))
     worker = [sys.executable, "-m", "notifier.cli", "worker", "--burst"]
     subprocess.run(worker, env=cli._environ, capture_output=True, check=True, timeout=60)
@@ -320,6 +321,9 @@ def test_pages_metrics_and_the_api_are_of_all(cluster: RedisCluster, cli: Cli, s
         notifier.send_many((notification(f"u{n}", n) for n in range(40)), on_accepted=ids.extend)
         assert sum(lane["queued"] for lane in told("stats")["now"]["lanes"].values()) == 40
         assert "no worker serves partition 0-7" in ask("/")[1]
+        due = re.findall(r'notifier_partition_due{partition="(\d)"} (\d+)', ask("/metrics")[1])
+        users = Counter(notifier._partitions.of_user(f"u{n}").number for n in range(40))
+        assert {int(number): int(n) for number, n in due} == {n: users[n] for n in range(EIGHT)}
         assert told("users/u7")["elsewhere"][0]["job_id"] == ids[7]
         assert told(f"jobs/{ids[7]}")["user"] == "u7"
         assert done("pause", what="lane:default")["paused"]

@@ -230,6 +230,8 @@ def test_its_history_tells_what_held_it(world: World) -> None:
     assert record.category == "chat"
     assert record.totals()["user gap 300ms"] > 0, "what was left of the gap when it came to its backlog"
     assert record.replies[0].route == "rq"
+    ends(world.producer, world.producer.send(note("beside", "a notification")), "delivered")
+    assert record.rates == world.producer.history("beside")[0].rates != ""
 
 
 def test_a_call_without_its_user_is_refused(world: World) -> None:

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from redis.exceptions import BusyLoadingError
+from redis.exceptions import BusyLoadingError, OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.worker import Worker
 from structlog.testing import capture_logs
 
+from notifier.errors import RedisUnusableError
 from notifier.settings import Settings, load_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import LANES, note, notifier, state, write_config
 from tests.laws.test_rq_by_hand import InProcess
 from workers.configuration.reload import Reload
+from workers.push import made_when_there
 
 
 def says_once_and_goes_on_or_ends(
@@ -72,3 +74,33 @@ def test_a_redis_that_goes_while_a_worker_registers_is_waited_for(
 
     monkeypatch.setattr(Worker, "register_birth", fails)
     says_once_and_goes_on_or_ends(worker, config, monkeypatch, stopped=stopped)
+
+
+def test_a_redis_that_goes_while_a_worker_is_made_is_waited_for(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ asks it for its clients then; before that it has told its version, and does not tell its memory any more."""
+    info, lost = redis.info, [RedisTimeoutError("lost"), RedisTimeoutError("lost")]
+    made = [RedisTimeoutError("Timeout reading from socket"), BusyLoadingError("loading")]
+
+    def told(*section: str) -> object:
+        if section and lost:
+            raise lost.pop()
+        return info(*section)
+
+    def make() -> str:
+        if made:
+            raise made.pop()
+        return "a worker"
+
+    monkeypatch.setattr(redis, "info", told)
+    assert made_when_there(redis, make) == "a worker"
+    assert lost == made == []
+
+
+def test_a_redis_that_refuses_a_worker_ends_it(redis: Redis) -> None:
+    """There is nothing to wait for: it is said in one line."""
+
+    def make() -> str:
+        raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+
+    with pytest.raises(RedisUnusableError, match="Redis is out of memory"):
+        made_when_there(redis, make)

@@ -19,6 +19,7 @@ What exactly is held, of each user:
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from tests.nemesis.traffic import Accepted
 LEASE_US: Final = 3_000_000
 TIMEOUT_US: Final = 1_000_000
 MARGIN_US: Final = 200_000
+REQUEUE_US: Final = 2_000_000  # of RQ's own requeue, and of an audit meanwhile
 TABLES: Final = {"apns": notifier.providers.apns.answers.TABLE, "fcm": notifier.providers.fcm.answers.TABLE}
 COUNTS: Final = {Outcome.DELIVERED, Outcome.UNKNOWN}
 TRIED: Final = {"retry", "unknown", "returned", "unsent", "fault", "not_settled", "lease_lost"}
@@ -142,6 +144,15 @@ def judge(facts: Facts) -> list[Violation]:
     """All that was violated, in order of time."""
     found = [*limits(facts), *order(facts), *ends(facts), *repeats(facts), *broken(facts)]
     return sorted(found, key=lambda violation: violation.at_us)
+
+
+def broken_off(found: Violation, accepted: Sequence[Accepted]) -> bool:
+    """Whether the audit saw what RQ's requeue leaves in its middle: it takes a job out, and then puts it in."""
+    text = re.match(r"job n(\d+) of .* is failed and stands nowhere", found.text)
+    if found.law != "audit" or text is None:
+        return False
+    one = accepted[int(text[1])]
+    return not one.certain or any(0 <= found.at_us - at_us < REQUEUE_US for at_us in one.requeued)
 
 
 def limits(facts: Facts) -> Iterable[Violation]:

@@ -36,7 +36,7 @@ from tests.faults.cluster import RedisCluster
 from tests.faults.consistency import audit, work_left
 from tests.nemesis.deeds import OF_CLUSTER, OF_ONE, POLL_S, WEIGHTS, Begun, Deeds, plan
 from tests.nemesis.history import History
-from tests.nemesis.judge import Facts, Violation, judge, number_of
+from tests.nemesis.judge import Facts, Violation, broken_off, judge, number_of
 from tests.nemesis.machines import Machines
 from tests.nemesis.traffic import Traffic
 from tests.nemesis.web import Web
@@ -174,6 +174,7 @@ def run(
         if web is not None:
             found += web.violations()
             facts.met.update(web.met)
+        found = [each for each in found if not broken_off(each, facts.accepted)]
         return Verdict(
             seed, sorted([*found, *judge(facts)], key=lambda v: v.at_us), facts, history, drained_s, rage.done
         )

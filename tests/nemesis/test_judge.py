@@ -10,7 +10,7 @@ from notifier.rules.policies import Policies
 from notifier.settings import parse_settings
 from notifier.simulators.wire import Arrival
 from tests.nemesis.history import Trouble
-from tests.nemesis.judge import Facts, judge
+from tests.nemesis.judge import Facts, Violation, broken_off, judge
 from tests.nemesis.rates_book import Rules
 from tests.nemesis.traffic import Accepted
 
@@ -214,3 +214,16 @@ def test_a_broken_worker_is_found() -> None:
     """A line that no worker may log."""
     line = {"event": "sender_broke", "exception": "Traceback …", "at_us": T0, "worker": "w1", "job_id": "n0"}
     assert laws(story((0, 0), log=[line])) == ["nothing breaks"]
+
+
+@pytest.mark.parametrize(("certain", "what", "is_excused"), [
+    (False, "failed and stands nowhere", True),
+    (True, "failed and stands nowhere", False),
+    (False, "queued and stands nowhere", False),
+])  # fmt: skip
+def test_what_a_broken_requeue_leaves_is_rqs(certain: bool, what: str, is_excused: bool) -> None:
+    """RQ takes a failed job out of its registry before it enqueues it: nothing else excuses a finding of the audit."""
+    found = Violation("audit", T0, f"job n1 of ann is {what}; right would be: in rq:failed:bulk")
+    assert broken_off(found, [one(0), one(1, certain=certain)]) is is_excused
+    assert broken_off(found, [one(0), one(1, requeued=[T0 - S])]) is ("failed" in what)
+    assert not broken_off(found, [one(0), one(1, requeued=[T0 - 3 * S])])

@@ -108,6 +108,7 @@ class Engine:
 
     def use(self, policies: Policies, version: str = "") -> None:
         """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
+        self._rq_jobs.version = version
         lead_us = self._tuning.lease_us
         self._rules = RuleTable(
             policies,

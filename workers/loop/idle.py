@@ -20,10 +20,11 @@ from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run_async
 
 LONGEST_S: Final = 1.0  # between two looks of the leader: bounds what a lost wake can cost
-LOOKS_PER_S: Final = 12  # of all engines in a process: those of many idle partitions look more seldom
-LAPSE: Final = 2.5  # times the longest wait: then the lead of a worker that died is another's
+LOOKS_PER_S: Final = 6  # of all engines in a process: those of many idle partitions look more seldom
+LAPSE: Final = 1.5  # times the longest wait, and LONGEST_S: then the lead of a worker that died is another's
 LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
-LISTEN_MANY_S: Final = 20.0  # the same, where a process has many of them
+LISTEN_MANY_S: Final = 60.0  # the same, where a process has many of them
+AGAIN_S: Final = 0.5  # after a connection was lost
 
 
 def listen_s(engines: int) -> float:
@@ -41,6 +42,7 @@ class IdleWorker:
         """
         self._redis, self._listen_s = redis, listen_s(engines)
         self._longest_s = max(LONGEST_S, engines / LOOKS_PER_S)
+        self._lapse_ms = round((LONGEST_S + LAPSE * self._longest_s) * 1_000)
         self._blocking = blocking
         self._worker = worker
         self._lanes = lanes
@@ -59,9 +61,7 @@ class IdleWorker:
         """
         if not self.wake.is_set():
             led_before = self.leads
-            self.leads = await run_async(
-                self._redis, leaders.lead(self._worker, self._lanes, lapse_ms=round(LAPSE * self._longest_s * 1_000))
-            )
+            self.leads = await run_async(self._redis, leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms))
             if self.leads and not led_before:
                 return
             if self.leads:
@@ -103,16 +103,17 @@ class IdleWorker:
 
     async def _pushed(self, queue: str) -> None:
         # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
-        with contextlib.suppress(RedisError, OSError):
-            await self._heard(lambda: self._blocking.blmove(queue, queue, self._listen_s, "LEFT", "LEFT"))
+        await self._heard(lambda: self._blocking.blmove(queue, queue, self._listen_s, "LEFT", "LEFT"))
 
     async def _called(self, key: str) -> None:
-        with contextlib.suppress(RedisError, OSError):
-            await self._heard(lambda: self._blocking.blpop([key], timeout=self._listen_s))
+        await self._heard(lambda: self._blocking.blpop([key], timeout=self._listen_s))
 
     async def _heard(self, listen: Callable[[], Awaitable[object]]) -> None:
-        # A call that ended in the middle of a wait is made again, or nobody would listen for the rest of it.
-        while not await listen():
-            if not self._waits:
-                return
+        try:
+            # A call that ended in the middle of a wait is made again, or nobody would listen for the rest of it.
+            while not await listen():
+                if not self._waits:
+                    return
+        except (RedisError, OSError):
+            await asyncio.sleep(AGAIN_S)  # who looks now learns what has become of Redis, and listens there
         self.wake.set()

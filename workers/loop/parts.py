@@ -56,7 +56,9 @@ class RqJob:
 
 
 class RqJobs(Protocol):
-    """RQ's own path, for the jobs that are not notifications of ours."""
+    """RQ's own path, for the jobs that are not notifications of ours. version: of the rates that are followed."""
+
+    version: str
 
     def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
         """The meta that a job's data tells; '' where it is no notification. knows: whether a category is configured."""

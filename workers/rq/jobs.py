@@ -67,6 +67,7 @@ class ForkedRqJobs:
         self._horse: Horse | None = None  # that runs now
         self._pickles = Pickles(functions.opens)
         self._tuning = tuning
+        self.version = ""  # of the rates, for the history
         self._unclosed: list[Call[bool]] = []  # what Redis has not been told of
         self._seen: dict[str, int] = {}
         self.upkeep = threading.Lock()  # of the beat's thread: nothing is forked meanwhile
@@ -199,6 +200,7 @@ class ForkedRqJobs:
             is_end=is_end,
             took_us=horse.took_us,
             worker=self._worker.name,
+            version=self.version,
             keep=self._tuning.keep,
         )
         self._unclosed.append(call)

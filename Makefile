@@ -27,7 +27,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format reference lock clean bench-peers bench-instructions bench-calls house
+.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser pictures check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format reference lock clean bench-peers bench-instructions bench-calls house
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ test-python: $(OTHER)/.installed-by-make  ## what another Python may do otherwis
 
 test-browser: setup  ## the pages of notifier serve in Debian's chromium
 	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
+
+pictures: setup  ## the pictures of the pages in the docs, taken anew in chromium
+	@$(BIN)/python -m pytest -q tests/browser/pictures.py
 
 rehearsal: setup  ## the scenes of a bad night, read from the first page in chromium; pictures go to build/rehearsal
 	@mkdir -p build/rehearsal

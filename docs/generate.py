@@ -47,7 +47,11 @@ PYTHON: Final = {
         "notifier.limiter.LimitExceeded",
     ),
     "Limits in web programs": (
-        *("notifier.limiter.middleware.WebLimit", "notifier.limiter.middleware.fastapi.rate_limit"),
+        *("notifier.limiter.middleware.WebLimit", "notifier.limiter.middleware.WebRequest"),
+        *("notifier.limiter.middleware.WebAnswer", "notifier.limiter.middleware.ASGILimits"),
+        *("notifier.limiter.middleware.WSGILimits", "notifier.limiter.middleware.client_address"),
+        *("notifier.limiter.middleware.api_key", "notifier.limiter.middleware.user"),
+        "notifier.limiter.middleware.fastapi.rate_limit",
     ),
     "Tests": ("notifier.testing.FakeNotifier", "notifier.testing.Sent"),
     "The worker": ("workers.PushWorker",),

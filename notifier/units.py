@@ -158,8 +158,8 @@ def format_duration(us: int) -> str:
     return f"{us // 1_000}.{us % 1_000:03d}".rstrip("0") + "ms"
 
 
-def parse_window(text: str) -> Window:
-    """Return the window in `10/minute`, `5/10s`, `200/day` or `1/2h`.
+def parse_window(text: str, *others: str) -> Window:
+    """Return the window in `10/minute`, `5/10s`, `200/day` or `1/2h`. others: further units, for an error.
 
     Raise ValueError, saying what would be right, for another form, a limit under 1 or over a million, or
     an interval under 1 ms or over 366 days.
@@ -172,7 +172,7 @@ def parse_window(text: str) -> Window:
         raise ValueError(f"{shown(text)} is not a rate; write a limit and an interval, such as 10/minute or 5/10s")
     limit, interval = int(match[1]), match[2].strip()
     if limit < 1:
-        raise ValueError(f"{shown(text)}: the limit must be at least 1; to send nothing, do not enqueue")
+        raise ValueError(f"{shown(text)}: the limit must be at least 1")
     if limit > LARGEST_LIMIT:
         raise ValueError(f"{shown(text)}: the limit must be at most {LARGEST_LIMIT}")
     if _short(interval) in UNITS:
@@ -180,7 +180,7 @@ def parse_window(text: str) -> Window:
     duration = _DURATION.fullmatch(interval)
     unit = duration[2] if duration else interval
     if unit and _short(unit) not in UNITS:
-        units = f"{', '.join(UNITS)} or {', '.join(WORDS)}"
+        units = f"{', '.join(UNITS)} or {', '.join((*WORDS, *others))}"
         raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {units}")
     try:
         return Window(limit, interval_us=parse_duration(interval, least_us=SHORTEST_INTERVAL_US))

@@ -18,7 +18,7 @@ from notifier.dispatch.circuits import Held
 from notifier.dispatch.history import Record
 from notifier.operations.explain import Explanation, Inspection, Use, places_by_rule, places_of
 from notifier.operations.in_force import read_known, settings_in_force
-from notifier.operations.route_view import RouteNow, view_routes
+from notifier.operations.route_view import NO_WORKER, RouteNow, view_routes
 from notifier.producer.notifier import Notifier
 from notifier.rules.preferences import FOREVER
 from notifier.rules.zones import check_zone
@@ -185,7 +185,10 @@ def _next(held: Held) -> str:
 
 
 def routes(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Show each route: working, slow or stopped, since when and why. Exit status 1 if one is stopped."""
+    """Show each route: working, slow, stopped or, without a worker, unknown; since when and why.
+
+    Exit status 1 if one is stopped.
+    """
     settings = load_settings(context.obj, rates={})
     with opened_all(settings) as partitions:
         found = view_routes(partitions, settings)
@@ -198,7 +201,7 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
 def _row(each: RouteNow) -> tuple[object, ...]:
     held = each.held
     if held is None:
-        return (each.route, each.state, *[""] * 5)
+        return (each.route, each.state, "", NO_WORKER if each.state == "unknown" else "", *[""] * 3)
     probe = held.next_at if held.state == "stopped" else None
     since, next_at = (moment(at).partition(".")[0] for at in (held.since, probe))
     return (each.route, each.state, since, held.why, held.whose, next_at, held.waiting)

@@ -13,6 +13,7 @@ from rich.console import Console
 from notifier.cli.options import JsonOption
 from notifier.cli.output import Rows, answer, counted, moment
 from notifier.operations.problems import problem_lines
+from notifier.operations.route_view import NO_WORKER
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.settings import load_settings
@@ -29,7 +30,7 @@ def stats(
     watch: Annotated[bool, typer.Option("--watch", help="again every two seconds, until Ctrl-C")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show throughput by minute, how late and how slow, what waits and is due, closed routes, and workers."""
+    """Show throughput by minute, how late and how slow, what waits and what for, routes, and workers."""
     with opened_all(load_settings(context.obj, rates={})) as redis:
         while True:
             told = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}
@@ -64,15 +65,17 @@ def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
 
 def _now(now: dict[str, Any]) -> Iterator[str | Rows]:
     lanes = [
-        (n, e["queued"], e["waiting"], e["due_users"], _s(e["oldest_due_s"] if e["due_users"] else None))
-        for n, e in now["lanes"].items()
+        (name, each["queued"], seconds_text(each["oldest_queued_s"]) if each["queued"] else "", each["waiting"])
+        for name, each in now["lanes"].items()
     ]
-    yield Rows(("lane", "queued", "scheduled", "users due", "oldest due"), lanes, "now")
+    yield Rows(("lane", "queued", "oldest queued", "scheduled"), lanes, "now")
     waits = [(each["what"], each["waiting"]) for each in now["waits"]]
     yield Rows(("waits for", "how many"), waits, empty="nothing waits")
-    yield f"in flight {now['in_flight']}"
+    late = f"{now['overdue']:,}, the oldest for {seconds_text(now['oldest_due'])}" if now["overdue"] else "none"
+    yield f"overdue: {late}"
+    yield f"in flight: {now['in_flight']:,}"
     held = "; ".join(f"{each['route']} {each['state']}: {each['why']}" for each in now["routes"])
-    yield f"routes: {held or 'all working'}"
+    yield f"routes: {held or ('all working' if now['works'] else f'unknown: {NO_WORKER}')}"
     workers = ", ".join(f"{w['name']}{'' if w['healthy'] else ' NOT healthy'}" for w in now["workers"])
     yield f"workers: {workers or 'none'}"
 
@@ -96,7 +99,3 @@ def _row(each: dict[str, Any]) -> tuple[object, ...]:
 def _at_most(seconds: float | None) -> str:
     """The end of a histogram's bucket."""
     return "" if seconds is None else f"≤ {seconds_text(seconds)}"
-
-
-def _s(seconds: float | None) -> str:
-    return "" if seconds is None else seconds_text(seconds)

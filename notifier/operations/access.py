@@ -20,7 +20,7 @@ SCRIPTS: Final = ("eval", "evalsha", "script|load")
 READING: Final = (
     "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "lindex", "llen", "lpos", "lrange", "pttl",
     "scan", "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups", "xlen", "xrange", "xrevrange",
-    "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
+    "zcard", "zcount", "zmscore", "zrandmember", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
 )  # fmt: skip
 LIMITER: Final = ("acquire", "limit", "limit_change", "limit_usage", "limit_used", "refund", "reset")
 # What RQ's worker does by itself: other functions' jobs, its registries, being suspended and told to stop.

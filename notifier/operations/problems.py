@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from notifier.units import ranges, seconds_text
 
 LONG_QUEUED_S: Final = 60.0
+A_MOMENT_S: Final = 60.0  # ago, and nobody looks at a clock
 Level = Literal["stopped", "warning"]
 
 
@@ -32,10 +33,17 @@ class Problem:
 
     def text(self, now: datetime) -> str:
         """In one line, as of a moment: 'apns stopped for 4 min 02 s: 403 InvalidProviderToken, ours to mend; …'."""
-        lasts = "" if self.since is None else f" for {seconds_text((now - self.since).total_seconds())}"
         waits = f"; {self.waiting:,} {'waits' if self.waiting == 1 else 'wait'}" if self.waiting else ""
         says = self.says if self.page == "paused" else f": {self.says}"
-        return f"{self.subject}{lasts}{says}{waits}{self._next(now)}"
+        return f"{self.subject}{self._lasts(now)}{says}{waits}{self._next(now)}"
+
+    def _lasts(self, now: datetime) -> str:
+        """For how long, and since when by the clock where that is not just now."""
+        if self.since is None:
+            return ""
+        lasted_s, since = (now - self.since).total_seconds(), self.since.astimezone(UTC)
+        clock = f"{since:%H:%M}" if since.date() == now.date() else f"{since:%Y-%m-%d %H:%M}"
+        return f" for {seconds_text(lasted_s)}" + (f" (since {clock})" if lasted_s >= A_MOMENT_S else "")
 
     def _next(self, now: datetime) -> str:
         if self.next_at is None:

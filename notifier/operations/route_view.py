@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from notifier.dispatch.circuits import OVERALL, Held, find_limits, find_routes
+from notifier.dispatch.health import find_workers
 from notifier.notification.notification import route
 from notifier.rules.policy import NO_LIMITS, Window
 from notifier.scripts.keys import redis_key
@@ -18,12 +19,13 @@ from notifier.store.partitions import Partitions
 from notifier.store.together import ask_all
 from notifier.units import clock_us
 
+NO_WORKER: Final = "no worker works"
 NOT_WORKING: Final = ("kind", "why", "whose", "reason", "who", "since", "next_at", "waiting")  # None where it works
 
 
 @dataclass(frozen=True, slots=True)
 class RouteNow:
-    """A route. held: why it is not working; None where it is.
+    """A route. held: why it is not working; None where it is. is_used: whether a worker looks for what goes by it.
 
     at_once: how many sends all workers together may have under way, as they have found out; None where none has told.
     used, limit: messages of its project in the last interval, and how many there may be; None where there is no limit.
@@ -35,15 +37,19 @@ class RouteNow:
     at_once: int | None
     used: int | None = None
     limit: str | None = None
+    is_used: bool = True
 
     @property
     def state(self) -> str:
-        """In one word: 'working', 'slow' or 'stopped'."""
-        return "working" if self.held is None else self.held.state
+        """In one word: 'working', 'slow' or 'stopped'; 'unknown' where no worker works."""
+        if self.held is not None:
+            return self.held.state
+        return "working" if self.is_used else "unknown"
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain data."""
         held = dict.fromkeys(NOT_WORKING) if self.held is None else self.held.as_json()
+        held |= {"why": NO_WORKER} if self.state == "unknown" else {}
         own = {"route": self.route, "state": self.state, "at_once": self.at_once}
         return held | own | {"used": self.used, "limit": self.limit}
 
@@ -60,7 +66,10 @@ def _find_views(settings: Settings) -> Exchange[list[RouteNow]]:
     limits, used = (yield from find_limits()), (yield from find_uses(projects))
     every = [*names, *(name for name in sorted({*held, *limits}) if name not in names)]
     texts = {name: str(limited) for name, limited in projects.items()}
-    return [RouteNow(name, held.get(name), limits.get(name), used.get(name), texts.get(name)) for name in every]
+    is_used = any(worker.works() for worker in (yield from find_workers()))
+    return [
+        RouteNow(name, held.get(name), limits.get(name), used.get(name), texts.get(name), is_used) for name in every
+    ]
 
 
 def worst_of(views: Sequence[Sequence[RouteNow]]) -> list[RouteNow]:
@@ -75,7 +84,8 @@ def worst_of(views: Sequence[Sequence[RouteNow]]) -> list[RouteNow]:
         if held is not None:
             held = replace(held, waiting=sum(each.held.waiting for each in (now, other) if each.held is not None))
         used, at_once = _sum(now.used, other.used), _sum(now.at_once, other.at_once)
-        worst[now.route] = replace(now, held=held, used=used, at_once=at_once)
+        is_used = now.is_used or other.is_used
+        worst[now.route] = replace(now, held=held, used=used, at_once=at_once, is_used=is_used)
     return list(worst.values())
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from notifier.dispatch.circuits import FAR_US, Held, by_route, find_routes, paused_words
 from notifier.dispatch.health import Alive, find_workers
+from notifier.dispatch.history import WORDS, Why, describe_why
 from notifier.dispatch.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.dispatch.pauses import find_pauses
 from notifier.dispatch.waits import IN_QUEUE, Waits, decode_waits, describe_waits
@@ -22,7 +23,8 @@ from notifier.store.together import Told, ask_all
 from notifier.units import clock_us, counts_in, moment, seconds_text
 
 FAR_S: Final = FAR_US / 1e6
-LATER: Final = "its own time: send_at, or a retry"
+_OF_LATER: Final = ("meta", "push_held", "push_attempts", "push_refusals")
+SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,9 @@ class Now:
     """Redis now. totals: by outcome, since ever. memory: bytes used, and its maxmemory or 0; of the fullest of several.
 
     routes: those that are not working. pauses: what people have paused. suspended: by `rq suspend`. served: how many
-    workers look for work in each partition, by its number. away: why other partitions do not answer. last: seconds
-    until the last of what waits is expected to go, as far as that is known, and what holds it. looked: µs of the last
-    look for work by any worker, or 0.
+    workers look for work in each partition, by its number. untaken: what none has taken yet, by partition. away: why
+    other partitions do not answer. last: seconds until the last of what waits is expected to go, as far as that is
+    known, and what holds it. looked: µs of the last look for work by any worker, or 0.
     """
 
     lanes: dict[str, LaneNow]
@@ -66,6 +68,7 @@ class Now:
     last: tuple[float, str] = (0.0, "")
     looked_us: int = 0
     served: Mapping[int, int] = field(default_factory=dict)
+    untaken: Mapping[int, int] = field(default_factory=dict)
     away: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -79,20 +82,43 @@ class Now:
         return max((lane.oldest_queued_s for lane in self.lanes.values()), default=0.0)
 
     @property
+    def stopped(self) -> list[Held]:
+        """The routes that are stopped, by no person."""
+        return [held for held in self.routes if held.state == "stopped" and held.kind != "paused"]
+
+    @property
     def stuck(self) -> list[Held]:
-        """The routes that are stopped, by no person, and for which something waits: it is overdue since then."""
-        return [held for held in self.routes if held.state == "stopped" and held.kind != "paused" and held.waiting]
+        """The stopped routes for which something waits: it is overdue since then."""
+        return [held for held in self.stopped if held.waiting]
+
+    @property
+    def retries(self) -> int:
+        """How many wait to be tried again."""
+        return sum(each.waiting for each in self.waits if each.kind == "retry")
+
+    @property
+    def late(self) -> list[Held]:
+        """The routes that hold back what may go by all limits: those that are stuck, and those that bear no more."""
+        return self.stuck + [held for held in self.routes if held.waiting and held.kind in {"busy", "recovering"}]
 
     @property
     def oldest_due_s(self) -> float:
-        """For how long the first of the due users is due, or waits for a route that is stopped."""
-        stopped = [self.at_s - held.since.timestamp() for held in self.stuck if held.since is not None]
-        return max([lane.oldest_due_s for lane in self.lanes.values()] + stopped, default=0.0)
+        """For how long the first has been overdue: due, queued, or held back by a route."""
+        held = [self.at_s - held.since.timestamp() for held in self.late if held.since is not None]
+        return max([self.oldest_queued_s, *held, *(lane.oldest_due_s for lane in self.lanes.values())])
 
     @property
-    def due_users(self) -> int:
-        """How many users are due, or wait for a route that is stopped."""
-        return sum(lane.due_users for lane in self.lanes.values()) + sum(held.waiting for held in self.stuck)
+    def overdue(self) -> int:
+        """How many of those that wait may go by all limits: they wait for a worker, or for a route."""
+        late = {f"{held.route} {word}" for held in self.late for word in ("slow", "stopped")}
+        return self.queued + sum(
+            n for kind, what, n in self.waits if kind == "due" or (kind == "route" and what in late)
+        )
+
+    @property
+    def works(self) -> bool:
+        """Whether a worker works."""
+        return any(worker.works() for worker in self.workers)
 
     @property
     def queued(self) -> int:
@@ -135,7 +161,7 @@ class Stats:
             "now": {
                 "queued": self.now.queued,
                 "waiting": sum(lane.waiting for lane in lanes),
-                "due_users": self.now.due_users,
+                "overdue": self.now.overdue,
                 "in_flight": self.now.in_flight,
                 "oldest_due": self.now.oldest_due_s,
                 **self._pace(sum(lane.queued + lane.waiting for lane in lanes)),
@@ -166,7 +192,8 @@ class Stats:
         slow = "".join([f", as {held.route} is slow" for held in self.now.routes if held.waiting][:1])
         if go > come:
             return f"in about {seconds_text(backlog / (go - come))}{slow}"
-        return "not at this rate" + (f"; if no more comes, in about {seconds_text(paced_s)}{slow}" if go else "")
+        rate = "not while more come than go" if come > go else "not at this rate"
+        return rate + (f"; if no more came, in about {seconds_text(paced_s)}{slow}" if go else "")
 
     def _held(self, then: str) -> str:
         """Name the cause that keeps some from going at all; '' where there is none. then: after a pause that ends."""
@@ -177,7 +204,7 @@ class Stats:
             return "not while no worker works"
         pauses = [held for held in now.pauses if held.waiting]
         words = [f"{paused_words(held.route)} is paused" for held in pauses]
-        words += [f"{held.route} is stopped" for held in now.stuck]
+        words += [f"{held.route} is stopped" for held in now.stuck or (now.stopped if now.retries else [])]
         if len(words) == 1 and pauses and pauses[0].next_at is not None:
             left = seconds_text(max(0.0, pauses[0].next_at.timestamp() - now.at_s))
             return f"the pause of {paused_words(pauses[0].route)} ends in {left}{then}"
@@ -247,21 +274,38 @@ def _find_now() -> Exchange[Now]:
         now_us // 60_000_000,
         (yield from find_pauses()),
         bool(suspended),
-        [*decode_waits(waits), *([Waits("later", LATER, later)] if later else [])],
+        [*decode_waits(waits), *(yield from _find_later(later))],
         now_us / 1e6,
         (yield from _find_last(of_lanes[5::6], now_us / 1e6)),
         int(looked or 0),
     )
 
 
+def _find_later(waiting: int) -> Exchange[list[Waits]]:
+    """Return for what so many wait that are in no backlog; where they are many, as a part of them tells."""
+    (ids,) = yield Commands(lambda pipe: pipe.zrandmember(redis_key("later"), SAMPLED))
+    jobs = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *_OF_LATER) for job_id in ids])
+    found = Counter(_why_later(*fields) for fields in jobs)
+    return [Waits(*why, round(waiting * n / len(jobs))) for why, n in found.most_common()]
+
+
+def _why_later(meta: bytes | None, held: bytes | None, *tries: bytes | None) -> tuple[str, str]:
+    """The kind and the words of what one waits for that is in no backlog: its own time, a retry, or a route."""
+    mark = (held or b"").decode(errors="replace").rpartition(" ")[2]
+    if mark.startswith("p"):
+        return describe_why(mark, str(fields_of(meta).get("category", DEFAULT_CATEGORY)))
+    kind: Why = "retry" if any(tries) else "send_at"
+    return kind, WORDS[kind]
+
+
 def _find_last(scheduled: Sequence[Any], now_s: float) -> Exchange[tuple[float, str]]:
     """Return in how many seconds the last of the lanes goes; whose it is, and for what it waits as decided last."""
     at_s, job_id = max([(at, each) for (*_, (each, at)) in filter(None, scheduled) if at < FAR_S], default=(now_s, b""))
-    (meta,) = yield Commands(lambda pipe: pipe.hget(job_key(job_id), "meta"))
-    fields = fields_of(meta)
+    (job,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *_OF_LATER))
+    fields = fields_of(job[0])
     user, category = str(fields.get("user")), str(fields.get("category", DEFAULT_CATEGORY))
     (why,) = yield Commands(lambda pipe: pipe.hget(user_key("lines", user), f"#w:{category}"))
-    what = describe_waits(why.decode(errors="replace"))[1] if why else LATER
+    _, what = describe_waits(why.decode(errors="replace")) if why else _why_later(*job)
     return at_s - now_s, f"{user} waits that long for {what}"
 
 
@@ -269,9 +313,12 @@ def _together(told: Told[Now]) -> Now:
     """Sum up all partitions."""
     every = list(told.all)
     served = {number: sum(each.is_healthy() for each in now.workers) for number, now in told.found.items()}
+    untaken = {
+        number: sum(lane.queued + lane.due_users for lane in now.lanes.values()) for number, now in told.found.items()
+    }
     away = {number: str(error) for number, error in told.away.items()}
     if len(every) == 1:
-        return replace(every[0], served=served, away=away)
+        return replace(every[0], served=served, untaken=untaken, away=away)
     workers: dict[str, Alive] = {}
     for each in (each for now in every for each in now.workers):  # of a worker of several, where it looked last
         workers[each.name] = min(each, workers.get(each.name, each), key=lambda alive: alive.age_us)
@@ -294,6 +341,7 @@ def _together(told: Told[Now]) -> Now:
         max(now.last for now in every),
         max(now.looked_us for now in every),
         served,
+        untaken,
         away,
     )
 
@@ -337,9 +385,11 @@ def _now(now: Now) -> dict[str, Any]:
         "lanes": {name: asdict(lane) for name, lane in now.lanes.items()},
         "later": now.later,
         "in_flight": now.in_flight,
+        "overdue": now.overdue,
         "oldest_due": now.oldest_due_s,
         "oldest_queued": now.oldest_queued_s,
         "suspended": now.suspended,
+        "works": now.works,
         "waits": [each._asdict() for each in [*now.waits, *_in_queue(now)]],
         "looked": moment(now.looked_us) if now.looked_us else None,
         "routes": [held.as_json() for held in now.routes],

@@ -82,7 +82,8 @@ def read_throttled(redis: Any) -> dict[str, Any]:
     totals = [total for _, totals, _ in told.all for total in totals]
     users = "user waits" if len(totals) == 1 else "users wait"
     says = f"{len(totals):,} {users if is_all else 'of the users who wait were looked at'}"
-    says += f", each with {totals[0]:,}." if len(totals) > 1 == len({*totals}) else "."
+    says += f", each with {totals[0]:,}" if len(totals) > 1 == len({*totals}) else ""
+    says += f"; here are {len(longest)}." if len(longest) < len(totals) else "."
     return {"users": [each.as_json() for each in longest], "is_all": is_all, "says": says if totals else ""}
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from notifier.units import seconds_text
 
-DAY_S: Final = 86_400
 VOID: Final = frozenset({"br", "input", "link", "meta"})
 
 
@@ -93,11 +92,7 @@ def moment(at: datetime | None, now: datetime | None = None) -> Html | None:
     """A moment: how long until then, or since then, and the clock, in UTC."""
     if at is None:
         return None
-    shown = (
-        at.strftime("%H:%M:%S")
-        if now is not None and abs((at - now).total_seconds()) < DAY_S
-        else at.strftime("%Y-%m-%d %H:%M:%S")
-    )
+    shown = at.strftime("%H:%M:%S") if now is not None and at.date() == now.date() else at.strftime("%Y-%m-%d %H:%M:%S")
     if now is not None:
         left = (at - now).total_seconds()
         shown = f"in {span(left)} ({shown})" if left > 0 else f"{span(-left)} ago ({shown})"

@@ -30,6 +30,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "notifier_redis_up": ("whether Redis answers, in all partitions", ()),
     "notifier_partition_up": ("whether the node of a partition answers", ("partition",)),
     "notifier_partition_workers": ("workers that have looked for work in a partition lately", ("partition",)),
+    "notifier_partition_due": ("in a partition: queued, and users whose wake-up has passed", ("partition",)),
     "notifier_queued": ("accepted, and not looked at by a worker yet", ("lane",)),
     "notifier_waiting": ("waiting in backlogs or for a time of their own, by what holds them", ("why",)),
     "notifier_scheduled": ("waiting for their user's limits, or for a time of their own", ("lane",)),
@@ -38,7 +39,10 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "notifier_later": ("waiting for a time of their own: send_at, or a retry", ()),
     "notifier_in_flight": ("being sent", ()),
     "notifier_oldest_queued_seconds": ("for how long the first of the queue has been accepted", ("lane",)),
-    "notifier_route_state": ("1 for each route: working, slow or stopped, and why", ("route", "state", "kind")),
+    "notifier_route_state": (
+        "1 for each route: working, slow, stopped or unknown; and why",
+        ("route", "state", "kind"),
+    ),
     "notifier_paused": ("1 for each thing that a person has paused", ("what",)),
     "notifier_suspended": ("1 while rq suspend keeps all workers from looking for work", ()),
     "notifier_project_used_ratio": ("how much of its project's limit is used, 0 to 1", ("route",)),
@@ -152,7 +156,9 @@ def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence
     gauges["notifier_in_flight"].add_metric([], now.in_flight)
     held = {each.route: (each.state, each.kind) for each in sorted(now.routes, key=lambda each: each.state)}
     for route in {**dict.fromkeys(routes), **held}:
-        gauges["notifier_route_state"].add_metric([route, *held.get(route, ("working", ""))], 1)
+        gauges["notifier_route_state"].add_metric(
+            [route, *held.get(route, ("working" if now.works else "unknown", ""))], 1
+        )
     for pause in now.pauses:
         gauges["notifier_paused"].add_metric([paused_words(pause.route)], 1)
     for why, n in _by_why(now).items():
@@ -160,6 +166,8 @@ def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence
     gauges["notifier_suspended"].add_metric([], now.suspended)
     for number, workers in now.served.items():
         gauges["notifier_partition_workers"].add_metric([str(number)], workers)
+    for number, due in now.untaken.items():
+        gauges["notifier_partition_due"].add_metric([str(number)], due)
     for number in (*now.served, *now.away):
         gauges["notifier_partition_up"].add_metric([str(number)], number in now.served)
     gauges["notifier_workers"].add_metric([], len(now.workers))

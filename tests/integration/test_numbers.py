@@ -78,7 +78,7 @@ def test_they_are_what_the_simulators_saw(
     with pytest.raises(SystemExit):
         main()
     said = capfd.readouterr().out
-    assert "routes: all working" in said
+    assert "routes: unknown: no worker works" in said
     assert "apns" in said
 
 

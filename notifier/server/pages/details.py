@@ -14,7 +14,7 @@ def details(told: dict[str, Any]) -> Html:
     body = [
         tag("h2", "Lanes"),
         _lanes(now),
-        tag("h2", "Workers"),
+        tag("h2", "Each worker"),
         _workers(now, told["at"]),
         tag("h2", "Minutes"),
         _minutes(told),
@@ -33,7 +33,7 @@ def details(told: dict[str, Any]) -> Html:
         for o in told["outcomes"]
     ]
     body += [
-        tag("h2", f"What ended in {counted(number, 'minute')}"),
+        tag("h2", f"What became of them in {counted(number, 'minute')}"),
         table(("route", "category", "outcome", "count", "a minute"), ends, "Nothing ended.", slim=True),
     ]
     return tag("div", body, id="details")
@@ -41,16 +41,10 @@ def details(told: dict[str, Any]) -> Html:
 
 def _lanes(now: dict[str, Any]) -> Html:
     rows = [
-        (
-            name,
-            f"{each['queued']:,}",
-            f"{each['waiting']:,}",
-            f"{each['due_users']:,}",
-            span(each["oldest_due_s"]) if each["due_users"] else "",
-        )
+        (name, f"{each['queued']:,}", span(each["oldest_queued_s"]) if each["queued"] else "", f"{each['waiting']:,}")
         for name, each in now["lanes"].items()
     ]
-    return table(("lane", "queued", "scheduled", "users overdue", "oldest overdue"), rows, slim=True)
+    return table(("lane", "queued", "oldest queued", "scheduled"), rows, slim=True)
 
 
 def _workers(now: dict[str, Any], at: datetime) -> Html:

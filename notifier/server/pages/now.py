@@ -12,7 +12,8 @@ from notifier.server.html import Html, at_most, column, facts, moment, rate, spa
 from notifier.server.pages.details import details
 from notifier.server.pages.layout import View, act, document, link, when
 
-SIGNS: Final = {"stopped": "✖", "slow": "⚠", "working": "✔"}
+LONGEST: Final = 80  # characters of what came of a change
+SIGNS: Final = {"stopped": "✖", "slow": "⚠", "working": "✔", "unknown": "?"}
 
 
 def now_page(told: dict[str, Any], view: View) -> str:
@@ -20,6 +21,7 @@ def now_page(told: dict[str, Any], view: View) -> str:
     body: list[Any] = [
         tag("h1", "Now", class_="unseen"),
         _problems(told, view),
+        _changed(told),
         _figures(told, ("updated", tag("span", told["at"].strftime("%H:%M:%S"), id="updated"))),
         tag("div", tag("section", _waits(told)), tag("section", _behind(told)), class_="halves"),
         _plots(),
@@ -90,9 +92,9 @@ def _behind(told: dict[str, Any]) -> list[Html]:
         tag("h2", "Behind"),
         facts(
             [
-                ("Oldest overdue", span(now["oldest_due"]) if live["due_users"] else "none"),
+                ("Oldest overdue", span(now["oldest_due"]) if live["overdue"] else "none"),
                 ("Oldest queued", span(now["oldest_queued"]) if live["queued"] else "none"),
-                ("Users overdue", f"{live['due_users']:,}"),
+                ("Overdue", f"{live['overdue']:,}"),
                 ("Empty", live["empty"]),
             ]
         ),
@@ -121,27 +123,32 @@ def _routes(told: dict[str, Any]) -> list[Any]:
     for each in told["routes"]:
         state = tag("span", f"{SIGNS[each['state']]} {each['state']}", class_=f"is-{each['state']}")
         took = told["provider_latency"].get(each["route"])
-        answers = f", answers p99 {at_most(took['p99'])}" if took else None
+        answers = f", answers p99 {at_most(took['p99'])}" if took and each["state"] != "stopped" else None
+        if each["state"] == "unknown":
+            answers = f": {each['why']}"
         shown.append(tag("li", link("/routes", each["route"]), " ", state, answers))
     none = tag("p", "The configuration names no platform.", class_="none")
     return [tag("h2", "Routes"), tag("ul", shown, class_="row") if shown else none]
 
 
 def _workers(told: dict[str, Any]) -> list[Any]:
-    workers, change = told["now"]["workers"], told["changed"]
+    workers = told["now"]["workers"]
     healthy = sum(each["healthy"] for each in workers)
     state = "suspended" if told["now"]["suspended"] else "working"
     shown = [f"{healthy} of {len(workers)} {state}", _versions("version", workers), _versions("rates", workers)]
+    return [tag("h2", "Workers"), tag("ul", [tag("li", each) for each in shown if each], class_="row")]
+
+
+def _changed(told: dict[str, Any]) -> Html:
+    """The last change, by whom and what came of it."""
+    change = told["changed"]
     changed: Any = "nothing yet"
     if change is not None:
         of = "" if change["action"].endswith(" rates") else change["of"]
-        what = f"{change['action']} {of}".rstrip()
-        changed = [f"{what} by {change['who'] or 'somebody'} ", moment(change["at"], told["at"])]
-    return [
-        tag("h2", "Workers"),
-        tag("ul", [tag("li", each) for each in shown if each], class_="row"),
-        tag("p", link("/log", "Changed last"), ": ", changed),
-    ]
+        answer = change["answer"] if len(change["answer"]) <= LONGEST else f"{change['answer'][:LONGEST]}…"
+        what = f"{change['action']} {of}".rstrip() + f" by {change['who'] or 'somebody'} "
+        changed = [what, moment(change["at"], told["at"]), f": {answer}" if answer else ""]
+    return tag("p", link("/log", "Changed last"), ": ", changed, class_="hint")
 
 
 def _versions(of: str, workers: list[dict[str, Any]]) -> str:
@@ -152,6 +159,7 @@ def _versions(of: str, workers: list[dict[str, Any]]) -> str:
 
 
 def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
+    """Show the users with the most."""
     rows = [
         (
             link("/user", each["user"], id=each["user"]),

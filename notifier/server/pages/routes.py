@@ -12,7 +12,7 @@ from notifier.server.pages.layout import View, document
 def routes_page(told: dict[str, Any], view: View) -> str:
     """The page of all routes."""
     now = told["at"]
-    is_held = any(each["kind"] for each in told["routes"])
+    is_held = any(each["why"] for each in told["routes"])
     rows = [
         (
             each["route"],
@@ -53,7 +53,7 @@ def _state(each: dict[str, Any]) -> Html:
 
 def _held(held: dict[str, Any], now: Any) -> tuple[Any, ...]:
     if held["kind"] is None:
-        return None, None, None, None
+        return held["why"], None, None, None
     probe = held["next_at"] if held["state"] == "stopped" else None
     return why_of(held), moment(held["since"], now), moment(probe, now), held["waiting"]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from notifier.dispatch.history import WORDS
 from notifier.operations.action_log import read_actions
-from notifier.operations.stats import LATER
+from notifier.operations.stats import read_now
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
@@ -49,16 +50,33 @@ def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redi
         for user in ("ann", "cy"):
             producer.send(note(user, "Hello", fcm(user), category="chat"))
         producer.send(note("dee", "Hello", fcm("dee"), send_at=datetime.now(UTC) + timedelta(hours=1)))
-        expected = {"user 2/1h": 4, "news 1/1d": 3, "the pause of category:chat by anna": 1, LATER: 1}
+        expected = {"user 2/1h": 4, "news 1/1d": 3, "the pause of category:chat by anna": 1, WORDS["send_at"]: 1}
         eventually(lambda: waits(run) == expected, f"{expected}, not {waits(run)}")
         metrics = server("/metrics")[1]
         assert 'notifier_waiting{why="news 1/1d"} 3.0' in metrics
-        assert f'notifier_waiting{{why="{LATER}"}} 1.0' in metrics
+        assert f'notifier_waiting{{why="{WORDS["send_at"]}"}} 1.0' in metrics
         assert producer.cancel(user="bob").cancelled == 3
         eventually(lambda: waits(run).get("news 1/1d") is None, "none of news")
         minutes = json.loads(run("stats", "--json").out)["minutes"]
         assert sum(each["ended"].get("cancelled", 0) for each in minutes) == 3
     assert redis.hvals("notifier:waits") != []
+
+
+def test_of_many_in_no_backlog_a_part_tells(redis: Redis) -> None:
+    """A retry, a time of its own and a stopped route are told apart; of more than are read the numbers still sum up."""
+    fields = {"push_accepted": b"1", "meta": b'{"user": "ann", "category": "chat"}'}
+    for n in range(400):
+        redis.zadd("notifier:later", {f"j{n}": n + 1})
+        more = ({"push_attempts": b"1", "push_held": b"5 r"}, {"push_held": b"0 t"}, {"push_held": b"0 t 7 papns"})[
+            n % 3
+        ]
+        redis.hset(f"rq:job:j{n}", mapping={**fields, **more})
+    found = {(kind, what): n for kind, what, n in read_now(redis).waits}
+    assert set(found) == {("retry", "a retry"), ("send_at", "its own time, send_at"), ("route", "apns stopped")}
+    assert abs(sum(found.values()) - 400) <= 2
+    assert all(40 < n < 260 for n in found.values())
+    redis.zremrangebyrank("notifier:later", 0, 399 - 30)
+    assert sorted(n for _, _, n in read_now(redis).waits) == [10, 10, 10]
 
 
 def test_all_of_a_kind_are_cancelled_only_by_who_says_so(run: Run, config: Path, redis: Redis) -> None:

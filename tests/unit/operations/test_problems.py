@@ -40,16 +40,16 @@ def said(of: Now) -> list[str]:
 def test_a_stopped_route_says_how_many_wait_for_it() -> None:
     """Those who wait for it, whatever else others wait for; of a category with the name of a route, none."""
     waits = [Waits("route", "apns stopped", 6_912), Waits("rule", "apns 1/1d", 5), Waits("route", "apns2 stopped", 1)]
-    assert said(now(routes=[KEY], waits=waits)) == [
-        "apns stopped for 4 min 00 s: 403 InvalidProviderToken, ours to mend; 6,912 wait; next probe in 0 ms"
-    ]
+    (line,) = said(now(routes=[KEY], waits=waits))
+    assert line.startswith("apns stopped for 4 min 00 s (since 12:00): 403 InvalidProviderToken, ours to mend; 6,912 ")
+    assert line.endswith(" wait; next probe in 0 ms")
 
 
 def test_a_pause_says_by_whom() -> None:
     """Who, why, how many wait for it, and until when."""
     pause = Held("category:chat", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")
     assert said(now(pauses=[pause], waits=[Waits("paused", "the pause of category:chat", 1)])) == [
-        "category:chat paused for 4 min 00 s by anna: wrong text, until it is resumed; 1 waits"
+        "category:chat paused for 4 min 00 s (since 12:00) by anna: wrong text, until it is resumed; 1 waits"
     ]
 
 
@@ -57,14 +57,14 @@ def test_suspended_says_since_when_a_worker_saw_it() -> None:
     """RQ does not keep who suspended the workers, nor when: the first worker that saw it tells since when."""
     workers = [replace(WELL, suspended=AT), replace(WELL, suspended=AT + timedelta(seconds=1)), WELL]
     (line,) = said(now(suspended=True, workers=workers))
-    assert line.startswith("Suspended for 4 min 00 s: rq suspend keeps")
+    assert line.startswith("Suspended for 4 min 00 s (since 12:00): rq suspend keeps")
     assert line.endswith("RQ does not keep who suspended them; 7 wait")
 
 
 def test_no_worker_says_since_when() -> None:
     """Since the last look for work by any; where there never was any, that."""
     (line,) = said(now(workers=[], looked_us=int(AT.timestamp() * 1e6)))
-    assert line == "No worker for 4 min 00 s: none looks for work, so nothing is sent; 7 wait"
+    assert line == "No worker for 4 min 00 s (since 12:00): none looks for work, so nothing is sent; 7 wait"
     assert said(now(workers=[])) == ["No worker: none has ever looked for work, so nothing is sent; 7 wait"]
 
 
@@ -73,11 +73,25 @@ def live(**fields: Any) -> Any:
 
 
 def test_what_waits_for_a_stopped_route_is_overdue_since_then() -> None:
-    """Figures are not calm in an outage; what a person has paused is not overdue."""
-    told = live(routes=[KEY])
-    assert (told["oldest_due"], told["due_users"]) == (240.0, 3)
-    told = live(routes=[replace(KEY, kind="paused")])
-    assert (told["oldest_due"], told["due_users"]) == (0.0, 0)
+    """Figures are not calm in an outage; what a person has paused is not overdue, nor what a quota of ours holds."""
+    lanes = {"default": LaneNow(0, 20, 0, 0.0)}
+
+    def behind(held: Held, what: str) -> tuple[float, int]:
+        waits = [Waits("route", what, 3), Waits("rule", "user 3/1h", 20), Waits("due", "a worker", 1)]
+        told = live(lanes=lanes, routes=[held], waits=waits)
+        return told["oldest_due"], told["overdue"]
+
+    assert behind(KEY, "apns stopped") == (240.0, 4)
+    assert behind(replace(KEY, state="slow", kind="recovering"), "apns stopped") == (240.0, 4)
+    assert behind(replace(KEY, state="slow", kind="busy"), "apns slow") == (240.0, 4)
+    assert behind(replace(KEY, state="slow", kind="full"), "apns at its quota") == (0.0, 1)
+    assert behind(replace(KEY, kind="paused"), "apns stopped") == (0.0, 1)
+
+
+def test_what_no_worker_looks_at_is_overdue() -> None:
+    """While all is suspended, and where no worker is, nobody is due: what is queued is overdue all the same."""
+    told = live(suspended=True)
+    assert (told["oldest_due"], told["overdue"]) == (5.0, 7)
 
 
 def test_what_is_queued_waits_too() -> None:
@@ -96,6 +110,9 @@ def test_when_it_is_empty_is_not_promised_while_something_is_stopped() -> None:
         return live(**fields)["empty"]
 
     assert empty(routes=[KEY]) == "not while apns is stopped"
+    retries = [Waits("retry", "a retry", 20)]
+    assert empty(routes=[replace(KEY, waiting=0)], waits=retries) == "not while apns is stopped"
+    assert empty(routes=[replace(KEY, waiting=0)]) == "not at this rate"
     assert empty(suspended=True) == "not while all is suspended"
     assert empty(workers=[]) == "not while no worker works"
     assert empty(lanes={"default": LaneNow(0, 0, 0, 0.0)}) == "nothing waits"

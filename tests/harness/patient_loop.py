@@ -1,8 +1,9 @@
-"""An event loop whose clock stands while other programs have the processor.
+"""An event loop whose clock stands while other programs have the processor, and may be set ahead.
 
 Timeouts, backoffs and simulated delays of one process are to each other then as on a quiet machine: a handshake that
 takes seconds because the machine is busy ends within a timeout of one, and a backoff is not over before the sends begin
-that it is to stop. For tests whose servers run in the same loop; a lease in Redis follows Redis's clock.
+that it is to stop. What begins in one turn of the loop begins at one time, so its timeouts are over in one turn too.
+For tests whose servers run in the same loop; a lease in Redis follows Redis's clock.
 """
 
 from __future__ import annotations
@@ -16,24 +17,19 @@ TURN_S = 0.02
 
 
 class _Selector(selectors.DefaultSelector):
-    """Keeps the loop's clock: a turn of the loop is what happens between two calls of `select`."""
+    """Keeps the loop's clock, `now`: a turn of the loop is what happens between two calls of `select`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._skipped = 0.0
-        self._turn_began = time.monotonic()
-
-    def now(self) -> float:
-        """Seconds that have counted."""
-        return min(time.monotonic(), self._turn_began + TURN_S) - self._skipped
+        self.now = self._turn_began = time.monotonic()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         entered = time.monotonic()
-        self._skipped += max(0.0, entered - self._turn_began - TURN_S)
-        found = super().select(timeout)
+        turn = min(entered - self._turn_began, TURN_S)
+        found = super().select(None if timeout is None else max(0.0, timeout - turn))
         self._turn_began = time.monotonic()
-        if timeout is not None:
-            self._skipped += max(0.0, self._turn_began - entered - max(timeout, 0.0))
+        passed = turn + self._turn_began - entered
+        self.now += passed if timeout is None else min(passed, max(timeout, turn))
         return found
 
 
@@ -46,4 +42,11 @@ class PatientLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """The loop's clock."""
-        return self._clock.now()
+        return self._clock.now
+
+
+def skip(seconds: float) -> None:
+    """Set the running loop's clock ahead: what was to come within this time is due."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PatientLoop)
+    loop._clock.now += seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import logging
 import os
 import sys
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ import structlog.dev
 from hypothesis import HealthCheck, Phase, settings
 from redis import Redis
 
+from notifier import log
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import processes, warm
 
@@ -84,6 +86,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = pyfuncitem.funcargs
     asyncio.run(pyfuncitem.obj(**{name: given[name] for name in inspect.signature(pyfuncitem.obj).parameters}))
     return True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Leave logging as it was found: at another level the next test, whichever that is, does not see what it awaits."""
+    if not structlog.is_configured():
+        return
+    structlog.reset_defaults()
+    root = logging.getLogger()
+    root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, log._Handler)]
+    root.setLevel(logging.WARNING)
+    for name in log.QUIET:
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

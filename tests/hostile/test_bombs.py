@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import tracemalloc
 import zlib
 from base64 import b64encode
@@ -91,13 +90,8 @@ def test_the_reason_of_a_job_is_not_unpacked_without_end() -> None:
 def test_no_text_becomes_a_line_of_the_log(form: str) -> None:
     """Ends of lines and escapes in a user's id do not forge an entry, nor write to the terminal of who reads it."""
     stream = io.StringIO()
-    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
-    try:
-        configure_logging(form, "info", stream)
-        structlog.get_logger("notifier").info("delivered", user='ada\n{"event": "forged"}\r\x1b[2J\u2028')
-    finally:
-        logging.getLogger().handlers[:], logging.getLogger().level = handlers, level
-        structlog.reset_defaults()
+    configure_logging(form, "info", stream)
+    structlog.get_logger("notifier").info("delivered", user='ada\n{"event": "forged"}\r\x1b[2J\u2028')
     (line,) = stream.getvalue().rstrip("\n").split("\n")
     assert "\x1b[2J" not in line
     assert "\r" not in line

@@ -4,7 +4,6 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,21 +11,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifier.log import QUIET, configure_logging, mask_secrets, mask_text
+from notifier.log import configure_logging, mask_secrets, mask_text
 
 TOKEN = "0123456789abcdef" * 4
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """Leave the process's logging as it was found."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    for name in QUIET:
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    structlog.reset_defaults()
 
 
 class Terminal(io.StringIO):

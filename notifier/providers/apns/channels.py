@@ -55,7 +55,8 @@ class ChannelServer:
         self._token: ProviderToken | None = None
         if not mine.cert_file:
             sign_in = {"key_id": settings.read_key_id(app), "key": settings.read_key(environ, app)}
-            self._token = ProviderToken(team_id=mine.team_id, store=tokens, **sign_in)
+            # Nothing is held up but this call, and nobody makes it again.
+            self._token = ProviderToken(team_id=mine.team_id, store=tokens, patience_s=self._timeout_s, **sign_in)
 
     async def create(self, *, stores: bool) -> str:
         """Make a channel; returns its id."""

@@ -39,18 +39,28 @@ USABLE_S: Final = 59 * 60.0  # while the store cannot be asked
 AHEAD_US: Final = 60 * SECOND_US  # clocks of two Redis servers differ by less; more says that one was set back
 LOOK_EVERY_S: Final = 60.0  # at the store: what another worker made anew is found, what the store lost is put back
 AGAIN_S: Final = 1.0  # after a look that failed, and between two looks for one refused token
-STORE_TIMEOUT_S: Final = 1.0
+STORE_TIMEOUT_S: Final = 1.0  # so long a send is held up; it is tried again
 NONCE_BYTES: Final = 12
 AUTHORIZATION: Final = re.compile(rb"bearer [!-~]+")  # it goes into a header as it is
 
 
 class ProviderToken:
-    """The `authorization` header's value; lives in one event loop. store: where the team shares it.
+    """The `authorization` header's value; lives in one event loop.
 
+    store: where the team shares it. patience_s: so long it may take to answer.
     Raises SettingsError if the key is not a P-256 private key in PEM; the text never shows it.
     """
 
-    def __init__(self, *, team_id: str, key_id: str, key: str, store: TokenStore | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        team_id: str,
+        key_id: str,
+        key: str,
+        store: TokenStore | None = None,
+        patience_s: float = STORE_TIMEOUT_S,
+    ) -> None:
+        self._patience_s = patience_s
         self._team_id = team_id
         self._key_id = key_id
         self._key = _load(key)
@@ -130,7 +140,7 @@ class ProviderToken:
 
     async def _look(self, refused: bytes = b"") -> None:
         try:
-            async with asyncio.timeout(STORE_TIMEOUT_S):
+            async with asyncio.timeout(self._patience_s):
                 self._take(*await self._ask(refused))
         except (TokenStoreError, TimeoutError) as error:
             self._look_at = asyncio.get_running_loop().time() + AGAIN_S

@@ -20,11 +20,13 @@ from notifier.providers.apns.broadcast import BroadcastChannel
 from notifier.providers.apns.channels import ENDPOINTS, ChannelServer
 from notifier.providers.apns.provider import apns_id
 from notifier.providers.apns.settings import ApnsSettings
+from notifier.providers.apns.token import STORE_TIMEOUT_S
 from notifier.providers.apns.token_store import Kept, LocalTokenStore, TokenStoreError
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.simulators.apns import ApnsChannelsSimulator
 from notifier.simulators.wire import Reply
 from tests.contract.apns_rig import KEY_ID, TEAM, TOPIC, Identity, Rig, dispatch, make_identity, rig
+from tests.harness.patient_loop import skip
 
 ID = "dHN0LXNyY2gtY2hubA=="
 UPDATE: dict[str, Any] = {
@@ -190,6 +192,27 @@ class Away(LocalTokenStore):
 
     async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
         raise TokenStoreError(name, seen, sealed, made_us)
+
+
+class Slow(LocalTokenStore):
+    """A Redis, or the way to it, that has much to do: it answers when a send would not wait for it any more."""
+
+    async def look(self, name: str) -> Kept:
+        skip(STORE_TIMEOUT_S + 0.1)
+        await asyncio.sleep(0.01)
+        return await super().look(name)
+
+
+def test_a_slow_redis_is_waited_for(identity: Identity) -> None:
+    """Nobody repeats a call that makes a channel, and no send waits for it: it waits as long as it would for Apple."""
+
+    async def scene(s: Both) -> None:
+        of = settings_of(identity, endpoint=s.rig.simulator.url, channels_endpoint=s.manage.url)
+        server = ChannelServer(of, None, {"NOTIFIER_APNS_KEY": identity.key}, Slow())
+        assert await server.list() == []
+        await server.close()
+
+    run(identity, scene)
 
 
 def test_without_the_teams_token_apple_is_not_asked(identity: Identity) -> None:

@@ -61,4 +61,4 @@ def test_one_deadline_for_all(script: Callable[[socket.socket], None]) -> None:
         began = time.monotonic()
         with pytest.raises((OSError, ProtocolError)):
             post(url, b"{}", b"secret", TIMEOUT_S)
-        assert time.monotonic() - began < 5 * TIMEOUT_S
+        assert time.monotonic() - began < 60 * TIMEOUT_S, "the least of them would take two minutes"

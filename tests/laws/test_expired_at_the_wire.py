@@ -15,9 +15,9 @@ from tests.harness.support import Simulators, apns, eventually, fcm, note, notif
 
 MESSAGES = 40
 LIFE_S = 1.0
-# Between the moment at which a request is written and the moment at which the simulator has read it; what waited too
-# long came seconds late.
-ON_ITS_WAY_S = 0.3
+# Between the moment at which a request is written and the moment at which the simulator has read it, on a machine with
+# much to do; what waited too long came up to 2.5 s late.
+ON_ITS_WAY_S = 1.0
 
 
 @pytest.mark.parametrize(("device", "of"), [(apns, "forty users"), (apns, "one user"), (fcm, "one user")])

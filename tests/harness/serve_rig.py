@@ -75,8 +75,8 @@ def serving(
     answer_s: after how long a Redis that hangs is answered for; no machine is slow enough for that to come by itself.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening, patch.object(state, "ANSWER_S", answer_s):
-        server = make_server(
-            config, token if callable(token) else lambda: token, is_open=is_open, log_level="error", lifespan="off"
+        server: Any = make_server(
+            config, token if callable(token) else lambda: token, is_open=is_open, log_level="error"
         )
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
@@ -89,3 +89,7 @@ def serving(
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+            # Who still asked when the server ended may have connected again. What is left to the garbage collector
+            # fails whichever test runs then.
+            server._state._threads.shutdown()
+            server._state.redis.close()

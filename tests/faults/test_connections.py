@@ -8,6 +8,7 @@ from notifier.providers.contract import Outcome
 from notifier.providers.transport import http1
 from notifier.providers.transport.http2 import wire as http2_wire
 from tests.harness import soak
+from tests.harness.patient_loop import PatientLoop
 
 
 def test_connections_are_opened_when_forced(tmp_path, monkeypatch) -> None:
@@ -26,7 +27,9 @@ def test_connections_are_opened_when_forced(tmp_path, monkeypatch) -> None:
             await asyncio.wait_for(asyncio.gather(apns.run(soak.APNS), fcm.run(soak.FCM)), 60)
             return apns, fcm
 
-    for found in asyncio.run(run()):
+    with asyncio.Runner(loop_factory=PatientLoop) as runner:
+        all_found = runner.run(run())
+    for found in all_found:
         assert found.forced <= found.opened() <= found.allowed, found.notes
         assert found.ended.total() == found.given > 100
         assert set(found.ended) <= {Outcome.DELIVERED, Outcome.UNKNOWN}

@@ -1,12 +1,15 @@
 """Apple ends connections in the midst of a batch: each message is delivered, and none spends an attempt for it."""
 
+import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from redis import Redis
 
+from notifier.simulators.wire import Arrival
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import Simulators, ends, eventually, note, notifier, worker, write_config
+from tests.harness.support import Simulators, ends, note, notifier, worker, write_config
 
 MESSAGES = 120
 
@@ -18,16 +21,19 @@ def test_goaway_in_mid_batch(tmp_path: Path, redis_server: EmbeddedRedis, redis:
         simulators.apns.max_streams = 20
         config = write_config(tmp_path, redis_server.url, simulators.providers())
 
-        async def go_away() -> None:
-            simulators.apns.go_away("Shutdown", keep=0.5)
+        record, shares = simulators.apns._log.record, [0.2, 0.5, 0.8]
 
+        def record_and_go(arrival: Arrival) -> None:
+            record(arrival)
+            if shares and len(simulators.titles("batch-")) > shares[0] * MESSAGES:
+                del shares[0]
+                asyncio.get_running_loop().call_soon(partial(simulators.apns.go_away, "Shutdown", keep=0.5))
+
+        simulators.apns._log.record = record_and_go
         with worker(config) as process, notifier(config) as producer:
             process.ready(redis)
             ends(producer, producer.send(note("first", "batch-first")), "delivered")
             job_ids = [producer.send(note(f"user-{n}", f"batch-{n}")) for n in range(MESSAGES)]
-            for share in (0.2, 0.5, 0.8):
-                eventually(lambda share=share: len(simulators.titles("batch-")) > share * MESSAGES)
-                simulators.call(go_away())
             for job_id in job_ids:
                 ends(producer, job_id, "delivered")
         arrived = Counter(simulators.titles("batch-"))

@@ -162,7 +162,7 @@ def test_nothing_is_lost_or_sent_twice_while_slots_change_hands(
     """All that was accepted arrives once, in order, within every limit; no worker gives up; the audit is clean."""
     rates = {**RATES, "redis": {"partitions": EIGHT}}
     with start_fleet(
-        rates, workers=2, latency_ms=10, apns={"timeout": "1s"}, redis_server=nullcontext(cluster)
+        rates, workers=2, latency_ms=10, apns={"timeout": "8s"}, redis_server=nullcontext(cluster)
     ) as fleet:
         assert_all_arrive_once(fleet, cluster, what)
         for at in fleet.partitions:

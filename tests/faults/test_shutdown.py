@@ -34,14 +34,14 @@ from workers import PushWorker
 # Of so many, so many are with the provider at a time: the others wait in the worker. Fewer than a worker sends at once
 # by a route of which it knows nothing yet, see `workers/sending/capacity.py`.
 COUNT, STREAMS = 15, 5
-LEASE_S = 60
+LEASE_S = 120
 
 
 def test_workers_replaced_under_load_send_each_once() -> None:
     """SIGTERM to one worker after the other, each replaced: as many arrivals as notifications."""
     of = {n: (f"u{n % 30}", "default") for n in range(900)}
     rates = {"user": {"windows": ["10/1s"]}, "worker": {"lease": f"{LEASE_S}s", "grace": "4s"}}
-    with start_fleet(rates, workers=3, latency_ms=100, apns={"timeout": "2s"}) as fleet:
+    with start_fleet(rates, workers=3, latency_ms=100, apns={"timeout": "8s"}) as fleet:
         with fleet.notifier() as producer:
             producer.send_many(notification(user, n) for n, (user, _) in of.items())
         begun = time.monotonic()

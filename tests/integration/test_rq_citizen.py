@@ -210,8 +210,8 @@ def test_a_second_signal_does_not_wait(redis: Redis, config: Path, producer: Not
     """A send that hangs is waited for until the second signal; then the worker ends, and the next one sends."""
     config.write_text(
         config.read_text(encoding="utf-8")
-        .replace("timeout: 1s", "timeout: 15s")
-        .replace("lease: 3s", "lease: 17s")
+        .replace("timeout: 8s", "timeout: 15s")
+        .replace("lease: 10s", "lease: 17s")
         .replace("grace: 4s", "grace: 15s"),
         encoding="utf-8",
     )

@@ -18,7 +18,7 @@ import uvicorn
 
 from notifier.server import state
 from notifier.server.run import make_server
-from tests.harness.support import eventually
+from tests.harness.support import PATIENCE_S, eventually
 
 TOKEN = "a-token-of-the-test"
 EVIL = "<script>alert(1)</script>\"'&"
@@ -91,5 +91,8 @@ def serving(
             assert not thread.is_alive()
             # Who still asked when the server ended may have connected again. What is left to the garbage collector
             # fails whichever test runs then.
-            server._state._threads.shutdown()
-            server._state.redis.close()
+            of = server._state
+            of._threads.shutdown()
+            if of.audit._thread is not None:
+                of.audit._thread.join(PATIENCE_S)
+            of.redis.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,11 @@ def config_of(url: str, folder: Path) -> Path:
     return write_config(folder, url, user={"windows": ["10/1s"]})
 
 
-def handed_in(url: str) -> Client:
-    return Client(connection_pool=ConnectionPool.from_url(url, protocol=2, max_connections=10))
+@pytest.fixture
+def handed_in(url: str) -> Iterator[Client]:
+    pool = ConnectionPool.from_url(url, protocol=2, max_connections=10)
+    yield Client(connection_pool=pool)
+    pool.disconnect()
 
 
 def in_threads(call: Callable[[int], Any]) -> Counter[str]:
@@ -53,25 +56,24 @@ def in_threads(call: Callable[[int], Any]) -> Counter[str]:
 
 @pytest.mark.parametrize("on_error", ["raise", "permit", "hold"])
 @pytest.mark.parametrize("made", ["url", "config", "handed in"])
-def test_threads_wait_for_a_connection(url: str, tmp_path: Path, made: str, on_error: Any) -> None:
+def test_threads_wait_for_a_connection(url: str, handed_in: Client, tmp_path: Path, made: str, on_error: Any) -> None:
     """Of 300 threads at once five get a permit and the others are held, however the limiter was made."""
     if made == "url":
         limiter = Limiter.from_url(url, namespace="n", on_error=on_error)
     elif made == "config":
         limiter = Limiter.from_config(config_of(url, tmp_path), namespace="n", on_error=on_error)
     else:
-        limiter = Limiter(handed_in(url), namespace="n", on_error=on_error)
+        limiter = Limiter(handed_in, namespace="n", on_error=on_error)
     assert in_threads(lambda _n: limiter.acquire("ada", RATES)) == {"Permit": 5, "Hold": CROWD - 5}
     assert in_threads(lambda _n: limiter.count("ada", last="1h")) == {"int": CROWD}
 
 
-def test_a_client_that_others_use_too_is_waited_for(url: str) -> None:
+def test_a_client_that_others_use_too_is_waited_for(handed_in: Client) -> None:
     """A connection that somebody else holds for a while is waited for, with a pool that would refuse at once."""
-    client = handed_in(url)
-    taken = [client.connection_pool.get_connection() for _ in range(10)]
-    given_back = threading.Timer(0.2, lambda: [client.connection_pool.release(one) for one in taken])
+    taken = [handed_in.connection_pool.get_connection() for _ in range(10)]
+    given_back = threading.Timer(0.2, lambda: [handed_in.connection_pool.release(one) for one in taken])
     given_back.start()
-    assert isinstance(Limiter(client, namespace="n", on_error="hold").acquire("ada", RATES), Permit)
+    assert isinstance(Limiter(handed_in, namespace="n", on_error="hold").acquire("ada", RATES), Permit)
     given_back.join()
 
 

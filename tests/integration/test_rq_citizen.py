@@ -115,7 +115,7 @@ def test_looking_does_not_fail_what_is_in_flight(
     redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
     """`rq info` cleans RQ's registries: what a worker holds in flight is not touched by it."""
-    slow = simulators.delay(apns("looked-at"), 900)
+    slow = simulators.delay(apns("looked-at"), 3_000)
     with worker(config) as running:
         running.ready(redis)
         sending = producer.send(note("looked-at", "looked-at", slow))
@@ -130,7 +130,7 @@ def test_suspend_and_resume(
     redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
     """Between `rq suspend` and `rq resume` nothing new goes; what is in flight is finished; then all goes."""
-    slow = simulators.delay(apns("suspend-flight"), 700)
+    slow = simulators.delay(apns("suspend-flight"), 3_000)
     with worker(config) as running:
         running.ready(redis)
         flying = producer.send(note("suspend-flight", "suspend-flight", slow))

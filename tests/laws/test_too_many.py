@@ -73,7 +73,7 @@ def test_a_full_project_is_held(tmp_path: Path) -> None:
     """
     with service(tmp_path, categories=CATEGORIES) as up:
         running = up.work("one")
-        slow = up.simulators.delay(fcm("under-way"), 700)
+        slow = up.simulators.delay(fcm("under-way"), 3_000)
         (under_way,) = up.send([note("under-way", "under-way", slow)])
         eventually(lambda: up.redis.zcard("notifier:leases") == 1, "it to be under way")
         devices = [up.simulators.answer(fcm(f"p{n}"), OF_PROJECT) for n in range(20)]

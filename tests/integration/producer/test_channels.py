@@ -22,8 +22,8 @@ from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, clean_environ, ends, notifier, worker, write_config
 
-GAP_US = 400_000
-RATES: dict[str, Any] = {"categories": {"default": {"lane": "default"}, "scores": {"lane": "urgent", "gap": "400ms"}}}
+GAP_US = 2_000_000
+RATES: dict[str, Any] = {"categories": {"default": {"lane": "default"}, "scores": {"lane": "urgent", "gap": "2s"}}}
 
 
 @pytest.fixture

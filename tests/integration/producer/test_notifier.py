@@ -38,8 +38,9 @@ from tests.harness.support import (
     write_config,
 )
 
+UNDER_WAY_MS = 3_000  # so long an answer takes: a busy machine has to look, and to cancel, meanwhile
 RATES: dict[str, Any] = {
-    "users": {"held": {"windows": ["1/1h"]}, "slow": {"windows": ["1/1s"]}},
+    "users": {"held": {"windows": ["1/1h"]}, "slow": {"windows": ["1/3s"]}},
     "categories": {
         "default": {"lane": "default"},
         "chat": {"lane": "urgent"},
@@ -147,7 +148,7 @@ def test_all_before_an_error_of_the_generator_is_accepted(redis: Redis, producer
 def test_every_state_is_told(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:
     """`status` follows a notification through all its states."""
     assert producer.status("0" * 20) is None
-    slow = simulators.delay(apns("state-sending"), 600)
+    slow = simulators.delay(apns("state-sending"), UNDER_WAY_MS)
     dead = simulators.answer(fcm("state-dead"), Reply(404, "UNREGISTERED"))
     cut = simulators.answer(apns("state-cut"), Reply(0, drop=True))
     sent = producer.send(note("sent"))
@@ -235,7 +236,7 @@ def test_it_is_too_late_to_cancel_in_flight(
     redis: Redis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
     """While it is with the provider, `cancel` answers 'sending', and it is delivered all the same, once."""
-    slow = simulators.delay(apns("in-flight"), 500)
+    slow = simulators.delay(apns("in-flight"), UNDER_WAY_MS)
     with worker(config) as running:
         running.ready(redis)
         job_id = producer.send(note("in-flight", "in-flight", slow))
@@ -250,7 +251,7 @@ def test_what_has_become_stale_is_cancelled_at_once(
     redis: Redis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
     """By a tag wherever it waits: in its backlog, for its time, in flight it is too late; and none of it goes later."""
-    slow = simulators.delay(apns("stale"), 500)
+    slow = simulators.answer(apns("stale"), Reply(200, delay_ms=UNDER_WAY_MS), Reply(200))
     soon = datetime.now(UTC) + timedelta(seconds=1)
     with worker(config) as running:
         running.ready(redis)
@@ -391,7 +392,7 @@ def test_rq_sees_the_truth(redis: Redis, config: Path, producer: Notifier, simul
     assert job.origin == "default"
     assert lane.job_ids == [job_id]
     assert job.get_position() == 0
-    slow = simulators.delay(apns("rq-slow"), 600)
+    slow = simulators.delay(apns("rq-slow"), UNDER_WAY_MS)
     dead = simulators.answer(apns("rq-dead"), Reply(410, "Unregistered"))
     with worker(config) as running:
         running.ready(redis)

@@ -301,7 +301,7 @@ def end(fleet: Fleet) -> None:
     """Let the workers settle what they have, and end."""
     fleet.end_workers()
     for worker in fleet.workers:
-        worker.wait(20)
+        worker.wait(60)
 
 
 @pytest.mark.parametrize("role", ["producer", "worker"])

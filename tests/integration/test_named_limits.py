@@ -45,40 +45,40 @@ def how_many(limiter: Any, key: str, name: str = "login") -> int:
 
 def test_a_limit_is_asked_by_its_name(file: File) -> None:
     """A name stands for the rates of the file; another is refused where it enters, and the error says what is known."""
-    limiter = Limiter.from_config(file.path, namespace="n")
-    assert how_many(limiter, "k") == 2
-    with pytest.raises(ValueError, match="no limit is named 'signup': known are login"):
-        limiter.acquire("k", "signup")
+    with Limiter.from_config(file.path, namespace="n") as limiter:
+        assert how_many(limiter, "k") == 2
+        with pytest.raises(ValueError, match="no limit is named 'signup': known are login"):
+            limiter.acquire("k", "signup")
 
 
 def test_a_changed_file_holds(file: File) -> None:
     """A saved file is taken up once it is the same at two looks; what was taken goes on counting."""
-    limiter = Limiter.from_config(file.path, namespace="n")
-    assert how_many(limiter, "k") == 2
-    file.write("{login: 5/day; 9/week, signup: 1/day}")
-    assert how_many(limiter, "k") == 3
-    assert how_many(limiter, "k", "signup") == 0
+    with Limiter.from_config(file.path, namespace="n") as limiter:
+        assert how_many(limiter, "k") == 2
+        file.write("{login: 5/day; 9/week, signup: 1/day}")
+        assert how_many(limiter, "k") == 3
+        assert how_many(limiter, "k", "signup") == 0
 
 
 def test_what_is_published_stands_in_the_place_of_the_file(file: File, redis: Redis) -> None:
     """Rates applied through Redis hold from their moment on, until they are withdrawn."""
-    limiter = Limiter.from_config(file.path, namespace="n")
-    publish(redis, {"limits": {"login": "7/day"}}, 3_600_000_000)
-    assert how_many(limiter, "early") == 2
-    publish(redis, {"limits": {"login": "4/day"}}, -1)
-    assert how_many(limiter, "k") == 4
-    withdraw(redis)
-    assert how_many(limiter, "later") == 2
+    with Limiter.from_config(file.path, namespace="n") as limiter:
+        publish(redis, {"limits": {"login": "7/day"}}, 3_600_000_000)
+        assert how_many(limiter, "early") == 2
+        publish(redis, {"limits": {"login": "4/day"}}, -1)
+        assert how_many(limiter, "k") == 4
+        withdraw(redis)
+        assert how_many(limiter, "later") == 2
 
 
 def test_what_cannot_be_used_changes_nothing(file: File) -> None:
     """A wrong file, half a file, a lost name: the rates in force hold on, and a program does not fail."""
-    limiter = Limiter.from_config(file.path, namespace="n")
-    for n, wrong in enumerate(("{login: 5 a day}", "{login: [", "{}")):
-        file.write(wrong)
-        assert how_many(limiter, f"k{n}") == 2
-    file.path.unlink()
-    assert how_many(limiter, "gone") == 2
+    with Limiter.from_config(file.path, namespace="n") as limiter:
+        for n, wrong in enumerate(("{login: 5 a day}", "{login: [", "{}")):
+            file.write(wrong)
+            assert how_many(limiter, f"k{n}") == 2
+        file.path.unlink()
+        assert how_many(limiter, "gone") == 2
 
 
 def test_asyncio_follows_as_well(file: File) -> None:
@@ -98,10 +98,10 @@ def test_asyncio_follows_as_well(file: File) -> None:
 def test_one_look_a_second(file: File, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
     """Names cost nothing between two looks: Redis is asked what is published once, not at each call."""
     monkeypatch.setattr(live_limits, "LOOK_S", 3600.0)
-    limiter = Limiter.from_config(file.path, namespace="n")
-    redis.config_resetstat()
-    how_many(limiter, "k")
-    assert redis.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+    with Limiter.from_config(file.path, namespace="n") as limiter:
+        redis.config_resetstat()
+        how_many(limiter, "k")
+        assert redis.info("commandstats")["cmdstat_hmget"]["calls"] == 1
 
 
 @pytest.mark.parametrize(

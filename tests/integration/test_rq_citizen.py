@@ -173,7 +173,7 @@ def test_rqs_shutdown_command_is_obeyed(redis: Redis, config: Path, producer: No
         running.ready(redis)
         ends(producer, producer.send(note("anna")), "delivered")
         send_shutdown_command(redis, "worker")
-        assert running.process.wait(20) == 0
+        assert running.process.wait(60) == 0
     assert redis.scard("rq:workers") == 0
 
 
@@ -274,15 +274,15 @@ def test_burst_ends_by_itself(redis: Redis, redis_server: EmbeddedRedis, config:
     held = [producer.send(note("held")) for _ in range(2)]
     later = producer.send(note("later", send_at=datetime.now(UTC) + timedelta(hours=1)))
     with worker(config, "--burst") as running:
-        assert running.process.wait(20) == 0
+        assert running.process.wait(60) == 0
     assert [state(producer, job_id) for job_id in (*held, later)] == ["delivered", "waiting", "waiting"]
     more = producer.send(note("more"))
     with rq_worker(config, redis_server.url, "--burst") as running:
-        assert running.process.wait(20) == 0
+        assert running.process.wait(60) == 0
     assert state(producer, more) == "delivered"
     many = [producer.send(note(f"max-{n}")) for n in range(3)]
     with rq_worker(config, redis_server.url, "--max-idle-time", "1") as running:
-        assert running.process.wait(20) == 0
+        assert running.process.wait(60) == 0
     assert {state(producer, job_id) for job_id in many} == {"delivered"}
     assert redis.scard("rq:workers") == 0
 
@@ -316,7 +316,7 @@ def test_one_lane_is_one_lane(redis: Redis, config: Path, producer: Notifier) ->
     """A worker of some lanes leaves the others alone."""
     chat, bulk = producer.send(note("a", category="chat")), producer.send(note("a", category="marketing"))
     with worker(config, "urgent", "--burst") as running:
-        assert running.process.wait(20) == 0
+        assert running.process.wait(60) == 0
     assert state(producer, chat) == "delivered"
     assert state(producer, bulk) == "queued"
     assert redis.llen("rq:queue:bulk") == 1

@@ -38,12 +38,12 @@ RATES: dict[str, Any] = {
         "careful": {"lane": "default", "on_unknown": "give_up"},
     },
     # So long that what is to be tried again still waits when a test looks.
-    "worker": {"lease": "4s", "grace": "4s", "backoff": {"first": "1m", "most": "10m"}},
+    "worker": {"lease": "6s", "grace": "4s", "backoff": {"first": "1m", "most": "10m"}},
 }
 OK = Reply(200)
 CUT = Reply(0, drop=True)
-TIMEOUT = "2s"
-SLOW = Reply(200, delay_ms=4_500)  # for a connection and for an answer, 2 s each
+TIMEOUT = "4s"
+SLOW = Reply(200, delay_ms=8_500)  # for a connection and for an answer, 4 s each
 SOON = {"Retry-After": "70"}
 
 
@@ -144,7 +144,7 @@ def test_a_fault_of_ours_costs_nothing(tmp_path: Path, simulators: Simulators, d
         with client_of(config) as redis, notifier(config) as producer:
             job_id = producer.send(note("anna", "fault", device))
             with worker(config, "--burst") as running:
-                assert running.process.wait(20) == 0
+                assert running.process.wait(60) == 0
             status = producer.status(job_id)
             assert status is not None
             assert (status.state, status.attempts) == ("waiting", 0)

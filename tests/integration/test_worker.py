@@ -160,9 +160,9 @@ def test_an_expiry_counts_what_came_before(world: World) -> None:
     """Where one device took it and it expired before another did, it is delivered, not expired."""
     took, busy = (
         apns("late-took"),
-        world.simulators.answer(apns("late-busy"), Reply(429, "TooManyRequests", headers={"Retry-After": "3"})),
+        world.simulators.answer(apns("late-busy"), Reply(429, "TooManyRequests", headers={"Retry-After": "7"})),
     )
-    job_id = world.send("late", "late", took, busy, expires_in=2)
+    job_id = world.send("late", "late", took, busy, expires_in=5)
     eventually(lambda: state(world.producer, job_id) not in {"queued", "waiting", "sending"}, "an end")
     assert state(world.producer, job_id) == "delivered"
 

@@ -61,7 +61,7 @@ def test_it_ends_when_it_expires(tmp_path: Path) -> None:
     with service(tmp_path, categories=CATEGORIES) as up:
         up.work("one")
         device = up.simulators.answer(fcm("late"), Reply(429, "QUOTA_EXCEEDED"))
-        (job_id,) = up.send([note("late", "late", device, expires_in=1.5)])
+        (job_id,) = up.send([note("late", "late", device, expires_in=5)])
         eventually(lambda: waits_until(up, job_id), "it to wait")
         ends(up.producer, job_id, "expired")
 

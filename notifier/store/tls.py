@@ -49,7 +49,7 @@ class TlsConnection(redis.SSLConnection):
         watch.daemon = True
         watch.start()
         try:
-            return super()._wrap_socket_with_ssl(sock)  # type: ignore[no-untyped-call]
+            secured = super()._wrap_socket_with_ssl(sock)  # type: ignore[no-untyped-call]
         except (OSError, redis.exceptions.RedisError):
             if told.is_set():
                 raise TlsMismatchError(OURS) from None
@@ -58,6 +58,10 @@ class TlsConnection(redis.SSLConnection):
             watch.cancel()
             watch.join()
             os.close(same)
+        if told.is_set():  # on a socket that was shut down before, ssl makes no handshake, and says nothing of it
+            secured.close()
+            raise TlsMismatchError(OURS)
+        return secured
 
 
 def _speaks_plainly(host: str, port: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
-from redis import Redis
+from redis import Redis, SSLConnection
 
 from notifier import Notifier
 from notifier.errors import InvalidNotificationError, RedisUnusableError
@@ -22,6 +22,7 @@ from notifier.settings.advice import advise
 from notifier.settings.loading import unread
 from notifier.settings.yaml_source import read_yaml
 from notifier.simulators.certificates import make_certificates
+from notifier.store import tls
 from notifier.store.connection import ask, check, connect
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import parse_duration, parse_window
@@ -171,6 +172,23 @@ def test_tls_to_a_redis_without_it(redis_server: EmbeddedRedis) -> None:
             check(redis)
         with pytest.raises(RedisUnusableError, match="does not speak TLS; write redis:// in place of rediss://"):
             ask(redis.ping)
+
+
+def test_tls_to_a_redis_without_it_from_a_slow_machine(
+    redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said too where the other side is found out before the handshake has begun."""
+    wrap = SSLConnection._wrap_socket_with_ssl
+
+    def late(self: SSLConnection, sock: socket.socket) -> ssl.SSLSocket:
+        assert sock.recv(1) == b""  # it was shut down
+        return wrap(self, sock)
+
+    monkeypatch.setattr(SSLConnection, "_wrap_socket_with_ssl", late)
+    monkeypatch.setattr(tls, "PATIENCE_S", 0.1)
+    settings = parse_settings(f'redis: {{url: "{redis_server.url.replace("redis://", "rediss://")}"}}')
+    with connect(settings) as redis, pytest.raises(RedisUnusableError, match="does not speak TLS; write redis://"):
+        check(redis)
 
 
 def test_a_redis_that_speaks_tls_alone(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import redis
 PATIENCE_S: Final = 1.0  # a handshake takes milliseconds
 OURS: Final = "it does not speak TLS; write redis:// in place of rediss://"
 THEIRS: Final = "it speaks TLS; write rediss:// in place of redis://"
+# A Redis that says one of these speaks plainly: to find out whether it speaks TLS would take a second.
+ANSWERS: Final = (redis.exceptions.AuthenticationError, redis.exceptions.BusyLoadingError)
 
 
 class TlsMismatchError(redis.exceptions.ConnectionError):
@@ -27,6 +29,8 @@ class PlainConnection(redis.Connection):
         """See redis-py."""
         try:
             super().connect()  # type: ignore[no-untyped-call]
+        except ANSWERS:
+            raise
         except redis.exceptions.ConnectionError:
             if _speaks_tls(self.host, self.port):
                 raise TlsMismatchError(THEIRS) from None
@@ -72,7 +76,7 @@ def _speaks_plainly(host: str, port: int) -> bool:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's certificates, which take long to load
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said there
     try:
         with socket.create_connection((host, port), PATIENCE_S) as sock, context.wrap_socket(sock):

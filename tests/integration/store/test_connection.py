@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from structlog.testing import capture_logs
 
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
+from notifier.store import tls
 from notifier.store.connection import address, check, connect, eviction_warning, unusable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually
@@ -90,17 +94,18 @@ def test_nobody_listening_is_told_alike_by_both_kinds_of_client() -> None:
     """The address and the system's own word; asyncio's words for it are not shown."""
 
     async def ask() -> None:
-        await redis.asyncio.Redis(port=1).ping()
+        await redis.asyncio.Redis(port=1, retry=AsyncRetry(NoBackoff(), 0)).ping()
 
     said = "Redis does not answer at localhost:1: Connection refused"
-    for call in (lambda: redis.Redis(port=1).ping(), lambda: asyncio.run(ask())):
+    for call in (lambda: redis.Redis(port=1, retry=Retry(NoBackoff(), 0)).ping(), lambda: asyncio.run(ask())):
         with pytest.raises(redis.exceptions.ConnectionError) as refused:
             call()
         assert str(unusable(refused.value)) == said
 
 
-def test_a_password_that_nobody_asked_for_is_told() -> None:
-    """A password for a Redis that has none is one clear line."""
+def test_a_password_that_nobody_asked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password for a Redis that has none is one clear line; who answered so is not asked whether it speaks TLS."""
+    monkeypatch.setattr(tls, "_speaks_tls", lambda *_: pytest.fail("it was asked"))
     with EmbeddedRedis() as plain:
         assert "has no password, but one is given" in refusal(named(f"redis://:hunter2@127.0.0.1:{plain.port}/0"))
 

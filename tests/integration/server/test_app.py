@@ -15,6 +15,7 @@ from redis import Redis
 
 from notifier.cli.__main__ import main
 from notifier.dispatch.health import LOOKED
+from notifier.server import guard
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import EVIL, TOKEN, basic, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
@@ -128,9 +129,9 @@ def test_names_of_others_are_escaped(config: Path, redis: Redis) -> None:
         assert ask("/metrics")[0] == 200
 
 
-def test_without_the_token_nothing_is_told(config: Path) -> None:
+def test_without_the_token_nothing_is_told(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the health of the process needs the token, as a bearer token or a password; a wrong one is refused."""
-
+    monkeypatch.setattr(guard, "SLOWER_S", 0.001)  # tests/hostile/test_deaf_serve.py is about how slowly
     with serving(config, TOKEN) as ask:
         for path in ("/", "/metrics", "/style.css", "/api/v1/stats", "/api/v1/routes", "/api/v1/users/1", "/nothing"):
             status, text, headers = ask(path)

@@ -25,12 +25,17 @@ from workers.configuration.reload import Reload
 BOMB = "a: &a [x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
-OVER_MOST = "x" * 30_000_000
+
+
+def of_size(count: int) -> Callable[[], str]:
+    """A text that is made when it is needed: each process of pytest imports this file, and keeps what it holds."""
+    return lambda: "# " + "x" * count
+
 
 # What the files hold, and what is said of it: the file, the line, and what would be right.
-REFUSED: dict[str, tuple[dict[str, str], str]] = {
+REFUSED: dict[str, tuple[dict[str, str | Callable[[], str]], str]] = {
     "an alias bomb": ({"n.yaml": BOMB}, "n.yaml:1:4: a: anchors and aliases (&name, *name) are not supported"),
-    "100 MB": ({"n.yaml": "# " + "x" * 100_000_000}, "n.yaml: is larger than 5 MB"),
+    "100 MB": ({"n.yaml": of_size(100_000_000)}, "n.yaml: is larger than 5 MB"),
     "a key twice": ({"n.yaml": "user: {gap: 1s, gap: 2s}"}, "n.yaml:1:17: user.gap: is given twice, first in line 1"),
     "a user twice": (
         {"n.yaml": 'users:\n  "42": {gap: 1s}\n  42: {gap: 2s}'},
@@ -67,7 +72,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
         "of.csv:2: '7' has an entry in users already; keep one",
     ),
     "users without end": (
-        {"n.yaml": "users_from: of", "of/a.csv": OVER_MOST, "of/b.csv": OVER_MOST},
+        {"n.yaml": "users_from: of", "of/a.csv": of_size(30_000_000), "of/b.csv": of_size(30_000_000)},
         "b.csv: with it users_from has more than 50 MB",
     ),
     "a user's unit": (
@@ -87,7 +92,7 @@ async def looks_at_new_file(reload: Reload) -> None:
 @pytest.mark.usefixtures("redis")
 @pytest.mark.parametrize(("files", "says"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_refused_changes_nothing(
-    files: dict[str, str], says: str, tmp_path: Path, redis_server: EmbeddedRedis
+    files: dict[str, str | Callable[[], str]], says: str, tmp_path: Path, redis_server: EmbeddedRedis
 ) -> None:
     """The worker says why, with the place, where `config status` finds it; the next good file is taken up."""
     path = tmp_path / "n.yaml"
@@ -99,7 +104,8 @@ def test_what_is_refused_changes_nothing(
         version = (await reload.begin()).rates_version
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+            whole = text() if callable(text) else text
+            (tmp_path / name).write_text(whole, encoding="utf-8", errors="surrogateescape")
         await looks_at_new_file(reload)
         with capture_logs() as logged:
             assert await reload.changed() is None

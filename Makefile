@@ -16,8 +16,8 @@ FAST := tests/unit/test_imports.py tests/unit/test_light.py tests/contract/test_
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/rates.md]' \
   --deselect 'tests/acceptance/test_pages.py::test_the_walk[tutorials/chat.md]'
 WITH_APNS2 := tests/contract/test_contract.py tests/contract/test_contract_faults.py tests/extra_apns2
-# How many tests run side by side: no test measures time, and most of them wait more than they work.
-AT_ONCE ?= 4
+# How many tests run side by side, on two cores: no test measures time, and most of them wait more than they work.
+AT_ONCE ?= 8
 INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --python-version 3.11 --no-emit-package push-throttle \
   --custom-compile-command "make lock"

@@ -20,6 +20,7 @@ from redis import Redis
 from notifier import log
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import processes, warm
+from tests.harness.deal import deal
 from tests.harness.patient_loop import PatientLoop
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("ci"), phases=list(Phase))
 settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order them for the processes of xdist, of which each does the same."""
+    if processes_of_xdist := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+        items[:] = deal(items, lambda item: item.nodeid.partition("::")[0], int(processes_of_xdist))
 
 
 @pytest.hookimpl(tryfirst=True)

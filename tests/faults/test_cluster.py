@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from notifier.store.aio import connect_async
 from notifier.store.connection import check, connect
 from tests.faults.cluster import Node, RedisCluster
 from tests.faults.consistency import assert_empty_of_work
-from tests.harness import processes
+from tests.harness import processes, warm
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from tests.harness.processes import await_that
 
@@ -45,10 +44,10 @@ def cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture(autouse=True)
 def keys_of_their_own(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here keys have a hash tag, and RQ reads its prefix when it is imported: so processes begin cold."""
+    """Here keys have a hash tag, and RQ reads its prefix when it is imported: so processes import it anew."""
     monkeypatch.setattr(keys, "_of_process", keys.in_force())
     monkeypatch.setattr(keys, "_asked_for", False)
-    monkeypatch.setattr(processes, "launch", partial(subprocess.Popen, start_new_session=True))
+    monkeypatch.setattr(processes, "launch", partial(warm.Popen, anew=True))
     cluster.owner(SLOT).ask("FLUSHALL")
 
 

@@ -32,7 +32,7 @@ from notifier.units import ranges
 from tests.faults.cluster import RedisCluster
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.test_cluster import RATES, assert_all_arrive_once
-from tests.harness import processes
+from tests.harness import processes, warm
 from tests.harness.fleet import notification, start_fleet
 from tests.harness.processes import await_that
 from tests.harness.serve_rig import TOKEN, serving
@@ -50,8 +50,8 @@ def cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture(autouse=True)
 def of_their_own(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RQ reads its prefix when it is imported: so processes begin cold. And no test finds keys of another."""
-    monkeypatch.setattr(processes, "launch", partial(subprocess.Popen, start_new_session=True))
+    """RQ reads its prefix when it is imported: so processes import it anew. And no test finds keys of another."""
+    monkeypatch.setattr(processes, "launch", partial(warm.Popen, anew=True))
     for node in cluster.nodes:
         if node.ask("ROLE")[0] == b"master":
             node.ask("FLUSHALL")
@@ -216,7 +216,7 @@ class Cli:
 
     def run(self, *words: str, status: int = 0, **environ: str) -> str:
         command = [sys.executable, "-m", "notifier.cli", *words]
-        done = subprocess.run(command, env=self._environ | environ, capture_output=True, text=True, check=False)
+        done = warm.run(command, env=self._environ | environ, anew=True)
         assert done.returncode == status, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
@@ -259,8 +259,7 @@ def test_commands_find_all(cli: Cli) -> None:
     assert cli.told("resume", "all")["resumed"]
     assert "no worker works" in cli.run("routes")
     assert cli.told("health", status=1)["unserved"] == list(range(EIGHT))
-    worker = [sys.executable, "-m", "notifier.cli", "worker", "--burst"]
-    subprocess.run(worker, env=cli._environ, capture_output=True, check=True, timeout=60)
+    cli.run("worker", "--burst")
     assert cli.run("status", first, "--user", "4").startswith("delivered")
     assert cli.told("history", "4")[0]["outcome"] == "delivered"
     assert cli.run("cancel", "--all-users", "--category", "default", "--yes").startswith("0 notifications")
@@ -295,13 +294,7 @@ def test_the_numbers_are_of_all(cli: Cli, settings: Settings, tmp_path: Path) ->
     assert sum(lane["queued"] for lane in told["now"]["lanes"].values()) == 40
     assert told["minutes"][-1]["accepted"] + told["minutes"][-2]["accepted"] == 40
     assert told["now"]["unserved"] == list(range(EIGHT))
-    subprocess.run(
-        [sys.executable, "-m", "notifier.cli", "worker", "--burst"],
-        env=cli._environ,
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
+    cli.run("worker", "--burst")
     told = cli.told("stats")
     assert told["now"]["totals"]["delivered"] == 40
     assert sum(each["count"] for each in told["outcomes"]) == 40
@@ -371,12 +364,10 @@ def test_rates_are_applied_to_all(cluster: RedisCluster, tmp_path: Path) -> None
 
 def mine_told(cli: Cli) -> Any:
     command = [sys.executable, "-m", "notifier.cli", "health", "--json"]
-    done = subprocess.run(command, env=cli._environ, capture_output=True, text=True, check=False)
-    return json.loads(done.stdout)
+    return json.loads(warm.run(command, env=cli._environ, anew=True).stdout)
 
 
 def agreed(cli: Cli) -> bool:
     command = [sys.executable, "-m", "notifier.cli", "config", "status", "--json"]
-    done = subprocess.run(command, env=cli._environ, capture_output=True, text=True, check=False)
-    told = json.loads(done.stdout)
+    told = json.loads(warm.run(command, env=cli._environ, anew=True).stdout)
     return len(told["workers"]) == 2 and {w["version"] for w in told["workers"]} == {told["published"]["version"]}

@@ -4,8 +4,8 @@ To import `workers` takes more than a second of CPU, and the tests start hundred
 the command of such a process: this Python with `-m`, `-c`, `-` or a script, or a script beside it (`rq`, `notifier`).
 `run` is subprocess.run of such a command, and `typed` lets a shell start them so.
 
-Start it cold where the test asks what a process does before its imports are done, or what /proc says of its command;
-and where an import looks at its environment (RQ_KEY_PREFIX).
+Start it cold where the test asks what a process does before its imports are done, or what /proc says of its command.
+RQ reads its prefix of keys when it is imported: with `anew` a process imports it again, and what imported it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ MODULES: Final = (
     *(f"notifier.cli.{name}" for name in ("explain", "health", "send", "stats")),
     "notifier.server.run",
 )
+OF_RQS_PREFIX: Final = frozenset({"rq", "notifier", "workers"})
 TYPED: Final = Path(__file__).with_name("typed.py")
 MAX_BYTES: Final = 1 << 20
 PR_SET_PDEATHSIG: Final = 1
@@ -66,13 +67,14 @@ class Popen:
         stdout: Any,
         stderr: Any = None,
         cwd: Path | None = None,
+        anew: bool = False,
     ) -> None:
         self.args = [str(arg) for arg in args]
         self.returncode: int | None = None
         self._lock = threading.Lock()
         self.stdout, writes_to = _opened(stdout)
         errors_to = 2 if stderr is None else stderr.fileno()
-        request = {"args": self.args, "env": dict(env), "folder": str(cwd or Path.cwd()), "ignored": []}
+        request = {"args": self.args, "env": dict(env), "folder": str(cwd or Path.cwd()), "anew": anew}
         self._told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, Path(os.devnull).open("rb") as nothing:
             files = [theirs.fileno(), nothing.fileno(), writes_to, errors_to]
@@ -152,11 +154,16 @@ def _readable(told: socket.socket, timeout: float | None) -> bool:
 
 
 def run(
-    args: Sequence[object], *, env: Mapping[str, str], cwd: Path | None = None, timeout: float | None = None
+    args: Sequence[object],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    timeout: float | None = None,
+    anew: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, and return its status and what it wrote; it is killed if that takes too long."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        with Popen(args, env=env, stdout=out, stderr=err, cwd=cwd) as process:
+        with Popen(args, env=env, stdout=out, stderr=err, cwd=cwd, anew=anew) as process:
             try:
                 status = process.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -278,8 +285,11 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> list[str]:
     os.environ.update(request["env"])
     time.tzset()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in request["ignored"]:
+    for number in request.get("ignored", ()):
         signal.signal(number, signal.SIG_IGN)
+    if request.get("anew"):
+        for name in [name for name in sys.modules if name.partition(".")[0] in OF_RQS_PREFIX]:
+            del sys.modules[name]
     return request["args"]
 
 

@@ -10,6 +10,7 @@ from rq.version import VERSION
 
 from notifier.scripts.keys import CATALOGUE, in_script
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness import warm
 from tests.harness.support import CONSOLE, clean_environ, client_of, write_config
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ HELD = {"user": {"windows": ["1 / 1h"]}}
 ON_RQ_3 = pytest.mark.skipif(VERSION.startswith("2."), reason="RQ 2 has no prefix of its own")
 
 
-# RQ reads its prefix when it is imported, so each process begins cold: one for what a product does in one go.
+# RQ reads its prefix when it is imported, so each process imports it: one for what a product does in one go.
 COMMANDS = """
 import json, sys
 from notifier.cli.__main__ import main
@@ -43,7 +44,7 @@ class Product:
         self._environ = clean_environ(NOTIFIER_CONFIG=str(self.config), RQ_KEY_PREFIX=f"{name}-rq")
 
     def run(self, *args: str, status: int = 0) -> str:
-        done = subprocess.run([sys.executable, *args], env=self._environ, capture_output=True, text=True, check=False)
+        done = warm.run([sys.executable, *args], env=self._environ, anew=True)
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr

@@ -28,6 +28,7 @@ from notifier.simulators.simulator import Simulator, stop_accepting
 from notifier.simulators.wire import Arrival, WireLog
 
 ANSWER_WITHIN_S: Final = 30.0
+LINE_BYTES: Final = 2**24  # scripts for many devices are long
 Step: TypeAlias = Callable[[], Any]
 
 
@@ -46,7 +47,7 @@ class Control:
     async def start(self) -> None:
         """Listen; raises OSError if the path cannot be used."""
         self._path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._serve, self._path)
+        self._server = await asyncio.start_unix_server(self._serve, self._path, limit=LINE_BYTES)
         self._path.chmod(0o600)
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ class Simulators:
     def __init__(self, folder: Path) -> None:
         self.control = folder / "control"
         python = os.environ.get("NOTIFIER_SIMULATORS_PYTHON", sys.executable)
-        self._command = [python, "-m", "notifier.simulators", "--folder", str(folder), "--control", str(self.control)]
+        self._command = [python, "-m", "notifier.simulators", "--folder", str(folder)]
         self.told: dict[str, dict[str, str]] = {}
 
     def __enter__(self) -> Self:

@@ -21,6 +21,7 @@ from notifier.notification.job import TERMINAL
 from notifier.rules.verify import ACCEPTED, Send, tightness
 from notifier.scripts.keys import under
 from notifier.settings import Settings, load_settings
+from notifier.simulators.control import tell
 from notifier.simulators.wire import Arrival, WireLog
 from notifier.store.partitions import Partitions, connect_all
 from notifier.testing.embedded import EmbeddedRedis
@@ -153,7 +154,10 @@ def start_fleet(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-")))
         server = stack.enter_context(redis_server or EmbeddedRedis(appendonly=appendonly))
-        listening = stack.enter_context(simulators(folder, latency_ms, scripts or {}, begin or {}))
+        told: dict[str, Any] = {"scripts": scripts or {}, **(begin or {})}
+        for platform in ("apns", "fcm") if latency_ms else ():
+            told[platform] = {"latency_ms": latency_ms, **told.get(platform, {})}
+        listening = stack.enter_context(simulators(folder, told))
         config = folder / "notifier.yaml"
         providers = {"apns": {**listening["apns"], **(apns or {})}}
         if fcm is not None:
@@ -176,17 +180,13 @@ def start_fleet(
 
 
 @contextlib.contextmanager
-def simulators(
-    folder: Path, latency_ms: float, scripts: Mapping[str, Any], begin: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """The simulators as a process; gives what they say of themselves."""
-    replies = folder / "scripts.json"
-    replies.write_text(json.dumps(scripts), encoding="utf-8")
-    arguments = ["-m", "notifier.simulators", "--folder", str(folder), "--latency-ms", str(latency_ms)]
-    arguments += ["--scripts", str(replies), "--wire-log", str(folder / "wire.jsonl"), "--with", json.dumps(begin)]
-    with child(arguments, stdout=subprocess.PIPE) as process:
+def simulators(folder: Path, told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The simulators as a process, told this before anybody sends; gives what they say of themselves."""
+    with child(["-m", "notifier.simulators", "--folder", str(folder)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise RuntimeError("the simulators did not start")
-        yield {**json.loads(line), "pid": process.pid}
+        listening = json.loads(line)
+        tell(Path(listening["control"]), told)
+        yield {**listening, "pid": process.pid}

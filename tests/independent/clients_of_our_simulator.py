@@ -19,6 +19,7 @@ import pytest
 from notifier.notification.subscription import read_subscription
 from notifier.providers.webpush.crypto import encrypt
 from notifier.providers.webpush.payload import PAYLOAD_BYTES
+from notifier.simulators.control import tell
 from notifier.simulators.webpush_browser import browser, encode, subscription
 from notifier.simulators.wire import WireLog
 
@@ -35,10 +36,11 @@ ASKED: Final = json.dumps({"devices": [GOOD, GONE, BAD, "short"], "at_once": AT_
 def simulators(tmp_path: Path) -> Iterator[Path]:
     """The simulators as a process; the folder in which they have announced themselves."""
     told = {"scripts": {GONE: "unregistered", BAD: "bad_token"}}
-    command = [sys.executable, "-m", "notifier.simulators", "--folder", str(tmp_path), "--with", json.dumps(told)]
+    command = [sys.executable, "-m", "notifier.simulators", "--folder", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
+        tell(tmp_path / "control", told)
         yield tmp_path
         process.terminate()
 

@@ -19,12 +19,14 @@ from redis import Redis
 from notifier.errors import NotifierError, RedisUnusableError
 from notifier.scripts.keys import rq_key
 from notifier.settings import Settings, load_settings
+from notifier.simulators.control import tell
 from notifier.store.connection import check, connect
 from notifier.testing.child import end, spawn
 from notifier.testing.embedded import EmbeddedRedis
 
 START_S = 30.0
 END_S = 15.0
+LATENCY_MS = 15.0  # of the simulators
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +94,14 @@ def _redis(stack: contextlib.ExitStack) -> tuple[str, str]:
 
 
 def _simulators(stack: contextlib.ExitStack, folder: Path, scripts: Mapping[str, Any]) -> dict[str, Any]:
-    replies = folder / "scripts.json"
-    replies.write_text(json.dumps(scripts), encoding="utf-8")
-    command = [sys.executable, "-m", "notifier.simulators", "--folder", str(folder), "--latency-ms", "15"]
-    command += ["--scripts", str(replies), "--wire-log", str(folder / "wire.jsonl")]
-    process = _child(stack, command, subprocess.PIPE)
+    process = _child(stack, [sys.executable, "-m", "notifier.simulators", "--folder", str(folder)], subprocess.PIPE)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
         raise NotifierError("the simulators did not start")
     listening: dict[str, Any] = json.loads(line)
+    slow = {"latency_ms": LATENCY_MS}
+    tell(Path(listening["control"]), {"scripts": scripts, "apns": slow, "fcm": slow})
     return listening
 
 

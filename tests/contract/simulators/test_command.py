@@ -17,6 +17,7 @@ import pytest
 
 from notifier.settings import load_settings
 from notifier.simulators.__main__ import main
+from notifier.simulators.control import tell
 from notifier.simulators.faults import FAULTS
 
 
@@ -74,21 +75,39 @@ def test_further_apps_stand_in_the_configuration(tmp_path: Path) -> None:
         assert providers.fcm.read_service_account({}, "driver")["project_id"] == "simulated-driver"
 
 
-def test_told_from_the_start_and_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--with, --fail, --scripts and --tell say the same things; --tell prints what holds now."""
-    scripts = tmp_path / "scripts.json"
-    scripts.write_text('{"t": "unregistered"}')
-    options = ["--with", '{"apns": {"max_streams": 1}}', "--fail", "cut=0.1", "--fail", "go_away=0.2"]
-    with running(tmp_path, *options, "--scripts", str(scripts), "--latency-ms", "3"):
+def test_told_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--tell takes all at once or, where something is wrong, nothing; it prints what holds now."""
+    told = {"scripts": {"t": "unregistered"}, "apns": {"max_streams": 1, "latency_ms": 3, "fail": {"cut": 0.1}}}
+    with running(tmp_path):
+        assert main(["--folder", str(tmp_path), "--tell", json.dumps(told)]) == 0
+        capsys.readouterr()
         assert main(["--folder", str(tmp_path), "--tell", '{"fcm": {"listening": false, "fail": {}}}']) == 0
         state = json.loads(capsys.readouterr().out)
         assert state["scripts"] == {"t": "unregistered"}
         assert state["apns"].items() >= {
-            "max_streams": 1, "fail": {"cut": 0.1, "go_away": 0.2}, "latency_ms": 3.0, "listening": True
+            "max_streams": 1, "fail": {"cut": 0.1}, "latency_ms": 3.0, "listening": True
         }.items()  # fmt: skip
         assert state["fcm"].items() >= {"listening": False, "fail": {}}.items()
-        assert main(["--folder", str(tmp_path), "--tell", '{"apns": {"cat": true}}']) == 1
-        assert "apns.cat: unknown" in capsys.readouterr().err
+        for wrong, said in (
+            ("{", "--tell is no JSON"),
+            ('{"scripts": []}', "give an object: by device token"),
+            ('{"scripts": {"t": [{"state": 200}]}}', "t: state: unknown"),
+            ('{"apns": {"max_streams": 2, "cat": true}}', "apns.cat: unknown"),
+            ('{"apns": {"fail": {"cat": 0.1}}}', "'cat' is no fault of this platform; --faults lists them"),
+            ('{"apns": {"fail": {"cut": 2}}}', "apns.fail.cut: 2 should be less than or equal to 1"),
+        ):
+            assert main(["--folder", str(tmp_path), "--tell", wrong]) == 1
+            (line,) = capsys.readouterr().err.splitlines()
+            assert said in line
+        assert main(["--folder", str(tmp_path), "--tell", "{}"]) == 0
+        assert json.loads(capsys.readouterr().out) == state
+
+
+def test_scripts_for_many_devices_are_told_at_once(tmp_path: Path) -> None:
+    """What is told may be long: over the socket a megabyte of scripts is taken like a short one."""
+    scripts = {f"{number:064x}": "unregistered" for number in range(12_000)}
+    with running(tmp_path) as told:
+        assert tell(Path(told["control"]), {"scripts": scripts})["scripts"] == scripts
 
 
 def test_the_faults_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,24 +119,11 @@ def test_the_faults_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         assert fault.says in listed
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--with", "{"], "--with is no JSON"),
-        (["--with", '{"apns": {"cat": true}}'], "--with: apns.cat: unknown"),
-        (["--fail", "cat=0.1"], "--fail cat=0.1: give a fault that --faults lists"),
-        (["--fail", "cut"], "--fail cut: give a fault"),
-        (["--fail", "cut=2"], "--fail: apns.fail.cut: 2.0 should be less than or equal to 1"),
-        (["--tell", "{}"], "simulators.json is missing or unreadable: no simulators run in this folder"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
-) -> None:
-    """What cannot be understood ends the command with status 1 and one line that names it."""
-    assert main(["--folder", str(tmp_path), *options]) == 1
+def test_a_folder_without_simulators_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--tell in a folder where none ever ran ends with status 1 and one line that says so."""
+    assert main(["--folder", str(tmp_path), "--tell", "{}"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert "simulators.json is missing or unreadable: no simulators run in this folder" in line
 
 
 def test_a_folder_has_one_set_of_simulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

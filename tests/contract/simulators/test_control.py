@@ -142,8 +142,9 @@ def test_a_service_rate_is_a_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_socket_that_cannot_be_made_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A control socket that cannot be made ends the command with status 1 and names the option and the path."""
-    where = tmp_path / "missing" / "control"
-    assert simulators_main(["--folder", str(tmp_path), "--control", str(where)]) == 1
+    """A folder whose path is too long for a socket ends the command with status 1 and a line that names it."""
+    folder = tmp_path / ("long" * 30)
+    assert simulators_main(["--folder", str(folder)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"--control {where}" in line
+    assert f"{folder}/control cannot be a socket" in line
+    assert line.endswith("give a shorter path")

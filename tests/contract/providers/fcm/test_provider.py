@@ -29,9 +29,9 @@ from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
 from notifier.providers.fcm.provider import FcmProvider
-from notifier.simulators.__main__ import main as simulators_main
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
+from notifier.simulators.control import tell
 from notifier.simulators.fcm import FcmSimulator, make_service_account, public_key_of
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 from tests.harness.patient_loop import skip
@@ -744,12 +744,13 @@ def clients_for(told: dict[str, Any]) -> tuple[FcmProvider, ApnsProvider]:
 
 
 @asynccontextmanager
-async def simulators(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def simulators(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "notifier.simulators",
-        *arguments,
+        "--folder",
+        folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -763,11 +764,11 @@ async def simulators(*arguments: str) -> AsyncIterator[asyncio.subprocess.Proces
 
 async def test_the_simulators_run_from_the_command_line(tmp_path: Path) -> None:
     """One line of JSON says what to configure; both platforms take a send; SIGTERM ends it quietly with 0."""
-    scripts = tmp_path / "scripts.json"
-    scripts.write_text(json.dumps({TOKEN: [{"status": 200}, {"status": 404, "reason": "UNREGISTERED"}]}))
-    async with simulators("--folder", str(tmp_path / "made"), "--scripts", str(scripts)) as process:
+    scripts = {TOKEN: [{"status": 200}, {"status": 404, "reason": "UNREGISTERED"}]}
+    async with simulators(tmp_path / "made") as process:
         assert process.stdout is not None
         told = json.loads(await process.stdout.readline())
+        await asyncio.to_thread(tell, Path(told["control"]), {"scripts": scripts})
         fcm, apns = clients_for(told)
         apple = replace(dispatch(), device=Device("apns", "ab" * 32))
         outcomes = [(await fcm.send(dispatch())).outcome for _ in range(2)]
@@ -779,25 +780,3 @@ async def test_the_simulators_run_from_the_command_line(tmp_path: Path) -> None:
         assert outcomes == [Outcome.DELIVERED, Outcome.DEAD_TOKEN, Outcome.DELIVERED]
         arrivals = WireLog.read(Path(told["wire_log"]))
         assert [(a.platform, a.status) for a in arrivals] == [("fcm", 200), ("fcm", 404), ("apns", 200)]
-
-
-@pytest.mark.parametrize("option", ["--apns-port", "--fcm-port"])
-async def test_a_taken_port_is_one_clear_line(tmp_path: Path, option: str) -> None:
-    """A port that is taken ends the command with status 1 and one line that names the option and the port."""
-    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = str(taken.sockets[0].getsockname()[1])
-    async with taken, simulators("--folder", str(tmp_path), option, port) as process:
-        out, err = await process.communicate()
-    assert (process.returncode, out) == (1, b"")
-    (line,) = err.decode().splitlines()
-    assert f"{option} {port}" in line
-
-
-def test_a_wrong_scripts_file_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A scripts file that is missing or of another form ends the command with status 1 and names the file."""
-    (tmp_path / "list.json").write_text("[]")
-    (tmp_path / "field.json").write_text('{"t": [{"state": 200}]}')
-    for name in ("missing.json", "list.json", "field.json"):
-        assert simulators_main(["--folder", str(tmp_path), "--scripts", str(tmp_path / name)]) == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert name in line

@@ -13,6 +13,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import redis.asyncio
@@ -22,9 +23,9 @@ from benchmarks.harness import own_redis
 from benchmarks.limiter_facts import clock_off, least_gap_ms, memory_of_a_key
 from benchmarks.limiter_peers import COST, HELD_BY, KEYS, peers
 from benchmarks.limiter_rates import Call, Row, measure
+from benchmarks.limiter_strategies import STRATEGIES, made
 from notifier.limiter import AsyncLimiter, Limiter, MemoryLimiter
-from notifier.operations.load.drive import Load, Report, drive
-from notifier.operations.load.strategies import STRATEGIES, check_strategy, made
+from notifier.operations.load import Load, Report, drive
 from notifier.rules.rate_text import parse_rates
 
 PEERS = Path(__file__).parent / ".peers"
@@ -93,9 +94,9 @@ def print_rows(rows: list[Row]) -> None:
 def judged(name: str, calls: int) -> tuple[Report, float]:
     """16 processes on 4 keys at 200/s; and the p99 of 50 callers that are not held."""
     with own_redis() as (server, _):
-        report = drive(Load(server.url, "200/s", 16, calls, 4, 16, name))
+        report = drive(Load(server.url, "200/s", 16, calls, 4, 16, STRATEGIES[name][1]))
     with own_redis() as (server, _):
-        p99_ms = drive(Load(server.url, OPEN, 50, min(calls, 20_000), KEYS, 2, name)).p99_ms
+        p99_ms = drive(Load(server.url, OPEN, 50, min(calls, 20_000), KEYS, 2, STRATEGIES[name][1])).p99_ms
     return report, p99_ms
 
 
@@ -120,11 +121,9 @@ def print_facts(names: list[str], calls: int, sends: list[int]) -> int:
 def installed() -> list[str]:
     """The names of those that can be asked here."""
     names = []
-    for name in STRATEGIES:
-        try:
-            check_strategy(name, parse_rates("1/s"))
-        except ValueError as error:
-            print(error, file=sys.stderr)
+    for name, (package, _) in STRATEGIES.items():
+        if package and find_spec(package) is None:
+            print(f"{name} is left out: there is no package {package}", file=sys.stderr)
         else:
             names.append(name)
     return names

@@ -6,7 +6,7 @@ import time
 from unittest.mock import patch
 
 from benchmarks.harness import own_redis
-from notifier.operations.load.strategies import made
+from benchmarks.limiter_strategies import made
 from notifier.rules.rate_text import parse_rates
 from tests.harness.scenarios import acquire_together
 

@@ -1,4 +1,4 @@
-"""Costs, bursts and memory of the peers: what `notifier load` does not ask them for."""
+"""Costs, bursts and memory of the peers: what no load asks them for."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ import typer
 from notifier.cli.options import JsonOption
 from notifier.cli.output import ProgressBar, Rows, Status, answer, fail
 from notifier.errors import LimiterUnreachableError, SettingsError
-from notifier.operations.load.drive import Load, check, drive, summary
-from notifier.operations.load.strategies import STRATEGIES
+from notifier.operations.load import Load, check, drive, summary
 from notifier.settings import load_settings, settings_path
 
 MAX_PROCESSES: Final = 8
@@ -34,16 +33,15 @@ def load(
         int | None,
         typer.Option(min=0, help="the most one key may be admitted in an interval  [default: the rate's limit]"),
     ] = None,
-    strategy: Annotated[str, typer.Option(help=f"{', '.join(STRATEGIES)}")] = "ours",
     processes: Annotated[int | None, typer.Option(min=1, help="[default: as many as processors, 8 at most]")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Drive a limiter from many callers, and judge what it admitted.
+    """Drive the limiter from many callers, and judge what it admitted.
 
     Status 1 where a key was admitted more often in an interval than its rate, or --threshold, allows.
     """
     count = min(concurrency, processes or min(MAX_PROCESSES, os.cpu_count() or 1))
-    wanted = Load(url or _url(context), rate, concurrency, iterations, keys, count, strategy)
+    wanted = Load(url or _url(context), rate, concurrency, iterations, keys, count)
     try:
         check(wanted)
     except ValueError as error:
@@ -53,7 +51,7 @@ def load(
             report = drive(wanted, bar.move)
     except LimiterUnreachableError as error:
         fail(str(error), Status.REDIS)
-    told = asdict(report) | {"calls_per_second": report.calls_per_second, "strategy": strategy}
+    told = asdict(report) | {"calls_per_second": report.calls_per_second}
     answer(told, Rows(("", ""), summary(wanted, report)), json=json)
     if report.over_admitted or (threshold is not None and report.most > threshold):
         fail(f"{report.most} of one key were admitted in one interval of {rate}")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from notifier.cli.app import app
 from notifier.cli.trials import load as command_load
-from notifier.operations.load.drive import Load, Report, check, over, under
+from notifier.operations.load import Load, Report, check, over, under
 from notifier.rules.rate_text import parse_rates
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
@@ -76,16 +76,10 @@ def test_when_it_fails(
 
 
 @pytest.mark.parametrize(
-    ("rates", "strategy", "why"),
-    [
-        ("gap 1s", "ours", "rate needs a window"),
-        ("5 a minute", "ours", "is not a rate"),
-        ("5/minute", "theirs", "strategy is one of ours, limits-moving-window"),
-        ("5/minute; 9/hour", "limits-fixed-window", "takes one window of whole seconds"),
-        ("5/100ms", "limits-moving-window", "takes one window of whole seconds"),
-    ],
+    ("rates", "why"),
+    [("gap 1s", "rate needs a window"), ("5 a minute", "is not a rate")],
 )
-def test_what_cannot_be_run(rates: str, strategy: str, why: str) -> None:
+def test_what_cannot_be_run(rates: str, why: str) -> None:
     """It is told before anything is started."""
     with pytest.raises(ValueError, match=why):
-        check(Load("redis://nowhere", rates, 1, 1, 1, 1, strategy))
+        check(Load("redis://nowhere", rates, 1, 1, 1, 1))

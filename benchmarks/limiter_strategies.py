@@ -1,52 +1,21 @@
-"""The limiters that `notifier load` drives: ours, and those of packages that the caller has installed."""
+"""The limiters that are driven beside ours: those of packages that `make bench-limiter` installs."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Final
 
 from redis import Redis
 
-from notifier.limiter import Hold, Limiter, Policy
+from notifier.limiter import Policy
+from notifier.operations.load import Driven, Ours, Span
 
-# An admission, in µs: it took place no earlier than the first and no later than the second.
-Span: TypeAlias = tuple[int, int]
 SECOND_US: Final = 1_000_000
-
-
-class Strategy(Protocol):
-    """A limiter on a Redis, for keys of one namespace and one rate."""
-
-    def ask(self, key: str) -> Span | None:
-        """Ask for a key: when it was admitted, or None where it was refused."""
-        ...
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Leave nothing behind."""
-        ...
-
-
-class Ours:
-    """Our limiter; its permits say when they count, by Redis's clock."""
-
-    def __init__(self, url: str, policy: Policy, namespace: str) -> None:
-        self.limiter = Limiter.from_url(url, namespace=namespace)
-        self._policy = policy
-
-    def ask(self, key: str) -> Span | None:
-        """See `Strategy.ask`."""
-        answer = self.limiter.acquire(key, self._policy)
-        return None if isinstance(answer, Hold) else (answer.at_us, answer.at_us)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """See `Strategy.forget`."""
-        for key in keys:
-            self.limiter.reset(key)
 
 
 class _Peer:
@@ -57,12 +26,12 @@ class _Peer:
         self._forget = forget
 
     def ask(self, key: str) -> Span | None:
-        """See `Strategy.ask`."""
+        """See `Driven.ask`."""
         begun = time.time_ns() // 1000
         return (begun, time.time_ns() // 1000) if self._admits(key) else None
 
     def forget(self, keys: Iterable[str]) -> None:
-        """See `Strategy.forget`."""
+        """See `Driven.forget`."""
         for key in keys:
             self._forget(key)
 
@@ -128,42 +97,20 @@ def _not_atomic(url: str, policy: Policy, namespace: str) -> _Peer:
     return _Peer(admits, lambda key: redis.delete(f"{namespace}:{key}"))
 
 
-def _of_limits(strategy: str) -> Callable[[str, Policy, str], Strategy]:
-    return lambda url, policy, namespace: _limits(strategy, url, policy, namespace)
-
-
-def _of_throttled(using: str) -> Callable[[str, Policy, str], Strategy]:
-    return lambda url, policy, namespace: _throttled(using, url, policy, namespace)
-
-
 # name: the package that it needs, and what makes it.
-STRATEGIES: Final[Mapping[str, tuple[str, Callable[[str, Policy, str], Strategy]]]] = {
+STRATEGIES: Final[Mapping[str, tuple[str, Callable[[str, Policy, str], Driven]]]] = {
     "ours": ("", Ours),
-    "limits-moving-window": ("limits", _of_limits("MovingWindowRateLimiter")),
-    "limits-sliding-window": ("limits", _of_limits("SlidingWindowCounterRateLimiter")),
-    "limits-fixed-window": ("limits", _of_limits("FixedWindowRateLimiter")),
-    "throttled-sliding-window": ("throttled", _of_throttled("sliding_window")),
-    "throttled-gcra": ("throttled", _of_throttled("gcra")),
-    "throttled-fixed-window": ("throttled", _of_throttled("fixed_window")),
+    "limits-moving-window": ("limits", partial(_limits, "MovingWindowRateLimiter")),
+    "limits-sliding-window": ("limits", partial(_limits, "SlidingWindowCounterRateLimiter")),
+    "limits-fixed-window": ("limits", partial(_limits, "FixedWindowRateLimiter")),
+    "throttled-sliding-window": ("throttled", partial(_throttled, "sliding_window")),
+    "throttled-gcra": ("throttled", partial(_throttled, "gcra")),
+    "throttled-fixed-window": ("throttled", partial(_throttled, "fixed_window")),
     "pyrate-limiter": ("pyrate_limiter", _pyrate),
     "not-atomic": ("", _not_atomic),
 }
-PACKAGES: Final = {"limits": "limits", "throttled": "throttled-py", "pyrate_limiter": "pyrate-limiter"}
 
 
-def check_strategy(name: str, policy: Policy) -> None:
-    """Raise ValueError where a strategy is not known, not installed, or cannot do these rates."""
-    if name not in STRATEGIES:
-        raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {name!r}")
-    if name == "ours":
-        return
-    if len(policy.windows) > 1 or policy.gap_us or policy.burst or policy.windows[0].interval_us % SECOND_US:
-        raise ValueError(f"{name} takes one window of whole seconds")
-    package = STRATEGIES[name][0]
-    if package and importlib.util.find_spec(package) is None:
-        raise ValueError(f"{name} needs the package {PACKAGES[package]}: pip install {PACKAGES[package]}")
-
-
-def made(name: str, url: str, policy: Policy, namespace: str) -> Strategy:
+def made(name: str, url: str, policy: Policy, namespace: str) -> Driven:
     """The limiter of this name."""
     return STRATEGIES[name][1](url, policy, namespace)

@@ -1,4 +1,4 @@
-"""Drives a limiter from several processes at once, and judges what it admitted by what was recorded, not by itself."""
+"""Drives the limiter from several processes at once, and judges by what was recorded what it admitted."""
 
 from __future__ import annotations
 
@@ -10,21 +10,55 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from notifier.operations.load.strategies import Span, Strategy, check_strategy, made
-from notifier.rules.policy import Policy
+from notifier.limiter import Hold, Limiter, Policy
 from notifier.rules.rate_text import parse_rates
 
-Ask: TypeAlias = Callable[[str], "Span | None"]
+# An admission, in µs: it took place no earlier than the first and no later than the second.
+Span: TypeAlias = tuple[int, int]
+Ask: TypeAlias = Callable[[str], Span | None]
 LOOK_S: Final = 0.2
 
 _done: Any = None  # in a child: how many calls each process has made
 
 
+class Driven(Protocol):
+    """A limiter on a Redis, for keys of one namespace and one rate."""
+
+    def ask(self, key: str) -> Span | None:
+        """Ask for a key: when it was admitted, or None where it was refused."""
+        ...
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Leave nothing behind."""
+        ...
+
+
+class Ours:
+    """Our limiter; its permits say when they count, by Redis's clock."""
+
+    def __init__(self, url: str, policy: Policy, namespace: str) -> None:
+        self.limiter = Limiter.from_url(url, namespace=namespace)
+        self._policy = policy
+
+    def ask(self, key: str) -> Span | None:
+        """See `Driven.ask`."""
+        answer = self.limiter.acquire(key, self._policy)
+        return None if isinstance(answer, Hold) else (answer.at_us, answer.at_us)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """See `Driven.forget`."""
+        for key in keys:
+            self.limiter.reset(key)
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load. concurrency: callers at once, spread over `processes`. iterations: calls of all of them together."""
+    """A load. concurrency: callers at once, spread over `processes`. iterations: calls of all of them together.
+
+    limiter: makes what is driven of a URL, the rules and a namespace; each process makes its own.
+    """
 
     url: str
     rates: str
@@ -32,7 +66,7 @@ class Load:
     iterations: int
     keys: int
     processes: int
-    strategy: str = "ours"
+    limiter: Callable[[str, Policy, str], Driven] = Ours
     namespace: str = field(default_factory=lambda: f"load-{secrets.token_hex(4)}")
 
 
@@ -103,7 +137,6 @@ def check(load: Load) -> Policy:
         raise ValueError("rate needs a window, such as 1000/minute: what was admitted is judged by it")
     if min(load.concurrency, load.iterations, load.keys, load.processes) < 1:
         raise ValueError("concurrency, iterations, keys and processes are 1 at least")
-    check_strategy(load.strategy, policy)
     return policy
 
 
@@ -155,8 +188,8 @@ class _Result:
     failed: Exception | None = None
 
 
-def _asker(load: Load) -> Strategy:
-    return made(load.strategy, load.url, parse_rates(load.rates), load.namespace)
+def _asker(load: Load) -> Driven:
+    return load.limiter(load.url, parse_rates(load.rates), load.namespace)
 
 
 def _share(done: Any) -> None:
@@ -201,7 +234,6 @@ def _calls(load: Load, caller: int, ask: Ask, result: _Result) -> None:
 def summary(load: Load, report: Report) -> Sequence[tuple[str, str]]:
     """The report as lines for people."""
     return [
-        ("strategy", load.strategy),
         ("calls", f"{report.calls} by {load.concurrency} callers in {load.processes} processes, {load.keys} keys"),
         ("admitted", str(report.admitted)),
         ("refused", str(report.refused)),

@@ -1,1 +1,0 @@
-"""Drive a limiter from many callers, and judge what it admitted."""

@@ -36,8 +36,10 @@ def _everywhere(says: str, **options: Any) -> Fault:
     return Fault(says, dict.fromkeys(("apns", "fcm", "webpush", "hms", "expo", OAUTH), Reply(**options)))
 
 
-def _refusal(says: str, **words: tuple[int, str]) -> Fault:
-    return Fault(says, {platform: Reply(*word) for platform, word in words.items()})
+def _refusal(says: str, forms: str) -> Fault:
+    """A fault that is an answer. forms: by platform the status and the reason, as `table` prints them."""
+    split = [form.split() for form in forms.split(", ")]
+    return Fault(says, {platform: Reply(int(status), "".join(reason)) for platform, status, *reason in split})
 
 
 def _later(says: str, fault: Fault, **options: Any) -> Fault:
@@ -46,117 +48,75 @@ def _later(says: str, fault: Fault, **options: Any) -> Fault:
 
 _THROTTLED: Final = _refusal(
     "too many messages, come back later; without Retry-After",
-    apns=(429, "TooManyRequests"),
-    fcm=(429, "QUOTA_EXCEEDED"),
-    webpush=(429, ""),
-    expo=(400, "MessageRateExceeded"),
-    oauth=(429, "rate_limit_exceeded"),
+    "apns 429 TooManyRequests, fcm 429 QUOTA_EXCEEDED, webpush 429, expo 400 MessageRateExceeded, "
+    "oauth 429 rate_limit_exceeded",
 )
 _INTERNAL: Final = _refusal(
     "the server failed; the message may have been delivered all the same",
-    apns=(500, "InternalServerError"),
-    fcm=(500, "INTERNAL"),
-    webpush=(500, ""),
-    hms=(500, "81000001"),
-    expo=(500, "INTERNAL_SERVER_ERROR"),
-    oauth=(500, "internal_failure"),
+    "apns 500 InternalServerError, fcm 500 INTERNAL, webpush 500, hms 500 81000001, "
+    "expo 500 INTERNAL_SERVER_ERROR, oauth 500 internal_failure",
 )
 _UNAVAILABLE: Final = _refusal(
     "the server is overloaded or down; without Retry-After",
-    apns=(503, "ServiceUnavailable"),
-    fcm=(503, "UNAVAILABLE"),
-    webpush=(503, ""),
-    expo=(503, "SERVICE_UNAVAILABLE"),
-    oauth=(503, "internal_failure"),
+    "apns 503 ServiceUnavailable, fcm 503 UNAVAILABLE, webpush 503, expo 503 SERVICE_UNAVAILABLE, "
+    "oauth 503 internal_failure",
 )
 
 FAULTS: Final[Mapping[str, Fault]] = {
     # The device.
     "unregistered": _refusal(
         "the app is gone from the device: the token is dead",
-        apns=(410, "Unregistered"),
-        fcm=(404, "UNREGISTERED"),
-        webpush=(410, ""),
-        hms=(400, "80300007"),
-        expo=(400, "DeviceNotRegistered"),
+        "apns 410 Unregistered, fcm 404 UNREGISTERED, webpush 410, hms 400 80300007, expo 400 DeviceNotRegistered",
     ),
-    "expired_token": _refusal("the device token has expired: it is dead", apns=(410, "ExpiredToken")),
+    "expired_token": _refusal("the device token has expired: it is dead", "apns 410 ExpiredToken"),
     "bad_token": _refusal(
         "no such device token, or one of the other environment; not a proof that it is dead",
-        apns=(400, "BadDeviceToken"),
-        fcm=(400, "INVALID_ARGUMENT"),
+        "apns 400 BadDeviceToken, fcm 400 INVALID_ARGUMENT",
     ),
     "wrong_app": _refusal(
         "the token belongs to another app or sender",
-        apns=(400, "DeviceTokenNotForTopic"),
-        fcm=(403, "SENDER_ID_MISMATCH"),
-        webpush=(403, "VapidPkHashMismatch"),
+        "apns 400 DeviceTokenNotForTopic, fcm 403 SENDER_ID_MISMATCH, webpush 403 VapidPkHashMismatch",
     ),
     # The message.
     "payload_too_large": _refusal(
         "the message is too large",
-        apns=(413, "PayloadTooLarge"),
-        fcm=(400, "INVALID_ARGUMENT"),
-        webpush=(413, ""),
-        hms=(400, "80300008"),
-        expo=(400, "MessageTooBig"),
+        "apns 413 PayloadTooLarge, fcm 400 INVALID_ARGUMENT, webpush 413, hms 400 80300008, expo 400 MessageTooBig",
     ),
     "unknown_reason": _refusal(
         "a refusal with a word that no list has",
-        apns=(400, "ReasonOfTomorrow"),
-        fcm=(400, "STATUS_OF_TOMORROW"),
-        webpush=(400, "ReasonOfTomorrow"),
-        hms=(400, "80399999"),
-        expo=(400, "CODE_OF_TOMORROW"),
+        "apns 400 ReasonOfTomorrow, fcm 400 STATUS_OF_TOMORROW, webpush 400 ReasonOfTomorrow, hms 400 80399999, "
+        "expo 400 CODE_OF_TOMORROW",
     ),
     # Our credentials.
-    "wrong_topic": _refusal("the key may not send to this topic", apns=(400, "TopicDisallowed")),
+    "wrong_topic": _refusal("the key may not send to this topic", "apns 400 TopicDisallowed"),
     "bad_credentials": _refusal(
         "the provider token is wrong; APNs goes back to one stream",
-        apns=(403, "InvalidProviderToken"),
-        fcm=(401, "UNAUTHENTICATED"),
-        webpush=(401, ""),
-        hms=(401, "80200001"),
-        expo=(401, "UNAUTHORIZED"),
-        oauth=(400, "invalid_grant"),
+        "apns 403 InvalidProviderToken, fcm 401 UNAUTHENTICATED, webpush 401, hms 401 80200001, "
+        "expo 401 UNAUTHORIZED, oauth 400 invalid_grant",
     ),
     "expired_credentials": _refusal(
         "the provider token is too old; APNs goes back to one stream",
-        apns=(403, "ExpiredProviderToken"),
-        fcm=(401, "UNAUTHENTICATED"),
-        webpush=(403, "BadJwtToken"),
-        hms=(401, "80200003"),
+        "apns 403 ExpiredProviderToken, fcm 401 UNAUTHENTICATED, webpush 403 BadJwtToken, hms 401 80200003",
     ),
     "too_many_token_updates": _refusal(
-        "a new provider token within 20 minutes of the last", apns=(429, "TooManyProviderTokenUpdates")
+        "a new provider token within 20 minutes of the last", "apns 429 TooManyProviderTokenUpdates"
     ),
     "forbidden": _refusal(
         "the key or the service account may not do this; FCM without an errorCode",
-        apns=(403, "Forbidden"),
-        fcm=(403, "PERMISSION_DENIED"),
-        webpush=(403, ""),
-        hms=(400, "80300002"),
-        expo=(403, "FORBIDDEN"),
+        "apns 403 Forbidden, fcm 403 PERMISSION_DENIED, webpush 403, hms 400 80300002, expo 403 FORBIDDEN",
     ),
     "third_party_auth": _refusal(
         "FCM or Expo may not reach Apple, Google or the browser with the credentials they were given",
-        fcm=(401, "THIRD_PARTY_AUTH_ERROR"),
-        expo=(400, "InvalidCredentials"),
+        "fcm 401 THIRD_PARTY_AUTH_ERROR, expo 400 InvalidCredentials",
     ),
     "not_found": _refusal(
         "no such project or path; a 404 without an errorCode says nothing of the token",
-        apns=(404, "BadPath"),
-        fcm=(404, "NOT_FOUND"),
-        webpush=(404, ""),
-        hms=(404, ""),
-        expo=(404, "NOT_FOUND"),
+        "apns 404 BadPath, fcm 404 NOT_FOUND, webpush 404, hms 404, expo 404 NOT_FOUND",
     ),
     # The server.
     "project_full": _refusal(
         "too many messages of the whole project, come back later",
-        fcm=(429, "RESOURCE_EXHAUSTED"),
-        hms=(503, ""),
-        expo=(429, "TOO_MANY_REQUESTS"),
+        "fcm 429 RESOURCE_EXHAUSTED, hms 503, expo 429 TOO_MANY_REQUESTS",
     ),
     "throttled": _THROTTLED,
     "throttled_seconds": _later(f"the same, with Retry-After: {SOON_S}", _THROTTLED, headers=AFTER),
@@ -166,7 +126,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "unavailable": _UNAVAILABLE,
     "unavailable_seconds": _later(f"the same, with Retry-After: {SOON_S}", _UNAVAILABLE, headers=AFTER),
     "unavailable_date": _later(f"the same, Retry-After as a date in {SOON_S} s", _UNAVAILABLE, retry_at_s=SOON_S),
-    "shutdown": _refusal("this server of Apple's is being shut down", apns=(503, "Shutdown")),
+    "shutdown": _refusal("this server of Apple's is being shut down", "apns 503 Shutdown"),
     "bad_gateway": _everywhere("the HTML page of a proxy in between", status=502, reason=PAGE),
     # The connection.
     "slow": _everywhere(f"taken, but the answer comes {SLOW_MS / 1000:g} s late", delay_ms=SLOW_MS),

@@ -143,7 +143,7 @@ class PushWorker(Worker):
         self._release = version("push-throttle")
         self._next_heartbeat = 0.0
         self._beat_ended = False
-        self._audits: dict[int, Any] = {}
+        self._repairs: dict[int, threading.Thread] = {}  # by partition
         self._grace_s = 0.0
         self._stopping_since: float | None = None
         self._structlog = structlog.get_logger("notifier.worker").bind(worker=self.name)
@@ -395,11 +395,12 @@ class PushWorker(Worker):
 
     def _repair(self, served: Served) -> None:
         """Put right what a script has left halfway that met something unreadable."""
-        from notifier.operations.audit.background import AuditError, BackgroundAudit  # noqa: PLC0415 - hardly ever
+        from notifier.operations.audit.background import repair_beside  # noqa: PLC0415 - hardly ever
 
-        audits = self._audits.setdefault(served.at.number, BackgroundAudit(served.at.client))
-        with contextlib.suppress(AuditError), under(served.at.prefixes):  # one runs
-            audits.start(served.engine.lease_us, repair=True)
+        running = self._repairs.get(served.at.number)
+        if running is None or not running.is_alive():
+            with under(served.at.prefixes):
+                self._repairs[served.at.number] = repair_beside(served.at.client, served.engine.lease_us)
             self._structlog.warning("repairing", reason="a script failed on what could not be read; see notifier audit")
 
     def clean_registries(self) -> None:

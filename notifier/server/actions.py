@@ -1,4 +1,4 @@
-"""Act for people: cancel, preview and apply rates, record traffic, audit, enqueue. All is logged."""
+"""Act for people: cancel, preview and apply rates, record traffic, enqueue. All is logged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from notifier.errors import InvalidNotificationError, NotReplicatedError, Overlo
 from notifier.notification.files import notification_of
 from notifier.operations.action_log import record_action
 from notifier.operations.apply import change_to
-from notifier.operations.audit.background import AuditError
 from notifier.operations.pause import By, PauseError, check_what, pause_it, resume_it
 from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
@@ -211,17 +210,6 @@ def record(state: State, asked: Asked) -> dict[str, Any]:
             raise ProblemError(409, "Recording", str(error)) from None
     _log(state, asked, "record traffic", f"{minutes} min", "begun" if minutes else "ended")
     return asdict(state.traffic.now())
-
-
-def audit(state: State, asked: Asked) -> dict[str, Any]:
-    """Begin an audit."""
-    repair = asked.flag("repair")
-    try:
-        run = state.audit.start(state.in_force.read().settings.worker.lease_us, repair=repair)
-    except AuditError as error:
-        raise ProblemError(409, "Running", str(error)) from None
-    _log(state, asked, "audit", "repair" if repair else "", "begun")
-    return run.as_json()
 
 
 def enqueue(state: State, asked: Asked, key: str | None) -> dict[str, Any]:

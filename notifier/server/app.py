@@ -35,7 +35,6 @@ from notifier.server.guard import MAY_ACT, Guard
 from notifier.server.ids import raw_paths
 from notifier.server.metrics import CONTENT_TYPE
 from notifier.server.pages.acts import log_page, pauses_page, sure_page
-from notifier.server.pages.audit import audit_page
 from notifier.server.pages.bad import bad_page
 from notifier.server.pages.help import help_page
 from notifier.server.pages.job import find_job_page, job_page
@@ -85,7 +84,6 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/job", lambda *_: {}, find_job_page, looks.job, job_page),
         at.page("/routes", looks.routes, routes_page),
         at.page("/rates", looks.rates, rates_page),
-        at.page("/audit", looks.audit, audit_page),
         at.page("/log", looks.log, log_page),
         at.page("/problems", looks.bad, bad_page),
         at.page("/pause", looks.pauses, pauses_page),
@@ -100,7 +98,6 @@ def _pages(at: _Paths) -> list[Route]:
         at.form("/rates/apply", actions.apply, lambda *_: "/rates?done=applied"),
         at.form("/rates/withdraw", actions.withdraw, _after_withdraw),
         at.form("/rates/record", actions.record, _after_record),
-        at.form("/audit/run", actions.audit, lambda *_: "/audit"),
     ]
 
 
@@ -115,7 +112,6 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/users/{user:id}", looks.user),
         at.json("/api/v1/jobs/{job_id:id}", looks.job),
         at.json("/api/v1/rates", looks.rates),
-        at.json("/api/v1/audit", looks.audit),
         at.json("/api/v1/limits", limits.namespaces),
         at.json("/api/v1/limits/{namespace:id}", limits.namespace),
         at.json("/api/v1/actions", looks.actions),
@@ -129,7 +125,6 @@ def _api(at: _Paths) -> list[Route]:
         at.act("/api/v1/rates/apply", actions.apply),
         at.act("/api/v1/rates/withdraw", actions.withdraw),
         at.act("/api/v1/traffic", actions.record),
-        at.act("/api/v1/audit", actions.audit, lambda _: 202),
         at.enqueue("/api/v1/notifications"),
     ]
 

@@ -184,12 +184,6 @@ def version_of(known: Known) -> str:
     return known.settings.rates_version
 
 
-def audit(state: State, _: Request) -> dict[str, Any]:
-    """The last audit."""
-    run = state.audit.run
-    return {"at": datetime.now(UTC), "run": None if run is None else run.as_json()}
-
-
 def log(state: State, request: Request) -> dict[str, Any]:
     """Return what people did, and the time."""
     return actions(state, request) | {"at": state.now()}

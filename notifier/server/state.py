@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from notifier.operations.audit.background import BackgroundAudit
 from notifier.operations.in_force import InForce, Known
 from notifier.operations.route_view import limited_routes, routes_of
 from notifier.operations.stats import Stats, read_stats
@@ -52,7 +51,6 @@ class State:
         self.in_force = InForce(path, self.redis, settings)
         self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings))
         self.traffic = Traffic(self.redis)
-        self.audit = BackgroundAudit(self.redis)
         self.feed = Feed(lambda minutes: self.in_time(lambda: self._live_numbers(minutes)))
         self.previewing = threading.Lock()
         hook = settings.events.webhook

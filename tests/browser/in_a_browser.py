@@ -28,7 +28,6 @@ PAGES = {
     "user": "/user?id=ann",
     "routes": "/routes",
     "rates": "/rates",
-    "audit": "/audit",
 }
 RULES = {
     "user": {"windows": ["1/1h", "20/1d"], "gap": "2s"},

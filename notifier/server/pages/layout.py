@@ -16,7 +16,6 @@ PAGES: Final = (
     ("/problems", "Problems"),
     ("/pause", "Pause"),
     ("/log", "Log"),
-    ("/audit", "Audit"),
     ("/limits", "Limits"),
 )
 RENEW_S: Final = 5

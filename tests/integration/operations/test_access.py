@@ -155,16 +155,14 @@ def test_a_server_can_show_and_act(tmp_path: Path, guarded: EmbeddedRedis, admin
             "routes",
             "routes/all",
             "rates",
-            "audit",
             "limits",
             "actions",
         ]
-        for path in [*(f"/api/v1/{name}" for name in api), "/", "/metrics", "/readyz", "/audit", "/rates", "/limits"]:
+        for path in [*(f"/api/v1/{name}" for name in api), "/", "/metrics", "/readyz", "/rates", "/limits"]:
             assert ask(path)[0] == 200, path
         assert ask.post(f"/api/v1/jobs/{job_id}/cancel")[0] == 200
         assert ask.post("/api/v1/traffic", {"minutes": 1})[0] == 200
         assert ask.post("/api/v1/traffic", {"minutes": 0})[0] == 200
-        assert ask.post("/api/v1/audit", {"repair": True})[0] in {200, 202}
         rates = config.read_text(encoding="utf-8")
         before = yaml.safe_load(ask("/api/v1/rates")[1])
         assert ask.post("/api/v1/rates/preview", {"rates": rates})[0] == 200

@@ -29,7 +29,6 @@ PAGES = (
     "/job",
     "/routes",
     "/rates",
-    "/audit",
     "/log",
     "/problems",
     "/pause",
@@ -230,26 +229,9 @@ def test_rates_are_previewed_and_applied(ask: Client, config: Path, redis: Redis
     assert json.loads(ask("/api/v1/rates")[1])["version"] == in_force["version"]
 
 
-def test_an_audit_runs(ask: Client, redis: Redis) -> None:
-    """An audit that is begun here tells what it found; with repair it mends that."""
-    redis.zadd("notifier:later", {"gone": 1})
-    assert ask.post("/api/v1/audit")[0] == 202
-
-    def run() -> dict[str, object]:
-        return json.loads(ask("/api/v1/audit")[1])["run"]
-
-    eventually(lambda: run()["ended_at"], "the end")
-    assert run()["found"] == run()["left"] == 1
-    assert "gone" in ask("/audit")[1]
-    assert ask.submit("/audit/run", repair="1")[0] == 303
-    eventually(lambda: run()["ended_at"], "the end")
-    assert (run()["found"], run()["left"]) == (1, 0)
-    assert [each["action"] for each in json.loads(ask("/api/v1/actions")[1])["actions"]] == ["audit", "audit"]
-
-
 def test_actions_need_the_token_and_the_same_origin(config: Path) -> None:
     """A page of another origin does nothing in a browser that has the token; nor does anyone without a token."""
-    posts = ("/job/cancel", "/rates/apply", "/audit/run", "/api/v1/notifications", "/api/v1/rates/withdraw", "/nothing")
+    posts = ("/job/cancel", "/rates/apply", "/api/v1/notifications", "/api/v1/rates/withdraw", "/nothing")
     with serving(config, TOKEN) as stranger:
         ask = stranger.with_token()
         foreign = (
@@ -273,7 +255,7 @@ def test_actions_need_the_token_and_the_same_origin(config: Path) -> None:
         with serving(config, is_open=is_open) as ask:
             for path in posts:
                 assert ask.post(path)[0] == 403, path
-            page = ask("/audit")[1]
+            page = ask("/rates")[1]
             assert "NOTIFIER_SERVER_TOKEN" in page
             assert 'method="post"' not in page
 
@@ -317,8 +299,6 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
     with serving(config, TOKEN) as stranger:
         ask = stranger.with_token(EVIL)
         ask.submit("/job/cancel", id=job_id, user=EVIL)
-        ask.submit("/audit/run")
-        eventually(lambda: json.loads(ask("/api/v1/audit")[1])["run"]["ended_at"], "the end")
         more = (f"/user?id={evil}&category={evil}", f"/job?id={job_id}", "/job?id=evil", f"/job?id={evil}&done={evil}")
         for path in (*PAGES, *more, f"/?minutes={evil}", f"/rates?done={evil}"):
             status, page, headers = ask(path)
@@ -334,7 +314,7 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
             checked = Checked()
             checked.feed(ask.submit("/rates/preview", rates=text)[1])
             assert checked.scripts == ["/page.js"]
-        for path in ("/api/v1/users/ann", "/api/v1/rates", "/api/v1/audit", "/api/v1/routes/all", "/api/v1/users"):
+        for path in ("/api/v1/users/ann", "/api/v1/rates", "/api/v1/routes/all", "/api/v1/users"):
             status, text, headers = ask(path)
             assert (status, headers["content-type"], bool(json.loads(text))) == (200, "application/json", True)
 
@@ -384,7 +364,7 @@ def test_an_action_at_a_redis_that_hangs(tmp_path: Path) -> None:
         with serving(config, TOKEN, answer_s=0.3) as stranger:
             ask = stranger.with_token()
             for path in PAGES:
-                if path not in {"/job", "/audit", "/help/suspended"}:  # which ask for nothing
+                if path not in {"/job", "/help/suspended"}:  # which ask for nothing
                     status, page, _ = ask(path)
                     assert (status, "Redis does not answer" in page) == (503, True), path
             assert ask.submit("/job/cancel", id="x")[0] == 503

@@ -12,16 +12,12 @@ from redis import Redis
 from notifier.operations.elsewhere import Elsewhere, find_elsewhere
 from notifier.operations.explain import Explanation, Inspection, Standing, places_of
 from notifier.operations.in_force import Known
-from notifier.rules.policy import DEFAULT_CATEGORY, LANES
-from notifier.scripts.keys import redis_key, user_key
+from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.scripts.keys import user_key
 from notifier.store.connection import redis_answers
-from notifier.store.exchange import Commands, Exchange
-from notifier.store.partitions import Partitions
-from notifier.store.together import ask_all
 
 MAX_SHOWN: Final = 200
 MAX_CATEGORIES: Final = 6  # explained at once
-MAX_DUE: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +93,6 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
         is_all=is_all,
         totals={name.decode(): int(n) for name, n in sorted(usage.items()) if n.isdigit()},
     )
-
-
-def next_users(redis: Any) -> list[tuple[str, str, int]]:
-    """The users who are looked at next, with the lane and the µs at which: the first of each lane.
-
-    Raises RedisUnusableError where no partition answers.
-    """
-
-    def find() -> Exchange[list[tuple[str, str, int]]]:
-        found = yield Commands(
-            lambda pipe: [pipe.zrange(redis_key("gates", lane), 0, MAX_DUE - 1, withscores=True) for lane in LANES]
-        )
-        by_lane = zip(LANES, found, strict=True)
-        return [(user.decode(errors="replace"), lane, int(at)) for lane, due in by_lane for user, at in due]
-
-    every = (each for told in ask_all(Partitions.around(redis), find).all for each in told)
-    return sorted(every, key=lambda each: each[2])[:MAX_DUE]
 
 
 def _uses(found: Explanation, places: Sequence[str]) -> list[dict[str, Any]]:

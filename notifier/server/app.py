@@ -37,13 +37,13 @@ from notifier.server.metrics import CONTENT_TYPE
 from notifier.server.pages.acts import log_page, pauses_page, sure_page
 from notifier.server.pages.bad import bad_page
 from notifier.server.pages.help import help_page
-from notifier.server.pages.job import find_job_page, job_page
+from notifier.server.pages.job import job_page
 from notifier.server.pages.layout import View, problem_page
-from notifier.server.pages.limits import namespace_page, namespaces_page
+from notifier.server.pages.limits import limits_page
 from notifier.server.pages.now import last_known, now_page
 from notifier.server.pages.rates import preview_page, rates_page
 from notifier.server.pages.routes import routes_page
-from notifier.server.pages.user import find_user_page, user_page
+from notifier.server.pages.user import user_page
 from notifier.server.state import PREVIEW_S, State
 
 MAX_BYTES: Final = 1_000_000  # of what is posted
@@ -80,8 +80,8 @@ def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
 def _pages(at: _Paths) -> list[Route]:
     return [
         at.page("/", looks.stats, now_page),
-        at.page("/user", looks.next_due, find_user_page, looks.user, user_page),
-        at.page("/job", lambda *_: {}, find_job_page, looks.job, job_page),
+        at.page("/user", looks.user, user_page),
+        at.page("/job", looks.job, job_page),
         at.page("/routes", looks.routes, routes_page),
         at.page("/rates", looks.rates, rates_page),
         at.page("/log", looks.log, log_page),
@@ -89,7 +89,7 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/pause", looks.pauses, pauses_page),
         at.page("/help/{name}", looks.runbook, help_page),
         at.lead("/find", looks.find),
-        at.page("/limits", limits.namespaces, namespaces_page, limits.namespace, namespace_page),
+        at.page("/limits", limits.read, limits_page),
         at.form("/job/cancel", actions.cancel, _after_cancel),
         at.form("/user/cancel", actions.cancel_if_sure, _after_cancel_of),
         at.form("/pause", actions.pause, lambda *_: "/pause?done=paused"),
@@ -105,9 +105,8 @@ def _api(at: _Paths) -> list[Route]:
     return [
         at.json("/readyz", looks.ready),
         at.json("/api/v1/stats", looks.stats),
-        at.json("/api/v1/routes", looks.held_routes),
-        at.json("/api/v1/routes/all", looks.routes),
-        at.json("/api/v1/users", looks.users),
+        at.json("/api/v1/routes", looks.routes),
+        at.json("/api/v1/users", looks.user),
         at.json("/api/v1/users/{user:id}/history", looks.history),
         at.json("/api/v1/users/{user:id}", looks.user),
         at.json("/api/v1/jobs/{job_id:id}", looks.job),
@@ -135,19 +134,13 @@ class _Paths:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def page(
-        self, path: str, look: Look, show: Show, look_at_one: Look | None = None, show_one: Show | None = None
-    ) -> Route:
-        """A page; with `id` in its query, the one of that. It is made in the thread, too."""
+    def page(self, path: str, look: Look, show: Show) -> Route:
+        """A page. It is made in the thread, too."""
 
         async def endpoint(request: Request) -> Response:
             view = self._view(request)
-            is_one = look_at_one is not None and "id" in request.query_params
-            read, made = (look_at_one, show_one) if is_one else (look, show)
-            assert read is not None
-            assert made is not None
             return await _page(
-                view, lambda: self._state.in_time(lambda: html_answer(made(read(self._state, request), view)))
+                view, lambda: self._state.in_time(lambda: html_answer(show(look(self._state, request), view)))
             )
 
         return Route(path, endpoint)
@@ -377,7 +370,7 @@ def _after_cancel(told: dict[str, Any], _: View) -> str:
     done, user = told["answer"], told["back"].get("user")
     if user:
         return f"/user?{urlencode({'id': user, 'done': done})}"
-    return "/job" if done == "unknown" else f"/job?{urlencode({'id': told['job_id'], 'done': done})}"
+    return f"/job?{urlencode({'id': told['job_id'], 'done': done})}"
 
 
 def _after_resume(told: dict[str, Any], _: View) -> str:

@@ -14,6 +14,11 @@ from notifier.server.answers import ProblemError
 from notifier.server.state import State
 
 
+def read(state: State, request: Request) -> dict[str, Any]:
+    """All namespaces that count usage; with `id` in the query, the one of that."""
+    return namespace(state, request) if "id" in request.query_params else namespaces(state, request)
+
+
 def namespaces(state: State, _: Request) -> dict[str, Any]:
     """All namespaces that count usage."""
     with _limits(state) as redis:

@@ -20,7 +20,7 @@ from notifier.operations.in_force import Known
 from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
-from notifier.operations.user_view import next_users, view_user
+from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.scripts.keys import job_key, redis_key
 from notifier.server.answers import ProblemError
@@ -66,11 +66,6 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     return told
 
 
-def users(state: State, request: Request) -> dict[str, Any]:
-    """The users who are looked at next; with `id` in the query, the one of that."""
-    return user(state, request) if "id" in request.query_params else next_due(state, request)
-
-
 def user(state: State, request: Request) -> dict[str, Any]:
     """The rules for a user and what is used of them, what waits, when it should go and why it waits."""
     name = _user_of(request)
@@ -95,13 +90,6 @@ def _user_of(request: Request) -> str:
         raise ProblemError(404, "Unknown", "a user's id is text in UTF-8") from None
     except ValueError as error:
         raise ProblemError(404, "Unknown", f"{name[:40]!r} {error}") from None
-
-
-def next_due(state: State, _: Request) -> dict[str, Any]:
-    """The users who are looked at next."""
-    found = sorted(next_users(state.redis), key=lambda each: each[2])
-    shown = [{"user": user, "lane": lane, "at": moment(at)} for user, lane, at in found[:50]]
-    return {"at": state.now(), "next": shown}
 
 
 def job(state: State, request: Request) -> dict[str, Any]:
@@ -131,11 +119,6 @@ def _of(meta: bytes | None) -> dict[str, str]:
     """Return the user and the category that a job's meta names."""
     fields = fields_of(meta)
     return {name: fields[name] for name in ("user", "category") if isinstance(fields.get(name), str)}
-
-
-def held_routes(state: State, _: Request) -> list[dict[str, Any]]:
-    """Return what `notifier routes` shows."""
-    return [held.as_json() for held in state.notifier().routes()]
 
 
 def routes(state: State, _: Request) -> dict[str, Any]:

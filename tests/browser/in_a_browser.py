@@ -24,7 +24,6 @@ expect.set_options(timeout=30_000)  # a machine with much to do is not what is t
 
 PAGES = {
     "now": "/",
-    "users": "/user",
     "user": "/user?id=ann",
     "routes": "/routes",
     "rates": "/rates",

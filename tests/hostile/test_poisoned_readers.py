@@ -20,7 +20,7 @@ from tests.integration.server.test_feed import watching
 
 READ = (
     *("/", "/user?id=victim", "/routes", "/problems", "/pause", "/log", "/limits", "/rates", "/metrics"),
-    *("/api/v1/stats", "/api/v1/users", "/api/v1/users/victim", "/api/v1/users/victim/history"),
+    *("/api/v1/stats", "/api/v1/users/victim", "/api/v1/users/victim/history"),
 )
 
 COMMANDS = (

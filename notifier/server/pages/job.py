@@ -6,16 +6,11 @@ from typing import Any, Final
 
 from notifier.server.html import facts, moment, tag
 from notifier.server.pages.history import record_facts
-from notifier.server.pages.layout import View, act, document, find_form, link
+from notifier.server.pages.layout import View, act, document, link
 from notifier.server.pages.user import why
 
 CANCELLABLE: Final = frozenset({"queued", "waiting"})
 NOW: Final = {"queued": "no worker has looked at it yet", "sending": "a worker is sending it"}
-
-
-def find_job_page(_: dict[str, Any], view: View) -> str:
-    """The page that asks which notification."""
-    return document(view, "Job", tag("h1", "Job"), find_form("/job", "job", "Job id", ""))
 
 
 def job_page(told: dict[str, Any], view: View) -> str:
@@ -24,7 +19,6 @@ def job_page(told: dict[str, Any], view: View) -> str:
     waits = state == "waiting"
     user = told.get("user")
     body = [
-        find_form("/job", "job", "Job id", job_id),
         tag("h1", "Job ", tag("span", job_id, class_="id")),
         facts(
             [

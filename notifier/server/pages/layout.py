@@ -146,20 +146,6 @@ def log_table(actions: list[dict[str, Any]], now: datetime) -> Html:
     return table(("when", "who", "from", "what", "of", "answer"), rows, "Nothing yet.")
 
 
-def find_form(path: str, name: str, label: str, value: str) -> Html:
-    """A form that looks for one."""
-    return tag(
-        "form",
-        tag("label", label, for_=name),
-        tag("input", type="search", name="id", id=name, value=value, required=True, autocomplete="off"),
-        tag("button", "Find", type="submit"),
-        method="get",
-        action=path,
-        class_="line",
-        role="search",
-    )
-
-
 def when(value: Any) -> datetime | None:
     """A moment that the API tells: a datetime still, or a number of seconds."""
     if isinstance(value, datetime) or value is None:

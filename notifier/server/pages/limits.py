@@ -11,7 +11,12 @@ from notifier.server.pages.layout import View, document, link
 WORDS = {"total": "used most", "rate": "used most in the last hour", "held": "held most", "last_used": "used last"}
 
 
-def namespaces_page(told: dict[str, Any], view: View) -> str:
+def limits_page(told: dict[str, Any], view: View) -> str:
+    """All namespaces, or one."""
+    return _namespace_page(told, view) if "namespace" in told else _namespaces_page(told, view)
+
+
+def _namespaces_page(told: dict[str, Any], view: View) -> str:
     """All namespaces."""
     now = told["at"]
     rows = [
@@ -34,7 +39,7 @@ def namespaces_page(told: dict[str, Any], view: View) -> str:
     )
 
 
-def namespace_page(told: dict[str, Any], view: View) -> str:
+def _namespace_page(told: dict[str, Any], view: View) -> str:
     """One namespace."""
     name, by, now, key = told["namespace"], told["by"], told["at"], told["key"]
     ways = [

@@ -9,33 +9,15 @@ from typing import Any, Final
 from notifier.operations.problems import why_of
 from notifier.server.html import Html, bar, facts, moment, table, tag, text
 from notifier.server.pages.history import history_table
-from notifier.server.pages.layout import View, act, document, find_form, job_link, link
+from notifier.server.pages.layout import View, act, document, job_link, link
 
 FIRST: Final = 20  # of what waits in backlogs; the others are a link away
-
-
-def find_user_page(told: dict[str, Any], view: View) -> str:
-    """The page that asks which user, and shows who is next."""
-    now = told["at"]
-    rows = [
-        (link("/user", each["user"], id=each["user"]), each["lane"], _due(each["at"], now)) for each in told["next"]
-    ]
-    return document(
-        view,
-        "User",
-        tag("h1", "User"),
-        find_form("/user", "user", "User id", ""),
-        tag("h2", "Next to be looked at"),
-        table(("user", "lane", "when"), rows, "Nobody has something waiting."),
-        tag("p", "At most 50 are listed.", class_="hint") if rows else None,
-    )
 
 
 def user_page(told: dict[str, Any], view: View) -> str:
     """The page of one user."""
     explained = [told, *told["others"]]
     body = [
-        find_form("/user", "user", "User id", told["user"]),
         tag("h1", "User ", tag("span", told["user"], class_="id")),
         facts(_facts(told)),
         tag("h2", f"Waiting ({told['waiting_in_all'] + len(told['elsewhere']):,})"),
@@ -180,7 +162,3 @@ def _categories(told: dict[str, Any], shown: set[str]) -> Html:
     if not others:
         return tag("p", "There are none.", class_="none")
     return tag("p", [link("/user", name, id=told["user"], category=name) for name in others[:50]], class_="tabs")
-
-
-def _due(at: datetime, now: datetime) -> Any:
-    return "now" if at <= now else moment(at, now)

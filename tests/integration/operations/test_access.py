@@ -149,11 +149,9 @@ def test_a_server_can_show_and_act(tmp_path: Path, guarded: EmbeddedRedis, admin
         job_id = yaml.safe_load(body)["job_id"]
         api = [
             "stats",
-            "users",
             "users/ada",
             f"jobs/{job_id}",
             "routes",
-            "routes/all",
             "rates",
             "limits",
             "actions",
@@ -233,7 +231,7 @@ ASKING = (
     "users forget ada --yes",
     "channels send dHN0 --state {{}}",
 )
-NOT_ASKING = {"worker", "serve", "load", "config init", "config check", "config schema", "partition", "redis acl"}
+NOT_ASKING = {"worker", "serve", "config init", "config check", "config schema", "partition", "redis acl"}
 OF_APPLE = {"channels create", "channels list", "channels read", "channels delete"}
 
 
@@ -273,7 +271,6 @@ def test_pages_name_a_missing_right(nobody: Path) -> None:
         ask = plain.with_token()
         for path in (
             "/",
-            "/user",
             "/user?id=ada",
             "/job?id=one",
             "/routes",

@@ -25,8 +25,8 @@ from benchmarks.limiter_peers import COST, HELD_BY, KEYS, peers
 from benchmarks.limiter_rates import Call, Row, measure
 from benchmarks.limiter_strategies import STRATEGIES, made
 from notifier.limiter import AsyncLimiter, Limiter, MemoryLimiter
-from notifier.operations.load import Load, Report, drive
 from notifier.rules.rate_text import parse_rates
+from tests.harness.limiter_load import Load, Report, drive
 
 PEERS = Path(__file__).parent / ".peers"
 OPEN, SHUT, BURST, FULL = "1000000/hour", "10/day", "burst 20 then 1/1h", f"{HELD_BY}/day"

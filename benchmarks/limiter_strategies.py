@@ -13,7 +13,7 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.limiter import Policy
-from notifier.operations.load import Driven, Ours, Span
+from tests.harness.limiter_load import Driven, Ours, Span
 
 SECOND_US: Final = 1_000_000
 

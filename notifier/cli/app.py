@@ -38,7 +38,6 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("serve", "serve"),
     "audit": ("audit", "audit"),
     "preview": ("trials.preview", "preview"),
-    "load": ("trials.load", "load"),
     "trace": ("trials.record", "trace"),
     "config": ("configuration.config", "commands"),
     "redis": ("configuration.redis", "commands"),

@@ -1,1 +1,1 @@
-"""Commands that try something first: rates on recorded traffic, a limiter under many callers."""
+"""Commands that try rates on recorded traffic first."""

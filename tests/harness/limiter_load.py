@@ -1,4 +1,4 @@
-"""Drives the limiter from several processes at once, and judges by what was recorded what it admitted."""
+"""Drive a limiter from several processes at once, and judge by what was recorded what it admitted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import secrets
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from notifier.limiter import Hold, Limiter, Policy
 from notifier.rules.rate_text import parse_rates
@@ -18,9 +18,6 @@ from notifier.rules.rate_text import parse_rates
 # An admission, in µs: it took place no earlier than the first and no later than the second.
 Span: TypeAlias = tuple[int, int]
 Ask: TypeAlias = Callable[[str], Span | None]
-LOOK_S: Final = 0.2
-
-_done: Any = None  # in a child: how many calls each process has made
 
 
 class Driven(Protocol):
@@ -94,19 +91,11 @@ class Report:
         return self.calls / self.seconds
 
 
-def drive(load: Load, show: Callable[[int], None] = lambda _done: None) -> Report:
-    """Run the load. show: told now and then how many calls have been made."""
-    policy = check(load)
-    context = multiprocessing.get_context("spawn")
-    done = context.Array("Q", load.processes, lock=False)
-    with ProcessPoolExecutor(load.processes, context, _share, (done,)) as pool:
-        waiting = {pool.submit(_caller, load, process) for process in range(load.processes)}
-        finished = set()
-        while waiting:
-            ended, waiting = wait(waiting, LOOK_S, FIRST_COMPLETED)
-            finished |= ended
-            show(sum(done))
-    results = [future.result() for future in finished]
+def drive(load: Load) -> Report:
+    """Run the load, whose rates are windows."""
+    policy = parse_rates(load.rates)
+    with ProcessPoolExecutor(load.processes, multiprocessing.get_context("spawn")) as pool:
+        results = list(pool.map(_caller, [load] * load.processes, range(load.processes)))
     _asker(load).forget(f"key{n}" for n in range(load.keys))
     admitted: dict[str, list[Span]] = {}
     refused: dict[str, list[Span]] = {}
@@ -128,16 +117,6 @@ def drive(load: Load, show: Callable[[int], None] = lambda _done: None) -> Repor
         p50_ms=latencies[len(latencies) // 2] * 1000,
         p99_ms=latencies[len(latencies) * 99 // 100] * 1000,
     )
-
-
-def check(load: Load) -> Policy:
-    """The rules of a load. Raises ValueError for what cannot be run."""
-    policy = parse_rates(load.rates)
-    if not policy.windows:
-        raise ValueError("rate needs a window, such as 1000/minute: what was admitted is judged by it")
-    if min(load.concurrency, load.iterations, load.keys, load.processes) < 1:
-        raise ValueError("concurrency, iterations, keys and processes are 1 at least")
-    return policy
 
 
 def over(spans: Iterable[Span], limit: int, interval_us: int) -> tuple[int, int]:
@@ -179,7 +158,6 @@ def under(policy: Policy, admitted: Iterable[Span], refused: Iterable[Span]) -> 
 class _Result:
     """Count what one process has done."""
 
-    process: int
     begun: float = 0.0
     ended: float = 0.0
     admitted: list[tuple[str, Span]] = field(default_factory=list)
@@ -192,14 +170,9 @@ def _asker(load: Load) -> Driven:
     return load.limiter(load.url, parse_rates(load.rates), load.namespace)
 
 
-def _share(done: Any) -> None:
-    global _done  # noqa: PLW0603 - shared memory is handed to a child once, when it starts
-    _done = done
-
-
 def _caller(load: Load, process: int) -> _Result:
     """In a child: the calls of its share of the callers, each in a thread of its own."""
-    result = _Result(process)
+    result = _Result()
     ask = _asker(load).ask
     mine = [n for n in range(load.concurrency) if n % load.processes == process]
     threads = [threading.Thread(target=_calls, args=(load, n, ask, result)) for n in mine]
@@ -226,20 +199,5 @@ def _calls(load: Load, caller: int, ask: Ask, result: _Result) -> None:
                 result.admitted.append((key, span))
             else:
                 result.refused.append((key, (began_us, time.time_ns() // 1000)))
-            _done[result.process] += 1
     except Exception as error:  # noqa: BLE001 - raised again where the threads are joined
         result.failed = error
-
-
-def summary(load: Load, report: Report) -> Sequence[tuple[str, str]]:
-    """The report as lines for people."""
-    return [
-        ("calls", f"{report.calls} by {load.concurrency} callers in {load.processes} processes, {load.keys} keys"),
-        ("admitted", str(report.admitted)),
-        ("refused", str(report.refused)),
-        ("over-admitted", str(report.over_admitted)),
-        ("under-admitted", str(report.under_admitted)),
-        ("most of one key in an interval", str(report.most)),
-        ("calls/s", f"{report.calls_per_second:.0f}"),
-        ("p50, p99", f"{report.p50_ms:.2f} ms, {report.p99_ms:.2f} ms"),
-    ]

@@ -42,17 +42,18 @@ LONGEST_REASON: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An action. who and address: for the log. given: its fields."""
+    """An action. who and address: for the log. given: its fields. key: of a request that may be repeated."""
 
     who: str
     address: str
     given: dict[str, Any]
+    key: str | None
 
     @classmethod
     def of(cls, request: Request, given: dict[str, Any]) -> Asked:
         """The one of a request."""
         address = request.client.host if request.client else ""
-        return cls(request.scope.get(WHO, ""), address, given)
+        return cls(request.scope.get(WHO, ""), address, given, request.headers.get("idempotency-key"))
 
     def text(self, name: str, default: str = "") -> str:
         """A field that is text. Raises ProblemError."""
@@ -212,9 +213,9 @@ def record(state: State, asked: Asked) -> dict[str, Any]:
     return asdict(state.traffic.now())
 
 
-def enqueue(state: State, asked: Asked, key: str | None) -> dict[str, Any]:
+def enqueue(state: State, asked: Asked) -> dict[str, Any]:
     """Accept a notification, as `Notifier.send`; under a key that was used before it is the earlier one."""
-    fields = dict(asked.given)
+    fields, key = dict(asked.given), asked.key
     job_id = fields.pop("job_id", None)
     if key is not None:
         if not 0 < len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():

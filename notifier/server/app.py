@@ -50,6 +50,7 @@ MAX_BYTES: Final = 1_000_000  # of what is posted
 MAX_FIELDS: Final = 20
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES: Final = ("style.css", "page.js", "live.js", "icon.svg", "uplot/uPlot.css", "uplot/uPlot.js")
+ACCEPTED: Final = 202
 CANCEL_STATUS: Final = {"cancelled": 200, "unknown": 404}  # else 409
 
 Look = Callable[[State, Request], Any]
@@ -124,7 +125,7 @@ def _api(at: _Paths) -> list[Route]:
         at.act("/api/v1/rates/apply", actions.apply),
         at.act("/api/v1/rates/withdraw", actions.withdraw),
         at.act("/api/v1/traffic", actions.record),
-        at.enqueue("/api/v1/notifications"),
+        at.act("/api/v1/notifications", actions.enqueue, lambda _: ACCEPTED),
     ]
 
 
@@ -137,56 +138,42 @@ class _Paths:
     def page(self, path: str, look: Look, show: Show) -> Route:
         """A page. It is made in the thread, too."""
 
-        async def endpoint(request: Request) -> Response:
-            view = self._view(request)
-            return await _page(
-                view, lambda: self._state.in_time(lambda: html_answer(show(look(self._state, request), view)))
-            )
+        async def answer(request: Request, view: View) -> Response:
+            return await self._state.in_time(lambda: html_answer(show(look(self._state, request), view)))
 
-        return Route(path, endpoint)
+        return self._shown(path, answer)
 
     def lead(self, path: str, where: Callable[[State, Request], str]) -> Route:
         """Leads to another page."""
 
-        async def endpoint(request: Request) -> Response:
-            async def answer() -> Response:
-                place = await self._state.in_time(lambda: where(self._state, request))
-                return Response(status_code=303, headers={**HEADERS, "Location": place})
+        async def answer(request: Request, _: View) -> Response:
+            return _led(await self._state.in_time(lambda: where(self._state, request)))
 
-            return await _page(self._view(request), answer)
-
-        return Route(path, endpoint)
+        return self._shown(path, answer)
 
     def json(self, path: str, look: Look) -> Route:
         """Serve what is told as JSON."""
 
-        async def endpoint(request: Request) -> Response:
-            return await _told(lambda: self._state.in_time(lambda: json_answer(look(self._state, request))))
+        async def answer(request: Request) -> Response:
+            return await self._state.in_time(lambda: json_answer(look(self._state, request)))
 
-        return Route(path, endpoint)
+        return _told(path, answer)
 
     def form(
         self, path: str, do: Do, then: Callable[[dict[str, Any], View], str], *, seconds: float | None = None
     ) -> Route:
         """Serve what a form of a page asks for. then: where to go on, or the page that shows it."""
 
-        async def endpoint(request: Request) -> Response:
-            view = self._view(request)
+        async def answer(request: Request, view: View) -> Response:
+            asked = Asked.of(request, _form(await _body(request)))
+            try:
+                told = await self._state.in_time(lambda: do(self._state, asked), seconds)
+            except SettingsError as error:
+                return await self._wrong_rates(request, view, asked, str(error))
+            shown = then(told | {"back": asked.given}, view)
+            return _led(shown) if shown.startswith("/") else html_answer(shown)
 
-            async def answer() -> Response:
-                asked = Asked.of(request, _form(await _body(request)))
-                try:
-                    told = await self._state.in_time(lambda: do(self._state, asked), seconds)
-                except SettingsError as error:
-                    return await self._wrong_rates(request, view, asked, str(error))
-                shown = then(told | {"back": asked.given}, view)
-                if shown.startswith("/"):
-                    return Response(status_code=303, headers={**HEADERS, "Location": shown})
-                return html_answer(shown)
-
-            return await _page(view, answer)
-
-        return Route(path, endpoint, methods=["POST"])
+        return self._shown(path, answer, "POST")
 
     async def _wrong_rates(self, request: Request, view: View, asked: Asked, why: str) -> Response:
         """The page Rates once more, with what was pasted and what is wrong with it."""
@@ -205,36 +192,35 @@ class _Paths:
         *,
         seconds: float | None = None,
     ) -> Route:
-        """Serve what is asked for as JSON."""
+        """Serve what is asked for as JSON. What is accepted for later is told with where to ask for it."""
+
+        async def answer(request: Request) -> Response:
+            asked = Asked.of(request, await _json_body(request) | request.path_params)
+            try:
+                told = await self._state.in_time(lambda: do(self._state, asked), seconds)
+            except SettingsError as error:
+                raise ProblemError(422, "Not valid", str(error), errors=str(error).splitlines()) from None
+            answered = json_answer(told, status(told))
+            if answered.status_code == ACCEPTED:
+                answered.headers["Location"] = f"/api/v1/jobs/{told['job_id']}"
+            return answered
+
+        return _told(path, answer, "POST")
+
+    def _shown(self, path: str, answer: Callable[[Request, View], Awaitable[Response]], method: str = "GET") -> Route:
+        """Answer with a page, also where something is wrong."""
 
         async def endpoint(request: Request) -> Response:
-            async def answer() -> Response:
-                asked = Asked.of(request, await _json_body(request) | request.path_params)
-                try:
-                    told = await self._state.in_time(lambda: do(self._state, asked), seconds)
-                except SettingsError as error:
-                    raise ProblemError(422, "Not valid", str(error), errors=str(error).splitlines()) from None
-                return json_answer(told, status(told))
+            view = self._view(request)
+            try:
+                return await answer(request, view)
+            except Exception as error:  # noqa: BLE001 - see `_problem`
+                found = _problem(error)
+                known = last_known(view.last) if view.last else None
+                page = problem_page(view, found.title, found.detail, found.more.get("help"), known)
+                return html_answer(page, found.status)
 
-            return await _told(answer)
-
-        return Route(path, endpoint, methods=["POST"])
-
-    def enqueue(self, path: str) -> Route:
-        """Accepts a notification."""
-
-        async def endpoint(request: Request) -> Response:
-            async def answer() -> Response:
-                key = request.headers.get("idempotency-key")
-                asked = Asked.of(request, await _json_body(request))
-                told = await self._state.in_time(lambda: actions.enqueue(self._state, asked, key))
-                accepted = json_answer(told, 202)
-                accepted.headers["Location"] = f"/api/v1/jobs/{told['job_id']}"
-                return accepted
-
-            return await _told(answer)
-
-        return Route(path, endpoint, methods=["POST"])
+        return Route(path, endpoint, methods=[method])
 
     def _view(self, request: Request) -> View:
         at = "/" + request.url.path.split("/")[1]
@@ -256,13 +242,8 @@ def _fixed(state: State) -> list[Route]:
         return json_answer({"alive": True})
 
     async def metrics(_: Request) -> Response:
-        async def answer() -> Response:
-            async with scraping:  # one scrape at a time, as each goes on from the last
-                return await state.in_time(
-                    lambda: Response(state.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS)
-                )
-
-        return await _told(answer)
+        async with scraping:  # one scrape at a time, as each goes on from the last
+            return await state.in_time(lambda: Response(state.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS))
 
     async def live(request: Request) -> Response:
         if state.feed.is_full:
@@ -273,7 +254,7 @@ def _fixed(state: State) -> list[Route]:
 
     return [
         Route("/healthz", health),
-        Route("/metrics", metrics),
+        _told("/metrics", metrics),
         Route("/api/v1/live", live),
         *(_file(name) for name in FILES),
     ]
@@ -288,21 +269,21 @@ def _file(name: str) -> Route:
     return Route(f"/{name}", endpoint)
 
 
-async def _told(answer: Callable[[], Awaitable[Response]]) -> Response:
-    try:
-        return await answer()
-    except Exception as error:  # noqa: BLE001 - see `_problem`
-        found = _problem(error)
-        return problem(found.status, found.title, found.detail, **found.more)
+def _told(path: str, answer: Endpoint, method: str = "GET") -> Route:
+    """Answer with JSON where something is wrong."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Exception as error:  # noqa: BLE001 - see `_problem`
+            found = _problem(error)
+            return problem(found.status, found.title, found.detail, **found.more)
+
+    return Route(path, endpoint, methods=[method])
 
 
-async def _page(view: View, answer: Callable[[], Awaitable[Response]]) -> Response:
-    try:
-        return await answer()
-    except Exception as error:  # noqa: BLE001 - see `_problem`
-        found = _problem(error)
-        known = last_known(view.last) if view.last else None
-        return html_answer(problem_page(view, found.title, found.detail, found.more.get("help"), known), found.status)
+def _led(place: str) -> Response:
+    return Response(status_code=303, headers={**HEADERS, "Location": place})
 
 
 def _problem(error: Exception) -> ProblemError:

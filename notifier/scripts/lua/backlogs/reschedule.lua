@@ -1,7 +1,7 @@
 --! on_demand step_aside lower passes_lowered reschedule
---! needs backlogs_key bypasses_any FAR gather history is_background is_dropped job_key LOWERED next_for pace
---! needs waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups set_wake_ups text
---! needs waits
+--! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED next_for
+--! needs pace waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups
+--! needs set_wake_ups text waits
 -- Reschedule: what does not go now, and when its user is looked at again.
 local MAX_EXPECTED = 100
 
@@ -69,7 +69,8 @@ local function wait_for_routes(look, user, lanes, since)
       if waits[lane] then
         local at = math.min(since, look.now)
         if waits[lane] == 'last' and hold.state == 'open' then at = look.now + FAR end
-        if hold.category and user.flying[hold.category] then at = look.now end
+        local went = hold.category and claim_of(user.name, hold.category, look.claimant, look.now).taken > 0
+        if went then at = look.now end
         redis.call('ZADD', waiting_key(name), 'NX', text(at), member)
       else redis.call('ZREM', waiting_key(name), member) end
     end
@@ -96,8 +97,7 @@ end
 local function tell_waiting(look, user)
   local waits = look.waits
   for _, backlog in ipairs(user.backlogs) do
-    if backlog.unread then backlog.at = nil end
-    set_at(look, user, backlog)
+    if backlog.unread or not backlog.at then set_at(look, user, backlog) end
     if backlog.at > look.now and not backlog.elsewhere and not backlog.unread and not backlog.waits_for then
       if is_dropped(backlog) then -- there was no room for it: it is due still
         backlog.at = look.now

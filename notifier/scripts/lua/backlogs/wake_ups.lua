@@ -1,7 +1,7 @@
 --! on_demand sign_of why_of set_wake_up set_wake_ups set_user_wake_ups
---! needs backlog_key backlogs_in backlogs_key bypasses bypasses_any CLOSED closed_backlogs cost_of drops history
---! needs idle_leaders is_closed is_dropped job_key LONGEST_PART MAX_LINES newest_rules next_for number opens_at
---! needs policy_of preferences rules_read seconds sent_key serves set_part_wake_ups text waits wake_ups_due
+--! needs backlog_key backlogs_in backlogs_key bypasses_any CLOSED closed_backlogs history idle_leaders is_closed
+--! needs is_dropped job_key LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
+--! needs preferences rules_read seconds serves set_part_wake_ups text waits wake_ups_due
 -- Wake-ups: when a user who waits is looked at again.
 -- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
 local function expect(id, at, now, by)
@@ -109,31 +109,30 @@ local function set_wake_ups(user, backlogs, now, turn)
 end
 
 -- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @lines:{user}.
-local function set_user_wake_ups(rules, user, policy, fields, now)
+local function set_user_wake_ups(rules, name, policy, fields, now)
   local count, lanes = backlogs_in(fields)
-  if preferences.stale[user] then return set_part_wake_ups(user, lanes, now) end -- *pull* is to say so
-  local backlogs, turn, closed = {}, nil, closed_backlogs(user, fields)
-  local user_next, whys = {}, waits.read(fields)
-  if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(user)) end
+  if preferences.stale[name] then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so
+  local user, turn, closed, whys = new_user(name, policy), nil, closed_backlogs(name, fields), waits.read(fields)
+  user.backlogs, user.next = {}, count > 1 and {} or nil
+  if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(name)) end
   if count > MAX_LINES then -- a visit looks at them a part at a time
-    local opens = bypasses_any(rules) and 0 or next_for(sent_key(user), policy, 1)
-    set_part_wake_ups(user, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
+    local opens = bypasses_any(rules) and 0 or next_for(user.sent, policy, 1)
+    set_part_wake_ups(name, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
     fields = {}
   end
   for i = 1, #fields, 2 do
-    if fields[i] == '#turn' then turn = fields[i + 1] end
-    local head = fields[i]:sub(1, 1) ~= '#' and redis.call('ZRANGE', backlog_key(user, fields[i]), '0', '0')[1]
+    local category = fields[i]
+    if category == '#turn' then turn = fields[i + 1] end
+    local head = category:sub(1, 1) ~= '#' and redis.call('ZRANGE', backlog_key(name, category), '0', '0')[1]
     if head then
-      local category, bypass = fields[i], bypasses(rules, fields[i])
-      local backlog = {category = category, lane = fields[i + 1], head = head, policy = policy_of(rules, category),
-        bypass = bypass, drops = drops(rules, category), cost = cost_of(rules, category), why = whys[category] or '?'}
-      -- Where a zone is missing *pull* says so.
-      backlog.at = opens_at(rules, user, policy, backlog, user_next, now) or now
+      local backlog = new_backlog(rules, user, category, fields[i + 1], whys[category] or '?')
+      backlog.head = head
+      backlog.at = opens_at(rules, user, backlog, now) or now -- Where a zone is missing *pull* says so.
       if backlog.at > now and is_dropped(backlog) then backlog.at = now end
-      backlog.elsewhere = is_closed(closed, backlog.category, bypass)
+      backlog.elsewhere = is_closed(closed, category, backlog.bypass)
       if backlog.elsewhere then backlog.at = now + CLOSED end
-      backlogs[#backlogs + 1] = backlog
+      user.backlogs[#user.backlogs + 1] = backlog
     end
   end
-  set_wake_ups(user, backlogs, now, turn)
+  set_wake_ups(name, user.backlogs, now, turn)
 end

@@ -1,5 +1,5 @@
 --! exports read_job count_sends lease_job leased_job
---! needs gather is_empty job_key number record sent_key
+--! needs gather is_empty job_key number record
 -- Lease: what leaves its place is in flight with a worker, under a permit, until the worker settles it or dies.
 
 -- read_job: what the head `id` of a backlog needs to go, or nil where the job was deleted or cancelled meanwhile (by
@@ -19,10 +19,14 @@ end
 
 -- count_sends: what goes under `permit` counts for the user and the category from the end of the lease, until it is
 -- settled and its time is known.
-local function count_sends(look, user, category, policy, own, permit, cost)
-  local at, trim = look.now + look.lease_us, look.trim
-  if not is_empty(policy) then record(sent_key(user), policy, permit, at, look.until_text, look.now, trim, cost) end
-  if not is_empty(own) then record(sent_key(user, category), own, permit, at, look.until_text, look.now, trim, cost) end
+local function count_sends(look, user, backlog, permit)
+  local policy, own, at = user.policy, backlog.policy, look.now + look.lease_us
+  if not is_empty(policy) then
+    record(user.sent, policy, permit, at, look.until_text, look.now, look.trim, backlog.cost)
+  end
+  if not is_empty(own) then
+    record(backlog.sent, own, permit, at, look.until_text, look.now, look.trim, backlog.cost)
+  end
 end
 
 -- lease_job: the job is the worker's. More fields of its hash may follow. look.leases: the ids of those whose lease is

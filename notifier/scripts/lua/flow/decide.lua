@@ -14,18 +14,18 @@ local function wants(look, user, backlog, id, data, zone)
 end
 
 -- set_at: backlog.at, when the head may go: by the rules; or where the backlog is shut, at the end of the lease, since
--- the settling, or the caller's next call, opens the wake-up before.
+-- the settling, or the caller's next call, opens the wake-up before. Returns it.
 local function set_at(look, user, backlog)
-  if backlog.at then return end
-  if backlog.elsewhere or backlog.unread then
-    backlog.at = look.now + look.lease_us
-    return
+  local at, unknown = look.now + look.lease_us, nil
+  if not (backlog.elsewhere or backlog.unread) then
+    if not user.next and user.backlogs[2] then user.next = {} end
+    local opens
+    opens, unknown = opens_at(look.rules, user, backlog, look.now)
+    at = opens or at
   end
-  local unknown
-  backlog.at, unknown = opens_at(look.rules, user.name, user.policy, backlog, user.next, look.now)
-  if backlog.at then return end
-  backlog.at = look.now + look.lease_us
-  wants(look, user, backlog, backlog.head, '', unknown)
+  if unknown then wants(look, user, backlog, backlog.head, '', unknown) end
+  backlog.at = at
+  return at
 end
 
 -- ask: has the caller read whom the jobs at the head of a backlog are for. Nothing of the backlog goes before.
@@ -45,9 +45,9 @@ end
 
 -- is_due: whether something is to become of the head of a backlog now: it goes, or ends.
 local function is_due(look, user, backlog)
-  set_at(look, user, backlog)
+  local at = backlog.at or set_at(look, user, backlog)
   if backlog.rank == MAX_RANK or backlog.elsewhere or backlog.unread or backlog.waits_for then return false end
-  return backlog.at <= look.now or has_expired(backlog, look.now) or is_dropped(backlog)
+  return at <= look.now or has_expired(backlog, look.now) or is_dropped(backlog)
 end
 
 local function is_paused(hold, now) return hold.state == 'paused' and tonumber(hold['until']) > now end
@@ -128,8 +128,9 @@ end
 -- is_in_turn: whether it is the user's turn, where others wait for the pace of a category: none waits since before, and
 -- the user has not had so many in this look as *pull* let each have.
 local function is_in_turn(look, user, category, name)
-  local hold, had = look.circuits and look.circuits[name], user.turns[category] or 0
-  user.turns[category] = had + 1
+  local turns = user.turns or {}
+  local hold, had = look.circuits and look.circuits[name], turns[category] or 0
+  user.turns, turns[category] = turns, had + 1
   if not hold then return true end
   local first = redis.call('ZRANGE', waiting_key(name), '0', '0', 'WITHSCORES')[2]
   return had < tonumber(hold.turn or 1) and (not first or tonumber(first) >= user.since)
@@ -146,33 +147,34 @@ local function paced_by(look, user, backlog)
   return open_circuit(look, name, 'state', 'full', 'category', category, 'until', opens, 'room', text(room))
 end
 
+local ANY = {needs = {}} -- of what no provider and no worker limits
 local function by_providers(look, user, backlog, job)
   local rules = look.rules
   local left = backlog.claim.left
-  if not (rules.limited or look.circuits or look.rooms or left) then return {verdict = 'go', needs = {}} end
+  if not (rules.limited or look.circuits or look.rooms or left) then return 'go', ANY end
   local paused = look.circuits and paused_by(look, user, backlog)
-  if paused then return {verdict = 'waits_for_route', waits_for = {paused}, paused = true} end
-  if not job.targets then return {verdict = 'unread'} end
+  if paused then return 'waits_for_route', {waits_for = {paused}, paused = true} end
+  if not job.targets then return 'unread' end
   local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
   if not (look.circuits or left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
     local full = lacks_room(look, plan.needs, backlog.lane)
-    if full then return {verdict = 'waits_for_route', waits_for = full} end
-    return {verdict = 'go', needs = plan.needs}
+    if full then return 'waits_for_route', {waits_for = full} end
+    return 'go', plan
   end
   local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
-  if not open then return {verdict = 'behind'} end
-  if #open == 0 and #shut > 0 then return {verdict = 'waits_for_route', waits_for = routes_of(shut)} end
+  if not open then return 'behind' end
+  if #open == 0 and #shut > 0 then return 'waits_for_route', {waits_for = routes_of(shut)} end
   local at, in_background = devices_open(look, backlog, user.index, open)
-  if at > look.now then return {verdict = 'wait', at = at, background = in_background} end
+  if at > look.now then return 'wait', {at = at, background = in_background} end
   local needs = needs_of(open)
   local full = lacks_room(look, needs, backlog.lane)
-  if full then return {verdict = 'waits_for_route', waits_for = full} end
-  return {verdict = 'go', needs = needs, open = open, shut = shut}
+  if full then return 'waits_for_route', {waits_for = full} end
+  return 'go', {needs = needs, open = open, shut = shut}
 end
 
 -- decide: whether the providers, and the pace of the category for all users, let the head of a backlog go now. Returns
--- {verdict, …}:
+-- the verdict, and what is to be known of it:
 --   'go'      needs: by which routes; open, shut: its devices that it goes to now and those that it does not (nil where
 --             no device is counted and no route is held)
 --   'waits_for_route'  waits_for: the routes that are held; paused: or the pause, which holds the whole notification
@@ -180,7 +182,8 @@ end
 --   'unread'  the caller is to read first for whom it is
 --   'behind'  see *split_targets*
 local function decide(look, user, backlog, job)
-  local said = by_providers(look, user, backlog, job)
-  local paced = said.verdict == 'go' and paced_by(look, user, backlog)
-  return paced and {verdict = 'waits_for_route', waits_for = {paced}} or said
+  local verdict, said = by_providers(look, user, backlog, job)
+  local paced = verdict == 'go' and look.rules.overall and paced_by(look, user, backlog)
+  if paced then return 'waits_for_route', {waits_for = {paced}} end
+  return verdict, said
 end

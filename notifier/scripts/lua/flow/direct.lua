@@ -1,7 +1,7 @@
 --! exports direct
---! needs backlog_key backlogs_key claim_key claim_of count_sends device_policy gather HIGH history is_backlog
---! needs job_key lacking lease_job leased_job number opens_at orders pace plan_of read_claims read_job remember seconds
---! needs set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of
+--! needs backlogs_key claim_key claim_of count_sends device_policy gather HIGH history is_backlog job_key lacking
+--! needs lease_job leased_job new_backlog new_user number opens_at orders pace plan_of read_claims read_job remember
+--! needs seconds set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a user who follows the rules of
 -- everyone; a new job of a producer of ours of a user of whom nothing waits, which stands in a backlog only if these
@@ -38,7 +38,7 @@ local function new_job(id, lane, now)
   local meta = steering(said)
   if not meta or meta.zone or meta.collapse_id or meta.expires_in and not deadline then return nil end
   return {user = meta.user, category = meta.category, high = meta.priority == 'high', data = data, targets = targets,
-    deadline = deadline, accepted = accepted}
+    deadline = deadline, accepted = accepted, origin = origin}
 end
 
 -- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
@@ -77,9 +77,9 @@ end
 
 -- plan_for: by which routes a job goes, where no other worker has heads of its backlog in flight, and the providers let
 -- it go now: their projects, the devices, and what the caller may send by a route; or nil.
-function direct.plan_for(job, backlog)
+function direct.plan_for(job, user, backlog)
   local rules = look.rules
-  backlog.claim = claim_of(backlog.user, backlog.category, look.claimant, look.now)
+  backlog.claim = claim_of(user.name, backlog.category, look.claimant, look.now)
   if backlog.claim.elsewhere or backlog.claim.left then return nil end
   local plan = plan_of(job.targets, rules.apps and rules.apps[backlog.category])
   if plan.limited then return nil end
@@ -89,52 +89,48 @@ function direct.plan_for(job, backlog)
   return not lacking(rules, look.rooms, plan.needs, look.now) and plan
 end
 
--- backlog_of: what the rules say of a backlog, as *opens_at* reads it; or nil where there is more to look at.
-function direct.backlog_of(user, category)
+-- is_simple: whether *opens_at* tells all of when the next of a category may go.
+function direct.is_simple(category)
   local rules = look.rules
-  local own = rules.categories[category]
-  if not own or rules.digests and rules.digests[category] or rules.overall and rules.overall[category] then
-    return nil
-  end
-  return {user = user, category = category, policy = own, bypass = rules.bypass[category],
-    cost = rules.costs and rules.costs[category] or 1, key = nil, claim = nil, head = nil, at = nil, own = nil}
+  return rules.categories[category] and not (rules.digests and rules.digests[category]
+    or rules.overall and rules.overall[category])
 end
 
 -- opens: the µs at which the rules let a job go that is at the head of its backlog.
-function direct.opens(backlog, id)
+function direct.opens(user, backlog, id)
   backlog.head, backlog.own, backlog.by = id, nil, nil
-  return opens_at(look.rules, backlog.user, look.rules.users[1], backlog, nil, look.now)
+  return opens_at(look.rules, user, backlog, look.now)
 end
 
 -- wait: the job is the first that waits of its user; the rules let it go at µs `opens`.
-function direct.wait(id, lane, job, backlog, opens)
-  local now, user, category, key = look.now, job.user, backlog.category, job_key(id)
+function direct.wait(lane, job, user, backlog, opens)
+  local now, name, category, id = look.now, user.name, backlog.category, backlog.head
+  local key = job_key(id)
   local order, why = orders.next(), why_of(backlog, opens, now)
   local place = text(job.high and order - HIGH or order)
-  local own = backlog.policy
-  own.step = own.step or text(math.max(pace(look.rules.users[1]), pace(own)))
-  direct.waits[user] = true
-  redis.call('HSET', backlogs_key(user), category, lane, '#pace', own.step, '#w:' .. category, why)
-  redis.call('ZADD', backlog_key(user, category), place, id)
+  direct.waits[name] = true
+  local step = text(math.max(pace(user.policy), pace(backlog.policy)))
+  redis.call('HSET', backlogs_key(name), category, lane, '#pace', step, '#w:' .. category, why)
+  redis.call('ZADD', backlog.key, place, id)
   waits.add(why, 1)
   if job.accepted then
     local held = history.add(job.accepted, nil, now, history.rule_of(unpack(backlog.by)))
     redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held)
   else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place) end
   gather('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id)
-  set_wake_up(user, lane, math.min(opens, job.deadline or opens), now)
+  set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 
 -- send: the job goes, under this number. since: µs since when it was due, or nil. More fields of its hash may follow.
-function direct.send(job, backlog, plan, lane, number_of, since, ...)
+function direct.send(job, user, backlog, plan, number_of, since, ...)
   local id, permit, cost = backlog.head, text(number_of), backlog.cost
   look.trim = number_of % 8 == 0
-  count_sends(look, backlog.user, backlog.category, look.rules.users[1], backlog.policy, permit, cost)
+  count_sends(look, user, backlog, permit)
   spend_room(look.rules, look.rooms, plan.needs, look.now)
-  if cost == 1 then lease_job(look, id, permit, lane, ...)
-  else lease_job(look, id, permit, lane, 'push_counted', text_of_counted(permit, cost), ...) end
+  if cost == 1 then lease_job(look, id, permit, job.origin, ...)
+  else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost), ...) end
   backlog.claim.taken = backlog.claim.taken + 1
-  local leased = leased_job(id, permit, backlog.user, backlog.category, job.data, job.deadline, look.now)
+  local leased = leased_job(id, permit, user.name, backlog.category, job.data, job.deadline, look.now)
   leased[LEASED.since] = since
   look.leased[#look.leased + 1] = leased
 end
@@ -144,25 +140,26 @@ end
 function direct.take(id, lane)
   local job = direct.room > 0 and direct.jobs[id]
   direct.jobs[id] = nil -- what stands in the queue twice is not new the second time
-  local backlog = job and direct.nothing_waits(job.user) and direct.backlog_of(job.user, job.category)
-  if not backlog then return false end
-  local opens = direct.opens(backlog, id)
+  if not (job and direct.nothing_waits(job.user) and direct.is_simple(job.category)) then return false end
+  local user = new_user(job.user, look.rules.users[1], 0)
+  local backlog = new_backlog(look.rules, user, job.category, lane)
+  local opens = direct.opens(user, backlog, id)
   if opens > look.now then
-    if look.rules.drops and look.rules.drops[job.category] then return false end
-    direct.wait(id, lane, job, backlog, opens)
+    if backlog.drops then return false end
+    direct.wait(lane, job, user, backlog, opens)
     return true
   end
-  local plan = direct.plan_for(job, backlog)
+  local plan = direct.plan_for(job, user, backlog)
   if not plan then return false end
   local order = orders.next()
   direct.room = direct.room - 1
-  direct.send(job, backlog, plan, lane, order, nil, 'push_order', text(job.high and order - HIGH or order))
+  direct.send(job, user, backlog, plan, order, nil, 'push_order', text(job.high and order - HIGH or order))
   return true
 end
 
 -- only_backlog: of a user who waits in no other and for nothing out of the ordinary; or nil.
 local function only_backlog(user, lane)
-  local fields, category, paced = redis.call('HGETALL', backlogs_key(user)), nil, false
+  local fields, category, paced = redis.call('HGETALL', backlogs_key(user.name)), nil, false
   for i = 1, #fields, 2 do
     local name = fields[i]
     if is_backlog(name) then
@@ -171,27 +168,23 @@ local function only_backlog(user, lane)
     elseif name == '#pace' then paced = true
     elseif name:sub(1, 3) ~= '#w:' then return nil end
   end
-  if not paced or not category or look.rules.drops and look.rules.drops[category] then return nil end
-  local backlog = direct.backlog_of(user, category)
-  if backlog then
-    backlog.key, backlog.lane = backlog_key(user, category), lane
-    backlog.why = waits.read(fields)[category] or '?'
-  end
-  return backlog
+  if not (paced and category and direct.is_simple(category)) then return nil end
+  local backlog = new_backlog(look.rules, user, category, lane, waits.read(fields)[category] or '?')
+  return not backlog.drops and backlog or nil
 end
 
 -- send_head: sends the head of a backlog that the rules let go. Returns false where there is more to look at.
-local function send_head(backlog, since)
+local function send_head(user, backlog, since)
   local job = read_job(backlog.head)
   if not job or job.status ~= 'scheduled' or job.data == '' or not job.targets or job.attempts + job.crashes > 0
     or job.answered or job.collapse or job.count or job.refusals or job.not_before
     or job.deadline and job.deadline <= look.now then return false end
-  local plan = direct.plan_for(job, backlog)
+  local plan = direct.plan_for(job, user, backlog)
   if not plan then return false end
   if job.held then
     local held = history.add(job.accepted, job.held, look.now, 'f')
-    direct.send(job, backlog, plan, job.origin, orders.next(), since, 'push_held', held)
-  else direct.send(job, backlog, plan, job.origin, orders.next(), since) end
+    direct.send(job, user, backlog, plan, orders.next(), since, 'push_held', held)
+  else direct.send(job, user, backlog, plan, orders.next(), since) end
   redis.call('ZREM', backlog.key, job.id) -- last, so that it stays where what was sent cannot be read
   waits.add(backlog.why, -1)
   gather('ZREM', '@rq:scheduled:' .. job.origin, job.id)
@@ -201,23 +194,24 @@ end
 
 -- visit: leases what may go of a plain user whose wake-up in `lane` is due since µs `since`, and sets it anew. Returns
 -- false where there is more to look at.
-function direct.visit(user, lane, since)
-  local backlog = direct.is_open and only_backlog(user, lane)
+function direct.visit(name, lane, since)
+  local user = direct.is_open and new_user(name, look.rules.users[1], 0)
+  local backlog = user and only_backlog(user, lane)
   if not backlog then return false end
   local full = math.min(look.full, #look.leased + MAX_HEADS)
   while true do
     local heads = redis.call('ZRANGE', backlog.key, '0', '1')
     if not heads[1] then return false end
-    backlog.at = direct.opens(backlog, heads[1])
+    backlog.at = direct.opens(user, backlog, heads[1])
     local is_full = #look.leased >= full
     if backlog.at > look.now or is_full then
       -- What has expired is due whatever the rules say, and ends by a visit.
-      return set_wake_ups(user, {backlog}, look.now, nil)[lane] > look.now or is_full
+      return set_wake_ups(name, {backlog}, look.now, nil)[lane] > look.now or is_full
     end
-    if not send_head(backlog, since) then return false end
+    if not send_head(user, backlog, since) then return false end
     if not heads[2] then break end
   end
-  gather('ZREM', '@gates:' .. lane, user)
-  look.emptied[#look.emptied + 1] = backlogs_key(user)
+  gather('ZREM', '@gates:' .. lane, name)
+  look.emptied[#look.emptied + 1] = backlogs_key(name)
   return true
 end

@@ -1,6 +1,6 @@
 --! on_demand move tell_feedback close_devices close_orphan
 --! needs backlogs_key CANCEL_READS close_device end_cancelled end_unsent enter_backlog forget free_dedupe history
---! needs is_empty is_text note_due number ORPHAN policy_of record seconds sent_key targets_of text
+--! needs is_empty is_text note_due number ORPHAN record rules_of seconds sent_key targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
 local YEAR = 31536000 -- as long as RQ keeps what failed
 
@@ -128,7 +128,7 @@ end
 -- close_orphan: its sends may have been forgotten since it was in flight with a worker that lived.
 local function close_orphan(look, job, cost)
   local user, category = job.user, job.category
-  local policies = {[sent_key(user)] = job.policy, [sent_key(user, category)] = policy_of(look.rules, category)}
+  local policies = {[sent_key(user)] = job.policy, [sent_key(user, category)] = rules_of(look.rules, category).policy}
   redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id)
   for sent, policy in pairs(job.reached and policies or {}) do
     if not is_empty(policy) then record(sent, policy, job.permit, look.now, look.now_text, look.now, true, cost) end

@@ -1,13 +1,12 @@
 --! on_demand MAX_RANK peek_backlog sort_backlogs select_user pass_on
---! needs backlog_key backlogs_key bypasses claim_of closed_backlogs cost_of drops is_backlog is_closed part_of
---! needs policy_of sent_key sign_of waits
+--! needs backlogs_key claim_of closed_backlogs is_closed MAX_LINES new_backlog new_user ORPHAN part_of sign_of
 -- Select: the backlogs of a user who is visited, and which heads may go next. A user is a table
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
 --   turn     #turn; closed: which backlogs have orphans, see orphans.lua; whole: where this is a part, see parts.lua
 --   left     the lanes that a backlog has left, as a set: none of them may keep a wake-up in vain
---   next     {cost: {µs at which the user's own rules let one go, rule}}; flying: the set of
---            categories of which some go; sends
+--   next     {cost: {µs at which the user's own rules let one go, rule}}, where there are several
+--            backlogs; sends: how many went
 -- and a backlog of it
 --   category, lane, rank, key; policy, bypass, drops, cost: the rules of its category
 --   head, order, more: the job that is next, its place, whether another stands behind it
@@ -18,9 +17,9 @@ local MAX_RANK = 99 -- of a lane that the caller does not serve
 
 -- peek_backlog: the head of a backlog, and whether there is another behind it. Returns whether there is a head.
 local function peek_backlog(backlog)
+  backlog.least, backlog.waits_for, backlog.at, backlog.own, backlog.expires, backlog.by = nil, nil, nil, nil, nil, nil
   local first = redis.call('ZRANGE', backlog.key, '0', '1', 'WITHSCORES')
   backlog.head, backlog.order, backlog.more = first[1], tonumber(first[2]), first[3]
-  backlog.least, backlog.waits_for, backlog.at, backlog.own, backlog.expires, backlog.by = nil, nil, nil, nil, nil, nil
   return backlog.head
 end
 
@@ -29,24 +28,13 @@ end
 local function sort_backlogs(user)
   local backlogs = user.backlogs
   user.several = false
+  if not backlogs[2] then return end
   for _, backlog in ipairs(backlogs) do user.several = user.several or backlogs[1].lane ~= backlog.lane end
   local sign = user.several and sign_of(user.turn) or 1
   table.sort(backlogs, function(a, b)
     if a.rank ~= b.rank then return a.rank * sign < b.rank * sign end
     return a.order < b.order
   end)
-end
-
--- backlog_of: a backlog with its head and its claim, or nil where it is empty.
-local function backlog_of(look, user, category, lane, why)
-  local rules = look.rules
-  local backlog = {category = category, lane = lane, rank = look.rank[lane] or MAX_RANK,
-    key = backlog_key(user.name, category), policy = policy_of(rules, category), bypass = bypasses(rules, category),
-    drops = drops(rules, category), cost = cost_of(rules, category), why = why or '?'}
-  if not peek_backlog(backlog) then return nil end
-  backlog.claim = claim_of(user.name, category, look.claimant, look.now)
-  backlog.elsewhere = backlog.claim.elsewhere or is_closed(user.closed, category, backlog.bypass)
-  return backlog
 end
 
 -- forget_backlog: one that is empty is not noted any more.
@@ -57,20 +45,32 @@ local function forget_backlog(user, category, lane)
   if lanes then lanes[lane] = lanes[lane] > 1 and lanes[lane] - 1 or nil end
 end
 
+-- add_backlog: with its head, unless it is empty.
+local function add_backlog(look, user, category, lane, why)
+  local backlog = new_backlog(look.rules, user, category, lane, why or '?')
+  if not peek_backlog(backlog) then return forget_backlog(user, category, lane) end
+  backlog.rank, backlog.claim = look.rank[lane] or MAX_RANK, claim_of(user.name, category, look.claimant, look.now)
+  backlog.elsewhere = backlog.claim.elsewhere or is_closed(user.closed, category, backlog.bypass)
+  user.backlogs[#user.backlogs + 1] = backlog
+end
+
 local function select_user(look, name, index)
-  local fields = redis.call('HGETALL', backlogs_key(name))
-  local user = {name = name, sent = sent_key(name), policy = look.rules.users[index + 1], index = index, backlogs = {},
-    left = {}, next = {}, flying = {}, sends = 0, closed = closed_backlogs(name, fields)}
-  fields, user.whole = part_of(fields, look.rank)
-  local whys = waits.read(fields)
+  local user, fields = new_user(name, look.rules.users[index + 1], index), redis.call('HGETALL', backlogs_key(name))
+  local n, whys, some_orphans = 0, {}, false
+  user.backlogs, user.left, user.sends = {}, {}, 0
   for i = 1, #fields, 2 do
-    local category, lane = fields[i], fields[i + 1]
-    if category == '#turn' then user.turn = lane
-    elseif is_backlog(category) then
-      local backlog = backlog_of(look, user, category, lane, whys[category])
-      if backlog then user.backlogs[#user.backlogs + 1] = backlog
-      else forget_backlog(user, category, lane) end
-    end
+    local field = fields[i]
+    local kind = field:sub(1, 3)
+    if kind == '#w:' then whys[field:sub(4)] = fields[i + 1]
+    elseif kind == ORPHAN then some_orphans = true
+    elseif field == '#turn' then user.turn = fields[i + 1]
+    elseif kind:sub(1, 1) ~= '#' then n = n + 1 end
+  end
+  if some_orphans then user.closed = closed_backlogs(name, fields) end
+  if n > MAX_LINES then fields, user.whole = part_of(fields, look.rank) end
+  for i = 1, #fields, 2 do
+    local category = fields[i]
+    if category:sub(1, 1) ~= '#' then add_backlog(look, user, category, fields[i + 1], whys[category]) end
   end
   sort_backlogs(user)
   return user

@@ -14,15 +14,19 @@ local function note_probe(look, route)
 end
 
 -- spend: counts what goes under `permit`: with the user, the category, all users, the projects and the devices.
-local function spend(look, user, backlog, permit, needs, open)
-  count_sends(look, user.name, backlog.category, user.policy, backlog.policy, permit, backlog.cost)
-  spend_room(look.rules, look.rooms, needs, look.now)
-  local overall = overall_of(look.rules, backlog.category)
+local function spend(look, user, backlog, permit, said)
+  local rules, needs = look.rules, said.needs
+  count_sends(look, user, backlog, permit)
+  spend_room(rules, look.rooms, needs, look.now)
+  local overall = rules.overall and overall_of(rules, backlog.category)
   if overall then count_overall(look, overall, backlog.category, permit, backlog.cost) end
-  for _, need in ipairs(needs) do note_probe(look, need.route) end
-  for _, target in ipairs(open or {}) do
-    local ends = look.now + look.lease_us
-    count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
+  if look.circuits then
+    for _, need in ipairs(needs) do note_probe(look, need.route) end
+  end
+  if not said.open then return end
+  local ends = look.now + look.lease_us
+  for _, target in ipairs(said.open) do
+    count_device(rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
   end
 end
 
@@ -37,41 +41,40 @@ local function tell(look, user, backlog, job, permit, names, dropped)
 end
 
 -- fly: counts it in the claim on its backlog; what is shut to it stays shut to those behind it.
-local function fly(user, backlog, shut)
-  local claim = backlog.claim
+local function fly(claim, shut)
   for _, target in ipairs(shut or {}) do
     claim.left = claim.left or {}
     claim.left[target.route] = true
   end
-  claim.taken, user.flying[backlog.category] = claim.taken + 1, true
+  claim.taken = claim.taken + 1
 end
 
 -- lease_head: the job is the worker's; what is out of the ordinary is noted beside its permit.
-local function lease_head(look, job, permit, cost, devices, nothing)
-  local plain = cost == 1 and not devices and not nothing
+local function lease_head(look, job, permit, cost, said)
+  local plain = cost == 1 and not said.open and said.needs
   if plain and not job.held then return lease_job(look, job.id, permit, job.origin) end
-  local more = {}
-  if not plain then more = {'push_counted', text_of_counted(permit, cost, devices, nothing)} end
+  local more = plain and {} or {'push_counted', text_of_counted(permit, cost, said.open ~= nil, not said.needs)}
   if job.held then
     more[#more + 1], more[#more + 2] = 'push_held', history.add(job.accepted, job.held, look.now, 'f')
   end
   lease_job(look, job.id, permit, job.origin, unpack(more))
 end
 
--- send_head: takes the head of backlog i. needs, open, shut: of *decide*; nil for what has expired. dropped: what
--- holds it back, as history.lua has it, where it is not to wait.
-local function send_head(look, user, i, job, needs, open, shut, dropped)
-  local number_of = orders.next()
-  local backlog, permit = user.backlogs[i], text(number_of)
+-- send_head: takes the head of backlog i. said: of *decide*; without needs it has expired, or it is not to wait:
+-- dropped is what holds it back, as history.lua has it.
+local function send_head(look, user, i, job, said)
+  local number_of, backlog, shut = orders.next(), user.backlogs[i], said.shut
+  local permit = text(number_of)
   look.trim = number_of % TRIM_EVERY == 0
   redis.call('ZREM', backlog.key, job.id)
   waits.add(backlog.why, -1)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
   if job.deadline then gather('ZREM', '@expiring', job.id) end
   if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end
-  lease_head(look, job, permit, backlog.cost, open ~= nil, not needs)
-  tell(look, user, backlog, job, permit, shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false, dropped)
-  fly(user, backlog, shut)
-  if needs then spend(look, user, backlog, permit, needs, open) end
+  lease_head(look, job, permit, backlog.cost, said)
+  local names = shut and #shut > 0 and table.concat(routes_of(shut), ' ') or false
+  tell(look, user, backlog, job, permit, names, said.dropped)
+  fly(backlog.claim, shut)
+  if said.needs then spend(look, user, backlog, permit, said) end
   pass_on(user, i)
 end

@@ -14,7 +14,7 @@
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! first_write
 --! needs add_to_minute backlogs_key claim_key close_devices close_orphan close_overall cost_in counted_of ends gather
---! needs give_back history job_key move note_due now_us overall_of policy_of preferences read_rules release sent_key
+--! needs give_back history job_key move note_due now_us overall_of preferences read_rules release rules_of sent_key
 --! needs set_user_wake_ups tagged_key tell_feedback text waits wake_leaders write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
 local keep_failed, keep_delivered = ends.read(ARGV[SETTLE.keep]), tonumber(ARGV[SETTLE.keep_delivered_us])
@@ -58,9 +58,10 @@ local function close_permit(permit, sent, policy, reached, cost)
   if at and at < now then give_back(sent, at, cost) end
 end
 
--- read_settled: a job as its worker tells of it, and as its hash does. holder: the permit under which it is in flight
--- now. origin: false where the job was deleted while it was in flight.
+-- read_settled: a job as its worker tells of it, in `more` too, and as its hash does. holder: the permit under which it
+-- is in flight now. origin: false where the job was deleted while it was in flight.
 local PLAINLY = {reached = true, state = 'delivered', word = 'delivered', detail = '', answered = ''}
+PLAINLY.__index = PLAINLY
 local function read_settled(at)
   local id, permit, more = ARGV[at + ENDED.id], ARGV[at + ENDED.permit], ARGV[at + ENDED.more]
   local user, category, key = ARGV[at + ENDED.user], ARGV[at + ENDED.category], job_key(id)
@@ -68,12 +69,13 @@ local function read_settled(at)
     'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held',
     'push_counted'))
   local said = more == '' and PLAINLY or cjson.decode(more)
-  return {id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
-    policy = rules.users[ARGV[at + ENDED.policy] + 1], handed = ARGV[at + ENDED.handed], reached = said.reached,
-    state = said.state, word = said.word, detail = said.detail, answered = said.answered, gone = said.gone,
-    key = key, holder = holder, origin = origin, status = status, requeued = requeued, orphan = orphan,
-    tagged = tagged, accepted = accepted, held = held, counted = counted_of(permit, counted),
-    meta = not origin and cjson.encode({user = user, category = category}) or nil}
+  said.__index = said
+  local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
+    policy = rules.users[ARGV[at + ENDED.policy] + 1], handed = ARGV[at + ENDED.handed], key = key, holder = holder,
+    origin = origin, status = status, accepted = accepted, held = held, counted = counted_of(permit, counted)}, said)
+  if requeued or orphan or tagged then job.requeued, job.orphan, job.tagged = requeued, orphan, tagged end
+  if not origin then job.meta = cjson.encode({user = user, category = category}) end
+  return job
 end
 
 local function delivered(job)
@@ -104,7 +106,7 @@ local function close(job)
   local permit, user, category, cost = job.permit, job.user, job.category, job.counted.cost
   if not job.origin then cost = math.max(cost_in(sent_key(user), permit), cost_in(sent_key(user, category), permit)) end
   close_permit(permit, sent_key(user), job.policy, job.reached, cost)
-  close_permit(permit, sent_key(user, category), policy_of(rules, category), job.reached, cost)
+  close_permit(permit, sent_key(user, category), rules_of(rules, category).policy, job.reached, cost)
   local overall = rules.overall and overall_of(rules, category)
   if overall then close_overall(overall, category, permit, cost, job.reached, now, job.orphan) end
   if job.orphan then close_orphan(look, job, cost) end

@@ -18,9 +18,9 @@ local function end_or_drop(look, user, i, job, origin)
     if redis.call('ZREM', backlog.key, backlog.head) == 1 then waits.add(backlog.why, -1) end
     if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, backlog.head) end
     pass_on(user, i)
-  elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job)
+  elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job, {})
   elseif backlog.at > look.now then
-    send_head(look, user, i, job, nil, nil, nil, backlog.mutes and 'm' or history.mark_of(backlog.by or '?'))
+    send_head(look, user, i, job, {dropped = backlog.mutes and 'm' or history.mark_of(backlog.by or '?')})
   else return false end
   return true
 end
@@ -36,20 +36,21 @@ local function try(look, user, i)
   local backlog = user.backlogs[i]
   local job, origin = read_job(backlog.head)
   if end_or_drop(look, user, i, job, origin) then return false end
-  local held = job.not_before and job.not_before > look.now
-  local said = held and {verdict = 'wait', at = job.not_before, by = 'r'} or decide(look, user, backlog, job)
-  if said.verdict == 'go' and passes_lowered(backlog, job) then
-    said = {verdict = 'wait', at = look.now, background = true}
+  local verdict, said
+  if job.not_before and job.not_before > look.now then verdict, said = 'wait', {at = job.not_before, by = 'r'}
+  else verdict, said = decide(look, user, backlog, job) end
+  if verdict == 'go' and passes_lowered(backlog, job) then
+    verdict, said = 'wait', {at = look.now, background = true}
   end
-  if said.verdict == 'go' then
-    send_head(look, user, i, job, said.needs, said.open, said.shut)
+  if verdict == 'go' then
+    send_head(look, user, i, job, said)
     return true
-  elseif said.verdict == 'wait' then
+  elseif verdict == 'wait' then
     local at = said.at
     if said.background then at = lower(look, user, backlog, at) end
     backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
-  elseif said.verdict == 'unread' then ask(look, user, backlog)
-  elseif said.verdict == 'behind' then
+  elseif verdict == 'unread' then ask(look, user, backlog)
+  elseif verdict == 'behind' then
     backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker's settling opens the wake-up
   else -- waits_for_route
     local hold = look.circuits[said.waits_for[1]]
@@ -67,16 +68,19 @@ end
 -- send_due: the heads of a user that may go, as long as there is room. What goes changes when the others may, also by
 -- the limits of a device that they share.
 local function send_due(look, user)
-  local full, i = math.min(look.full, #look.leased + MAX_HEADS), 1
-  while i <= #user.backlogs and #look.leased < full do
-    if not is_due(look, user, user.backlogs[i]) then i = i + 1
+  local backlogs, leased, i = user.backlogs, look.leased, 1
+  local full = math.min(look.full, #leased + MAX_HEADS)
+  while backlogs[i] and #leased < full do
+    if not is_due(look, user, backlogs[i]) then i = i + 1
     elseif try(look, user, i) then
-      user.sends, user.next = user.sends + 1, {}
-      for _, backlog in ipairs(user.backlogs) do
-        if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- what is sent opens no route
+      user.sends, user.next = user.sends + 1, nil
+      if backlogs[1] then
+        for _, backlog in ipairs(backlogs) do
+          if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- what is sent opens no route
+        end
+        if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
+        sort_backlogs(user)
       end
-      if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
-      sort_backlogs(user)
       i = 1
     end
   end
@@ -86,13 +90,12 @@ end
 -- whether the caller of the script is to tell more of the user first.
 local function visit(look, name, due_lane, since, index)
   local user, asked = select_user(look, name, index), #look.asked
-  user.since, user.turns = since, {} -- see decide.lua
   local lanes = user.left
-  lanes[due_lane] = true
+  user.since, lanes[due_lane] = since, true
   for _, backlog in ipairs(user.backlogs) do lanes[backlog.lane] = true end
   send_due(look, user)
   reschedule(look, user, lanes, since)
   local is_asked = #look.asked > asked
-  if (#user.backlogs > 0 or user.whole) and user.sends == 0 and not is_asked then look.idle = look.idle + 1 end
+  if (user.backlogs[1] or user.whole) and user.sends == 0 and not is_asked then look.idle = look.idle + 1 end
   return is_asked
 end

@@ -1,5 +1,5 @@
 --! on_demand device_policy counts_devices device_next count_device close_device lacking spend_room project_frees
---! on_demand write_projects
+--! exports write_projects
 --! needs device_key next_for record text
 -- The platforms' own limits; see targets.lua.
 -- In the rule table: apps {category: app}; limited: true if there is any limit; and by platform
@@ -74,7 +74,7 @@ end
 -- A project's messages of the last interval, in buckets: the oldest counts until it has left the interval as a whole.
 local projects = {}
 local function project_of(rules, route, platform, now)
-  local limit = rules.projects and rules.projects[platform]
+  local limit = rules.projects[platform]
   if not limit then return nil end
   local project = projects[route]
   if not project then
@@ -102,7 +102,7 @@ local function lacking(rules, rooms, needs, now)
     local need = needs[i]
     -- A notification with more devices than there is room goes as well, or it never would.
     if rooms and (rooms[need.by] or 1) <= 0 then return need end
-    local project = project_of(rules, need.route, need.platform, now)
+    local project = rules.projects and project_of(rules, need.route, need.platform, now)
     local cost = project and math.min(need.n, project.limit)
     if project and project.sum + cost > project.limit then return need, project, cost end
   end
@@ -112,11 +112,12 @@ end
 local function spend_room(rules, rooms, needs, now)
   for i = 1, #needs do
     local need = needs[i]
-    local project, n = project_of(rules, need.route, need.platform, now), need.n
+    local by, n = need.by, need.n
+    local project = rules.projects and project_of(rules, need.route, need.platform, now)
     if project then
       project.sum, project.added, project.mine[2] = project.sum + n, project.added + n, project.mine[2] + n
     end
-    if rooms and rooms[need.by] then rooms[need.by] = rooms[need.by] - n end
+    if rooms and rooms[by] then rooms[by] = rooms[by] - n end
   end
 end
 

@@ -1,5 +1,5 @@
 --! on_demand by_the_clock
---! needs job_key nth number sent_key text
+--! needs job_key nth number text
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have quiet {{from, to, every}, …}: when nothing is sent, by quiet hours and send hours, in µs since
 -- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:
@@ -98,14 +98,14 @@ end
 -- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a backlog go, where
 -- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. backlog.by becomes what
 -- decides it, see *set_wake_ups*.
-local function by_the_clock(rules, user, user_policy, backlog, at, now)
-  local quiet, calendar = quiet_of(rules, user_policy, backlog), user_policy.calendar or backlog.policy.calendar
+local function by_the_clock(rules, user, backlog, at, now)
+  local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
   local head = redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since')
   local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
-  local scopes = {{sent_key(user), user_policy}, {sent_key(user, backlog.category), backlog.policy}}
+  local scopes = {{user.sent, user.policy}, {backlog.sent, backlog.policy}}
   local since = number(head[2]) or rules.clock.of_users and now or 0
   at = math.max(at, now)
   for i, scope in ipairs(scopes) do

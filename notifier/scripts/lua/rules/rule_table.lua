@@ -1,5 +1,5 @@
---! exports rules_read read_rules cost_of policy_of bypasses bypasses_any drops is_dropped digest_at next_of
---! needs is_counting is_empty job_key next_for number sent_key text unfold
+--! exports rules_read read_rules rules_of bypasses_any is_dropped digest_at
+--! needs is_counting job_key number text unfold
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
 -- left out, save users, categories, bypass and lanes.
 --   users          array of policies, of the users whom the call is about
@@ -22,7 +22,7 @@ local function read_rules(json)
   local counting = rare and is_counting()
   rules.prefers = rare and redis.call('EXISTS', '@preferences') == 1
   rules.forgets = rare and redis.call('EXISTS', '@forgotten') == 1
-  rules_read.version = rules.version
+  rules_read.version, rules.of = rules.version, {}
   if rules.has_more or counting then
     for _, policy in ipairs(rules.users) do unfold(policy, counting) end
     for _, policy in pairs(rules.categories) do unfold(policy, counting) end
@@ -30,24 +30,19 @@ local function read_rules(json)
   return rules
 end
 
--- cost_of: as how many sends one of `category` counts.
-local function cost_of(rules, category)
-  return rules.costs and rules.costs[rules.categories[category] and category or 'default'] or 1
-end
-
-local function policy_of(rules, category) return rules.categories[category] or rules.categories.default end
-local function bypasses(rules, category)
-  if rules.categories[category] then return rules.bypass[category] end
-  return rules.bypass.default
+-- rules_of: what holds for a category, {policy, bypass, drops, cost: as how many sends one counts}; made once.
+local function rules_of(rules, category)
+  local of = rules.of[category]
+  if not of then
+    local name = rules.categories[category] and category or 'default'
+    of = {policy = rules.categories[name], bypass = rules.bypass[name], drops = rules.drops and rules.drops[name],
+      cost = rules.costs and rules.costs[name] or 1}
+    rules.of[category] = of
+  end
+  return of
 end
 
 local function bypasses_any(rules) return next(rules.bypass) ~= nil end
-
-local function drops(rules, category)
-  if not rules.drops then return false end
-  if rules.categories[category] then return rules.drops[category] end
-  return rules.drops.default
-end
 
 -- is_untried: no worker has tried it, so it is dropped where its category lets nothing wait and the rules hold it back.
 local function is_untried(id)
@@ -64,22 +59,19 @@ end
 -- digest_at: when the head of a backlog may go that the rules admit at `at`: in a category with a digest one that was
 -- held back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had
 -- does not.
-local function digest_at(rules, category, head, at, now)
-  local within = rules.digests[rules.categories[category] and category or 'default']
+local function digest_at(rules, backlog, at, now)
+  local category = backlog.category
+  local within = rules.digests and rules.digests[rules.categories[category] and category or 'default']
   if not within then return at end
-  local job = redis.call('HMGET', job_key(head), 'push_gather', 'push_collapse')
+  local key = job_key(backlog.head)
+  local job = redis.call('HMGET', key, 'push_gather', 'push_collapse')
   if not job[2] then return at end
   local till = number(job[1])
   if not till and at > now then
     till = now + within
-    redis.call('HSET', job_key(head), 'push_gather', text(till))
+    redis.call('HSET', key, 'push_gather', text(till))
   end
-  return math.max(at, till or 0)
-end
-
--- next_of: the first µs at which the rules of `category` admit a send to `user`, and which of them decides it, see
--- *next_for*.
-local function next_of(user, category, policy, bypass, cost)
-  if bypass or is_empty(policy) then return 0 end
-  return next_for(sent_key(user, category), policy, cost)
+  if (till or 0) <= at then return at end
+  backlog.by = 'g'
+  return till
 end

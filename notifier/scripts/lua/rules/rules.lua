@@ -59,9 +59,11 @@ end
 
 -- pace: µs between two sends of a user who always has something waiting, in the long run.
 local function pace(policy)
-  local most = policy[1]
+  if policy.pace then return policy.pace end
+  local most = policy.burst and math.max(policy[1], policy.burst[2]) or policy[1]
   for i = 3, #policy, 2 do most = math.max(most, policy[i + 1] / policy[i]) end
-  return policy.burst and math.max(most, policy.burst[2]) or most
+  policy.pace = most
+  return most
 end
 
 -- noted: for how long a longer rule asks for the sends of a set, and until when; see *note_horizon*.
@@ -113,11 +115,13 @@ local renewed = {} -- a set -> how long it lasts from this call on
 -- lapsed: not needed for what the rules answer, only for memory, so now and then is enough.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if policy.burst then keep_burst(sent, policy.burst, now) end
-  local horizon = math.max(policy[2], (noted(sent, now)))
+  local horizon = some_noted == false and policy[2] or math.max(policy[2], (noted(sent, now)))
   if policy.exact_us then set_aside(sent, policy, horizon, now)
   elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - horizon)) end
   redis.call('ZADD', sent, stamp, permit)
-  for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
+  if cost > 1 then
+    for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
+  end
   local ms = lasts(policy, at - now + horizon)
   if renewed[sent] == ms then return end
   renewed[sent] = ms

@@ -265,6 +265,28 @@ async def run_async(redis: Any, call: Call[T]) -> T:
         raise
 
 
+async def run_together(redis: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+    """Run calls on a `redis.asyncio.Redis` in one round trip, one after the other; for each its reply, or its error."""
+    async with redis.pipeline(transaction=False) as pipe:
+        for call in calls:
+            queue(pipe, call)
+        replies = await pipe.execute(raise_on_error=False)
+    return [await _answer(redis, *both) for both in zip(calls, replies, strict=True)]
+
+
+async def _answer(redis: Any, call: Call[Any], reply: Any) -> Any:
+    """Read the reply to a call in a pipeline."""
+    try:
+        if isinstance(reply, NoScriptError):
+            return await run_async(redis, call)
+        if not isinstance(reply, Exception):
+            return call.decode(reply)
+    except Exception as error:  # noqa: BLE001 - who made the call knows what to do
+        reply = error
+    reply.push_call = call
+    return reply
+
+
 def queue(pipe: Any, call: Call[Any]) -> None:
     """Put a call into a pipeline; its reply there is not decoded, and may be that the server lost the script."""
     pipe.execute_command("EVALSHA", call.script.sha, *call.words())

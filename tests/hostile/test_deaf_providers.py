@@ -67,15 +67,10 @@ class Recorded(Flights):
 
     def __init__(self, sender: Sender) -> None:
         tuning = Tuning(batch=10, in_flight=10, lease_us=10**6, timeout_us=0, grace_us=0)
-
-        async def tell() -> None:
-            """Nothing."""
-
-        circuits: Any = SimpleNamespace(tell=tell, has_news=False)
         idle: Any = SimpleNamespace(wake=asyncio.Event())
         nobody: Any = None
         parts = Parts(
-            name="w", lanes=(), redis=nobody, idle=idle, sender=sender, circuits=circuits,
+            name="w", lanes=(), redis=nobody, idle=idle, sender=sender, circuits=nobody,
             turns=Turns(Capacity({}), batch=1, most=1), rq_jobs=nobody, tuning=tuning,
         )  # fmt: skip
         super().__init__(parts)
@@ -83,9 +78,9 @@ class Recorded(Flights):
         self.settled: list[Settlement] = []
         self.left: list[str] = []
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[bool]:
-        self.settled += batch
-        return [True] * len(batch)
+    async def _settle(self) -> None:
+        self.settled += self._settlements
+        self._settlements.clear()
 
     async def _lease(self, flights: Sequence[tuple[Leased, str]], lease_us: int) -> bool:
         self.left += [leased.job_id for leased, _ in flights if lease_us == 0]

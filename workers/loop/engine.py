@@ -32,7 +32,7 @@ from notifier.notification.job import targets_in
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key
-from notifier.scripts.loader import run_async
+from notifier.scripts.loader import Call, run_async, run_together
 from notifier.scripts.rule_table import People, RuleTable, decoded
 from notifier.units import readable
 from workers.loop.in_flight import Flights
@@ -64,7 +64,7 @@ class Engine:
         self._people = People()
         self.use(policies, version)
         self._suspects: list[tuple[Leased, float]] = []
-        self._beside: list[asyncio.Task[Any]] = []
+        self._handing_over: Call[bool] | None = None  # with the next look
         self._stopping = False
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
@@ -152,7 +152,6 @@ class Engine:
                 break
             if max_jobs is not None and self.delivered + self.failed >= max_jobs:
                 break
-        await asyncio.gather(*self._beside, return_exceptions=True)
         await self._flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
@@ -162,15 +161,7 @@ class Engine:
         """
         self._note_look()
         await self._flights.settle_returned()
-        settling = self._flights.begin_to_settle()
-        beside, self._beside = self._beside, []
-        if settling is not None:
-            beside.append(settling)
-        try:
-            moved = await self._take()
-        finally:
-            await _all(beside)
-        moved = moved or settling is not None
+        moved = await self._look()
         if self._suspects:
             await self._try_suspects()
             moved = True
@@ -181,28 +172,38 @@ class Engine:
             await self._wait()
         return moved
 
-    async def _take(self) -> bool:
+    async def _look(self) -> bool:
+        """Settle what has ended, and take what may go. Returns whether anything moved."""
         if not (room := self._room()):
             await self._flights.all_begun.wait()  # each of them may have needed room by every route
             room = self._room()
         self._is_full = not room
+        settling = await self._flights.settling()
+        before = [call for call in (self._handing_over, settling) if call is not None]
+        self._handing_over = None
         if not room:
-            return False
+            _raise_first(await run_together(self._redis, before))
+            return settling is not None
         rooms = self._turns.rooms(self._flights, room)
         with self._turns.taking(self._flights, 0 if self._outage else room):
-            return await self._take_into(room, rooms)
+            return await self._take(room, rooms, before) or settling is not None
 
-    async def _take_into(self, room: int, rooms: dict[str, int]) -> bool:
+    async def _take(self, room: int, rooms: dict[str, int], before: Sequence[Call[Any]]) -> bool:
+        """Take what may go, in one round trip with the calls that go before."""
         moved, told = False, Told()
         while True:
             asked_at = asyncio.get_running_loop().time()
-            pulled = await self._call(calls.pull(self._caller(), Room(room, rooms), self._rules, told))
-            self._take_up(pulled, asked_at)
+            pull = calls.pull(self._caller(), Room(room, rooms), self._rules, told)
+            *others, pulled = await run_together(self._redis, [*before, pull])
+            before = ()
+            if not isinstance(pulled, Exception):  # what it has leased begins whatever became of the others
+                self._take_up(pulled, asked_at)
+            _raise_first([*others, pulled])
             rooms |= pulled.rooms
             self._turns.lack(self._flights, (route for route, left in rooms.items() if left <= 0))
             if len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
                 # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
-                self._beside.append(asyncio.create_task(self._idle.call()))
+                self._handing_over = self._idle.hand_over()
             moved = moved or bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or pulled.untold)
             room -= len(pulled.leased)
             if pulled.unread:
@@ -295,16 +296,16 @@ class Engine:
         await self._flights.drain()
         while self._flights.rq_jobs and not self._stopping:
             settlement = self._rq_jobs.inspect(self._flights.rq_jobs[0])
-            mine = await self._flights.settle([settlement])
+            mine = await self._flights.settle_rq_job(settlement)
             del self._flights.rq_jobs[0]
             if settlement.state != "handed_to_rq":
                 continue
-            if not mine[0]:
+            if not mine:
                 self._rq_jobs.drop(settlement.job_id)
                 continue
             with contextlib.suppress(RedisError):
                 await self._flights.give_up_unproven()
-                await self._idle.call()  # it may outlast our lead
+                await self._call(self._idle.hand_over())  # it may outlast our lead
             # It may outlast our leases on those behind it: then they go back, and whoever is free takes them over.
             leased_s = asyncio.get_running_loop().time() - began
             patience_s = min(PATIENCE_S, self._tuning.lease_us / 2e6 - leased_s)
@@ -315,7 +316,7 @@ class Engine:
         wake = self._idle.wake
         away_s = self._circuits.away_s()
         if self._is_full and self._idle.leads and (away_s or self._turns.is_full):  # somebody idle shall look meanwhile
-            await self._idle.call()
+            await self._call(self._idle.hand_over())
         if self.suspended or self._is_full:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))
@@ -356,11 +357,10 @@ class Engine:
         self.suspended = suspended
 
 
-async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Wait for all of them, and then raise the first error."""
-    for ended in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(ended, BaseException):
-            raise ended
+def _raise_first(answers: Sequence[Any]) -> None:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
 
 
 def is_passing(error: ResponseError) -> bool:

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from notifier.dispatch import leaders
 from notifier.scripts.keys import rq_key
-from notifier.scripts.loader import run_async
+from notifier.scripts.loader import Call, run_async
 
 LONGEST_S: Final = 1.0  # between two looks of the leader: bounds what a lost wake can cost
 LOOKS_PER_S: Final = 6  # of all engines in a process: those of many idle partitions look more seldom
@@ -82,10 +82,10 @@ class IdleWorker:
                 self._waits = False
         self.wake.clear()
 
-    def call(self) -> Coroutine[Any, Any, bool]:
-        """Hand over: another idle worker of these lanes looks for work and leads. This one does not, from now on."""
+    def hand_over(self) -> Call[bool]:
+        """The call by which another idle worker of these lanes looks, and leads. This one does not, from now on."""
         self.leads = False
-        return run_async(self._redis, leaders.hand_over(self._worker, self._lanes))
+        return leaders.hand_over(self._worker, self._lanes)
 
     async def close(self) -> None:
         """Leave the lead to another."""
@@ -93,7 +93,7 @@ class IdleWorker:
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)
         with contextlib.suppress(RedisError):
-            await self.call()
+            await run_async(self._redis, self.hand_over())
         await self._blocking.aclose()
 
     def _listen(self, key: str, heard: Callable[[str], Coroutine[Any, Any, None]]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
@@ -85,6 +86,7 @@ class Flights:
         self._hopeful_until = 0.0
         self._sweeping = False
         self._settlements: list[Settlement] = []
+        self._numbers: Counter[str] = Counter()  # of which Redis has not been told yet
         self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
         self.rq_jobs: list[RqJob] = []
         self.delivered = 0
@@ -292,28 +294,37 @@ class Flights:
                 await self._settle()
             self._returning.clear()
 
-    def begin_to_settle(self) -> asyncio.Task[None] | None:
-        """Settle what has ended, beside the next look: Redis has the one to do while this process has the other."""
-        return asyncio.create_task(self._settle()) if self._settlements or self._circuits.has_news else None
+    async def settling(self) -> Call[list[bool]] | None:
+        """The call that settles what has ended; None where nothing has. Its reply is noted when it is read."""
+        await self._circuits.tell()  # before messages go back to backlogs, or they come at once
+        batch = self._settlements[: self._tuning.batch]
+        if not batch:
+            return None
+        call = self._settle_call(batch, self._numbers_with(batch))
+
+        def settled(reply: Any) -> list[bool]:
+            del self._settlements[: len(batch)]
+            return self._note(batch, call.decode(reply))
+
+        return replace(call, decode=settled)
 
     async def _settle(self) -> None:
-        batch = self._settlements[: self._tuning.batch]
-        await self._circuits.tell()
-        if batch:
-            await self.settle(batch)
-        del self._settlements[: len(batch)]
+        if (call := await self.settling()) is not None:
+            await run_async(self._redis, call)
 
-    async def settle(self, batch: Sequence[Settlement]) -> list[bool]:
-        """Settle these; returns for each whether its lease was still this worker's."""
-        numbers = self._sender.numbers.take()
+    async def settle_rq_job(self, settlement: Settlement) -> bool:
+        """Settle this; returns whether its lease was still this worker's."""
+        call = self._settle_call([settlement], self._numbers_with([settlement]))
+        (mine,) = self._note([settlement], await run_async(self._redis, call))
+        return mine
+
+    def _numbers_with(self, batch: Sequence[Settlement]) -> Mapping[str, int]:
+        self._numbers.update(self._sender.numbers.take())
         poison = len([each for each in batch if each.poison])
-        try:
-            mine = await run_async(
-                self._redis, self._settle_call(batch, {**numbers, "e|poison": poison} if poison else numbers)
-            )
-        except BaseException:
-            self._sender.numbers.give_back(numbers)
-            raise
+        return {**self._numbers, "e|poison": poison} if poison else self._numbers
+
+    def _note(self, batch: Sequence[Settlement], mine: list[bool]) -> list[bool]:
+        self._numbers.clear()
         for settlement, settled in zip(batch, mine, strict=True):
             if not settled:
                 self._log.warning("lease_lost", user=settlement.user, job_id=settlement.job_id)
@@ -324,16 +335,9 @@ class Flights:
         return mine
 
     def _settle_call(self, batch: Sequence[Settlement], numbers: Mapping[str, int]) -> Call[list[bool]]:
-        return calls.settle(
-            batch,
-            self._rules,
-            Worker(name=self._worker, keep=self._tuning.keep),
-            Measured(
-                [f"{self._policies.category(each.category).name}|{each.route}" for each in batch],
-                numbers,
-                asyncio.get_running_loop().time(),
-            ),
-        )
+        labels = [f"{self._policies.category(each.category).name}|{each.route}" for each in batch]
+        measured = Measured(labels, numbers, asyncio.get_running_loop().time())
+        return calls.settle(batch, self._rules, Worker(name=self._worker, keep=self._tuning.keep), measured)
 
     def return_rq_jobs(self) -> Call[list[bool]]:
         """The call that puts the jobs of other functions back where they were."""

@@ -153,11 +153,6 @@ class Circuits:
         self._failures[route] += 1
         return "failing" if route in self._shut or self._failures[route] >= FAILURES else None
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to tell."""
-        return bool(self._up or self._down or self._next or self._strangers.has_news)
-
     async def tell(self) -> None:
         """Tell what was seen since the last time, before messages go back to backlogs, or they come at once."""
         await self._strangers.tell()

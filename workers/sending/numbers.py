@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 
 from notifier.dispatch.minutes import BOUNDS_S
 
 
 class Numbers:
-    """Gather what was measured since the last settle call that Redis answered.
+    """Gather what was measured since it was taken last.
 
     late: seconds from when each notification's user was due until it was handed over, by category. answered: seconds
     until a provider answered, by route.
@@ -23,11 +22,10 @@ class Numbers:
     def __init__(self) -> None:
         self.late: defaultdict[str, list[float]] = defaultdict(list)
         self.answered: defaultdict[str, list[float]] = defaultdict(list)
-        self._given_back: Counter[str] = Counter()
 
-    def take(self) -> Mapping[str, int]:
-        """All of it, as Redis names it; what Redis did not take is to be given back."""
-        taken, self._given_back = self._given_back, Counter()
+    def take(self) -> Counter[str]:
+        """All of it, as Redis names it."""
+        taken: Counter[str] = Counter()
         for what, measured in (("late", self.late), ("answer", self.answered)):
             for of, times_s in measured.items():
                 taken[f"{what}|{of}|s"] += round(sum([time_s for time_s in times_s if time_s > 0]) * 1e6)
@@ -35,7 +33,3 @@ class Numbers:
                     taken[f"{what}|{of}|{n}"] += count
             measured.clear()
         return taken
-
-    def give_back(self, taken: Mapping[str, int]) -> None:
-        """Keep these for the next call."""
-        self._given_back.update(taken)

@@ -39,11 +39,6 @@ class Strangers:
         self._noted: dict[str, float] = {}
         self._to_note: set[str] = set()
 
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to note."""
-        return bool(self._to_note)
-
     def delivered(self, route: str, device: str, now: float) -> None:
         """Note that the route has delivered to a device, named by its token."""
         if len(self._delivered) > MAX_ROUTES:

@@ -20,13 +20,12 @@ from notifier.notification.notification import (
     MAPPINGS,
     MAX_DEVICES,
     NAME_FORM,
-    NEEDED,
     PRIORITIES,
     USER_BYTES,
     Device,
     Notification,
     at_service,
-    plain_notification,
+    checked_plain,
 )
 from notifier.notification.platforms import find
 from notifier.units import readable
@@ -151,7 +150,7 @@ def read_notification(data: bytes) -> Notification | None:
     """
     raw = unpack_data(data)
     try:
-        return plain_notification(_plain_reader()(raw)[3])
+        return checked_plain(_plain_reader()(raw)[3])
     except ValueError:  # it is another function's, or not plain, or malformed: the next lines say which
         function, args, kwargs = decode_call(raw)
     if function != FUNCTION:
@@ -173,24 +172,28 @@ def _plain_reader() -> Callable[[bytes], Any]:
     def short(most_bytes: int) -> Any:
         return of.str_schema(min_length=1, max_length=most_bytes // UTF8_BYTES)
 
+    def made(cls: type, fields: Mapping[str, Any], *, slots: bool = False) -> Any:
+        args = [of.dataclass_field(key, schema) for key, schema in fields.items()]
+        of_args = of.dataclass_args_schema(cls.__name__, args, extra_behavior="forbid")
+        return of.dataclass_schema(cls, of_args, [*fields], slots=slots)
+
     text, name = of.str_schema(), of.str_schema(pattern=f"^{NAME_FORM.pattern}$")
-    args = [of.dataclass_field(each, text) for each in ("platform", "token")]
-    of_device = of.dataclass_args_schema("Device", args, extra_behavior="forbid")
-    device = of.dataclass_schema(Device, of_device, ["platform", "token"], slots=True)
-    plain = {
-        "user": short(USER_BYTES),
-        "devices": of.list_schema(device, min_length=1, max_length=MAX_DEVICES),
-        "category": name,
+    device = made(Device, {"platform": text, "token": text}, slots=True)
+    optional = {
         "app": name,
         "collapse_id": short(COLLAPSE_ID_BYTES),
         "badge": of.int_schema(ge=0, lt=BADGES, strict=True),
         "priority": of.literal_schema([*PRIORITIES]),
         **dict.fromkeys(("title", "body", "sound"), text),
-        **dict.fromkeys(MAPPINGS, of.dict_schema(text)),
     }
-    fields = {key: of.typed_dict_field(of_key, required=key in NEEDED) for key, of_key in plain.items()}
-    call: list[Any] = [of.literal_schema([FUNCTION]), of.none_schema(), of.list_schema(max_length=0)]
-    call.append(of.typed_dict_schema(fields, extra_behavior="forbid"))
+    plain = {
+        "user": short(USER_BYTES),
+        "devices": of.tuple_schema([device], variadic_item_index=0, min_length=1, max_length=MAX_DEVICES),
+        "category": of.with_default_schema(name, default=Notification.category),
+        **{key: of.with_default_schema(schema, default=None) for key, schema in optional.items()},
+        **dict.fromkeys(MAPPINGS, of.with_default_schema(of.dict_schema(text), default_factory=dict)),
+    }
+    call = [of.literal_schema([FUNCTION]), of.none_schema(), of.list_schema(max_length=0), made(Notification, plain)]
     return SchemaValidator(of.tuple_schema(call)).validate_json
 
 

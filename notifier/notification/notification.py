@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Any, Final, Self, get_args
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import platforms
@@ -220,35 +220,21 @@ class Notification:
         for index, device in enumerate(devices):
             if not is_mapping(device) or device.keys() != DEVICE_FIELDS:
                 raise InvalidNotificationError(f"devices[{index}]", "must have exactly platform and token")
-        notification = _made(cls, kwargs, tuple([Device(d["platform"], d["token"]) for d in devices]))
+        notification = cls(**{**kwargs, "devices": tuple([Device(d["platform"], d["token"]) for d in devices])})
         notification.validate()
         return notification
 
 
-N = TypeVar("N", bound=Notification)
-
-
-def plain_notification(kwargs: Mapping[str, Any]) -> Notification:
-    """As `from_kwargs`, where `job.read_notification` has checked what JSON's types and lengths tell."""
-    notification = _made(Notification, kwargs, tuple(kwargs["devices"]))
+def checked_plain(notification: Notification) -> Notification:
+    """As `validate`, where `job.read_notification` has checked what JSON's types and lengths tell."""
     for index, device in enumerate(notification.devices):
         _check_token(device, index)
-    _check_content(notification, kwargs.keys() & MAPPINGS)
+    _check_content(notification, MAPPINGS)
     return notification
-
-
-def _made(cls: type[N], kwargs: Mapping[str, Any], devices: tuple[Device, ...]) -> N:
-    # Not by __init__: that of a frozen class sets its 21 fields one by one, which takes as long as all of this. And
-    # each has mappings of its own: a provider that wrote into one would tell it to other users.
-    made = object.__new__(cls)
-    own: dict[str, Any] = {"data": {}, "apns": {}, "fcm": {}, "webpush": {}, "options": {}}
-    made.__dict__.update({**DEFAULTS, **own, **kwargs, "devices": devices})
-    return made
 
 
 # What a job's keyword arguments may hold: when to send it, and only once, is said in its meta.
 JOB_FIELDS: Final = Notification.__dataclass_fields__.keys() - {"send_at", "dedupe_key"}
-DEFAULTS: Final = {f.name: f.default for f in fields(Notification) if f.default is not MISSING}
 DEVICE_FIELDS: Final = {"platform", "token"}
 NEEDED: Final = ("user", "devices")
 

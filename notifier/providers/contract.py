@@ -32,7 +32,7 @@ class Outcome(StrEnum):
     __hash__ = str.__hash__  # Enum's own is written in Python, and an answer is looked for in several sets
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes three times as long to make
 class Answer:
     """A provider's answer for one device.
 
@@ -56,10 +56,10 @@ class Answer:
 
     def __post_init__(self) -> None:
         if not self.reason.isascii() or len(self.reason) > MAX_REASON:  # it goes into logs, scripts and registries
-            object.__setattr__(self, "reason", readable(self.reason))
+            self.reason = readable(self.reason)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as `Answer`
 class Dispatch:
     """One notification on its way to one device.
 

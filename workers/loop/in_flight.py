@@ -35,7 +35,7 @@ SWEEP_S: Final = 0.25
 SWEEPS: Final = 5
 # A call to Redis takes so many turns of the event loop, or fewer, until it is written. What is begun behind it begins
 # then: so Redis has something to do while this process is busy with the sends.
-TURNS: Final = 6
+TURNS: Final = 3
 Backlog: TypeAlias = tuple[str, str]  # a user, and a category
 Result: TypeAlias = Settlement | Unproven
 

@@ -175,19 +175,11 @@ class PushWorker(Worker):
             redises = asyncio_clients(self._partitions)
             self._functions = AllowedFunctions(settings.worker.functions)
             built = self._build(settings, redises[0]) if self._providers is None else self._providers
+            self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
+            self._register(logging_level, *args)
         except NotifierError as error:
             print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
             raise SystemExit(error.exit_status) from None
-        self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
-        try:
-            self._register(logging_level, *args)
-        except ValueError as error:  # RQ's answer to a name that a living worker has
-            print(error, file=sys.stderr)  # noqa: T201 - as above
-            raise SystemExit(1) from None
-        except RedisError as error:  # one that cannot take a worker's entry is full, or may not be written to
-            refused = unusable(error)
-            print(refused, file=sys.stderr)  # noqa: T201 - as above
-            raise SystemExit(refused.exit_status) from None
         self._warn_of_others()
         collect_garbage_seldom()
         try:
@@ -196,7 +188,7 @@ class PushWorker(Worker):
         finally:
             with contextlib.suppress(RedisError):
                 self.teardown()  # type: ignore[no-untyped-call]
-        return any(each.engine.delivered + each.engine.failed for each in self._served)
+        return any(each.engine.flights.ended for each in self._served)
 
     def _register(self, *args: Any) -> None:
         """Become known to RQ. A Redis that has gone since it was looked for is waited for, as it is later."""
@@ -207,9 +199,11 @@ class PushWorker(Worker):
                     self._forget_own_entry()
                 self.bootstrap(*args)
                 self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to
+            except ValueError as error:  # RQ's answer to a name that a living worker has
+                raise NotifierError(str(error)) from None
             except RedisError as error:
-                if not is_away(error):
-                    raise
+                if not is_away(error):  # one that cannot take a worker's entry is full, or may not be written to
+                    raise unusable(error) from error
                 wait.goes_on(error)
                 wait.sleep()
             else:
@@ -346,7 +340,7 @@ class PushWorker(Worker):
 
     def _describe(self, reload: Reload | None) -> dict[Any, str]:
         """Return the fields by which people know this worker, for its hash of each partition."""
-        own = {RELEASE: self._release, IN_FLIGHT: str(sum(each.engine.in_flight for each in self._served))}
+        own = {RELEASE: self._release, IN_FLIGHT: str(sum(len(each.engine.flights) for each in self._served))}
         return own if reload is None else own | reload.told()
 
     async def _tend_partitions(self, told: dict[Any, str]) -> None:
@@ -400,7 +394,7 @@ class PushWorker(Worker):
         running = self._repairs.get(served.at.number)
         if running is None or not running.is_alive():
             with under(served.at.prefixes):
-                self._repairs[served.at.number] = repair_beside(served.at.client, served.engine.lease_us)
+                self._repairs[served.at.number] = repair_beside(served.at.client, served.parts.tuning.lease_us)
             self._structlog.warning("repairing", reason="a script failed on what could not be read; see notifier audit")
 
     def clean_registries(self) -> None:
@@ -437,11 +431,11 @@ class PushWorker(Worker):
             self._told = told
 
     def _report(self) -> None:
-        engines = [each.engine for each in self._served]
-        state = WorkerStatus.BUSY if any(engine.busy for engine in engines) else WorkerStatus.IDLE
-        if engines[0].suspended:
+        flights = [each.engine.flights for each in self._served]
+        state = WorkerStatus.BUSY if any(each.busy for each in flights) else WorkerStatus.IDLE
+        if self._served[0].engine.suspended:
             state = WorkerStatus.SUSPENDED
-        now = sum(engine.delivered for engine in engines), sum(engine.failed for engine in engines)
+        now = sum(each.delivered for each in flights), sum(each.failed for each in flights)
         delivered, failed = now[0] - self._counted[0], now[1] - self._counted[1]
         if state != self.get_state():
             if state == WorkerStatus.SUSPENDED:

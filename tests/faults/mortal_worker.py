@@ -38,12 +38,12 @@ class Fate:
     """Lets the N-th passing of one step be the last."""
 
     def __init__(self, step: str, at: int) -> None:
-        self._verb, self._moment = step.split()
+        self.verb, self._moment = step.split()
         self._left = at
 
     async def pass_by(self, verb: str, call: Callable[[], Awaitable[Any]]) -> Any:
         """Make a call; die while it is under way, or when it has been answered, if this is the time."""
-        if verb != self._verb:
+        if verb != self.verb:
             return await call()
         asked = asyncio.ensure_future(call())
         if self._moment == "asked" and self._is_due():
@@ -59,8 +59,8 @@ class Fate:
         return self._left == 0
 
     def _counts(self, verb: str, answer: Any) -> bool:
-        # A look that found nothing is no step of anything.
-        return verb != "pull" or bool(answer.leased)
+        # A look that found nothing is no step of anything. A pull is the last call of its round.
+        return verb != "pull" or bool(answer[-1].leased)
 
 
 def doom(fate: Fate) -> None:
@@ -73,11 +73,18 @@ def doom(fate: Fate) -> None:
 
         return call
 
+    run_together = workers.loop.engine.run_together
+
+    async def calls(redis: Any, what: Any) -> Any:
+        verb = fate.verb if fate.verb in [each.script.name for each in what] else ""
+        return await fate.pass_by(verb, lambda: run_together(redis, what))
+
     async def mortal_send(self: Sender, *arguments: Any) -> Any:
         return await fate.pass_by("send", lambda: send(self, *arguments))
 
     for module in (workers.loop.engine, workers.loop.in_flight):
         module.run_async = passing(module.run_async)  # type: ignore[attr-defined]
+    workers.loop.engine.run_together = calls  # type: ignore[attr-defined]
     Sender.send = mortal_send  # type: ignore[method-assign]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,10 +168,16 @@ class Retimed:
         self._missed = False  # that it takes up others
 
     async def follow(self, version: str) -> None:
-        """Tell that this worker follows these rules; one of several partitions that is away is told later."""
+        """Tell that this worker follows these rules."""
+        with self._here():
+            await run_async(self._redis, leaders.follow(version))
+
+    @contextlib.contextmanager
+    def _here(self) -> Iterator[None]:
+        """Begin calls to this partition; if it is one of several and away, it is told later."""
         try:
             with under(self._prefixes):
-                await run_async(self._redis, leaders.follow(version))
+                yield
         except RedisError:
             if self._prefixes is None:
                 raise
@@ -181,17 +187,12 @@ class Retimed:
         """Tell that this worker takes up other rules."""
         self._missed = False
         await self.follow(version)
-        try:
-            with under(self._prefixes):
-                key = redis_key("reload", version, "taken")
-                pipe = self._redis.pipeline()
-                pipe.incr(key)
-                pipe.expire(key, KEPT_S)
-                self._number, _ = await pipe.execute()
-        except RedisError:
-            if self._prefixes is None:
-                raise
-            self._missed = True
+        with self._here():
+            key = redis_key("reload", version, "taken")
+            pipe = self._redis.pipeline()
+            pipe.incr(key)
+            pipe.expire(key, KEPT_S)
+            self._number, _ = await pipe.execute()
 
     async def retime(self, version: str) -> None:
         """Have every wake-up looked at again, once all workers that follow the new rules are known to.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
@@ -12,18 +12,11 @@ from notifier.errors import SettingsError
 from notifier.providers.contract import Provider
 from notifier.settings import Settings
 from notifier.settings.secret_files import SecretFiles
+from workers.sending.circuits import CircuitsOfAll
 from workers.sending.sender import Sender
 
 # Builds the providers of one platform, by route. Raises SettingsError.
 BuildPlatform: TypeAlias = Callable[[str], Mapping[str, Provider]]
-
-
-class Probing(Protocol):
-    """Log entries about a key that may have mended a platform's routes."""
-
-    async def probe(self, platform: str) -> None:
-        """See `Circuits.probe`."""
-        ...
 
 
 class ProviderSecrets:
@@ -40,7 +33,7 @@ class ProviderSecrets:
         self._mended: set[str] = set()  # platforms whose circuits are to be probed
         self._log = structlog.get_logger("notifier.worker")
 
-    async def follow(self, sender: Sender, circuits: Probing) -> None:
+    async def follow(self, sender: Sender, circuits: CircuitsOfAll) -> None:
         """Take up what has changed: sends that are under way end as they began, and all later ones go by the new.
 
         What waits because the old key was refused is tried at once. Raises redis's errors; then the next call tries it.

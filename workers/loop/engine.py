@@ -60,7 +60,7 @@ class Engine:
         self._redis, self._idle, self._circuits = parts.redis, parts.idle, parts.circuits
         self._turns, self._rq_jobs, self._tuning = parts.turns, parts.rq_jobs, parts.tuning
         self._worker, self._lanes = parts.name, list(parts.lanes)
-        self._flights = Flights(parts)
+        self.flights = Flights(parts)
         self._people = People()
         self.use(policies, version)
         self._suspects: list[tuple[Leased, float]] = []
@@ -75,31 +75,6 @@ class Engine:
         self._redis_ahead_us = 0.0  # of the loop's clock
         self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
         self.suspended = False
-
-    @property
-    def busy(self) -> bool:
-        """Whether sends are under way."""
-        return self._flights.busy
-
-    @property
-    def in_flight(self) -> int:
-        """How many sends are under way, or are to begin now."""
-        return len(self._flights)
-
-    @property
-    def delivered(self) -> int:
-        """How many notifications this worker has delivered."""
-        return self._flights.delivered
-
-    @property
-    def failed(self) -> int:
-        """How many ended here undelivered."""
-        return self._flights.failed
-
-    @property
-    def lease_us(self) -> int:
-        """How long this worker holds what it takes, in µs."""
-        return self._tuning.lease_us
 
     @property
     def looked_us(self) -> int | None:
@@ -120,7 +95,7 @@ class Engine:
         )
         self._zone = policies.zone
         self._knows = policies.knows
-        self._flights.use(policies, self._rules)
+        self.flights.use(policies, self._rules)
 
     def stop(self) -> None:
         """Take nothing more, and finish what is in flight within the grace time."""
@@ -141,18 +116,18 @@ class Engine:
                 if not begun:
                     await self._circuits.begin()
                     begun = True
-                worked = await self._round(wait=not burst or self._flights.hopeful)
+                worked = await self._round(wait=not burst or self.flights.hopeful)
                 self._note_reachable()
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                 await self._wait_for_redis(error)
                 continue
-            if worked or self.busy or self._flights.hopeful or self._awaits_turn:
+            if worked or self.flights.busy or self.flights.hopeful or self._awaits_turn:
                 last_worked = loop.time()
             elif burst or (max_idle_s is not None and loop.time() - last_worked >= max_idle_s):
                 break
-            if max_jobs is not None and self.delivered + self.failed >= max_jobs:
+            if max_jobs is not None and self.flights.ended >= max_jobs:
                 break
-        await self._flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
+        await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
         """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
@@ -160,32 +135,32 @@ class Engine:
         wait: also for what is not in flight yet.
         """
         self._note_look()
-        await self._flights.settle_returned()
+        await self.flights.settle_returned()
         moved = await self._look()
         if self._suspects:
             await self._try_suspects()
             moved = True
-        if self._flights.rq_jobs:
+        if self.flights.rq_jobs:
             await self._run_rq_jobs()
             moved = True
-        if not moved and (wait or self.busy or self._awaits_turn):
+        if not moved and (wait or self.flights.busy or self._awaits_turn):
             await self._wait()
         return moved
 
     async def _look(self) -> bool:
         """Settle what has ended, and take what may go. Returns whether anything moved."""
         if not (room := self._room()):
-            await self._flights.all_begun.wait()  # each of them may have needed room by every route
+            await self.flights.all_begun.wait()  # each of them may have needed room by every route
             room = self._room()
         self._is_full = not room
-        settling = await self._flights.settling()
+        settling = await self.flights.settling()
         before = [call for call in (self._handing_over, settling) if call is not None]
         self._handing_over = None
         if not room:
             _raise_first(await run_together(self._redis, before))
             return settling is not None
-        rooms = self._turns.rooms(self._flights, room)
-        with self._turns.taking(self._flights, 0 if self._outage else room):
+        rooms = self._turns.rooms(self.flights, room)
+        with self._turns.taking(self.flights, 0 if self._outage else room):
             return await self._take(room, rooms, before) or settling is not None
 
     async def _take(self, room: int, rooms: dict[str, int], before: Sequence[Call[Any]]) -> bool:
@@ -200,7 +175,7 @@ class Engine:
                 self._take_up(pulled, asked_at)
             _raise_first([*others, pulled])
             rooms |= pulled.rooms
-            self._turns.lack(self._flights, (route for route, left in rooms.items() if left <= 0))
+            self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
             if len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
                 # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
                 self._handing_over = self._idle.hand_over()
@@ -234,13 +209,13 @@ class Engine:
         self._note_look()
         self._note_suspended(pulled.suspended)
         self._circuits.use(pulled.shut)
-        self._flights.adopt(pulled.orphans)
+        self.flights.adopt(pulled.orphans)
         for leased in pulled.leased:
             due_at = asked_at if leased.since_us is None else (leased.since_us - self._redis_ahead_us) / 1e6
             if leased.crashes == SUSPECT:
                 self._suspects.append((leased, asked_at))
             else:
-                self._flights.begin_soon(leased, asked_at, due_at)
+                self.flights.begin_soon(leased, asked_at, due_at)
         for held in pulled.waiting:
             self._log.debug(
                 "deferred",
@@ -250,7 +225,7 @@ class Engine:
                 time_left_ms=-(-held.time_left_us // 1000),
             )
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
-        self._flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
+        self.flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 
     @property
     def _awaits_turn(self) -> bool:
@@ -258,14 +233,14 @@ class Engine:
 
     def _room(self) -> int:
         """How many more may be taken now; see `Turns.room`."""
-        return 0 if self._circuits.away_s() else self._turns.room(self._flights)
+        return 0 if self._circuits.away_s() else self._turns.room(self.flights)
 
     def _caller(self) -> Worker:
         return Worker(
             name=self._worker,
             lanes=self._lanes,
             lease_us=self._tuning.lease_us,
-            claimant=self._flights.claimant,
+            claimant=self.flights.claimant,
             keep=self._tuning.keep,
             leads=self._idle.leads,
         )
@@ -284,33 +259,33 @@ class Engine:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
         while self._suspects and not self._stopping:
             self._note_look()
-            await self._flights.drain()
+            await self.flights.drain()
             leased, leased_at = self._suspects.pop(0)
             if await self._call(in_flight.begin(leased.job_id, leased.permit)):
-                self._flights.begin(leased, leased_at)
-        await self._flights.drain()
+                self.flights.begin(leased, leased_at)
+        await self.flights.drain()
 
     async def _run_rq_jobs(self) -> None:
         # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
         began = asyncio.get_running_loop().time()
-        await self._flights.drain()
-        while self._flights.rq_jobs and not self._stopping:
-            settlement = self._rq_jobs.inspect(self._flights.rq_jobs[0])
-            mine = await self._flights.settle_rq_job(settlement)
-            del self._flights.rq_jobs[0]
+        await self.flights.drain()
+        while self.flights.rq_jobs and not self._stopping:
+            settlement = self._rq_jobs.inspect(self.flights.rq_jobs[0])
+            mine = await self.flights.settle_rq_job(settlement)
+            del self.flights.rq_jobs[0]
             if settlement.state != "handed_to_rq":
                 continue
             if not mine:
                 self._rq_jobs.drop(settlement.job_id)
                 continue
             with contextlib.suppress(RedisError):
-                await self._flights.give_up_unproven()
+                await self.flights.give_up_unproven()
                 await self._call(self._idle.hand_over())  # it may outlast our lead
             # It may outlast our leases on those behind it: then they go back, and whoever is free takes them over.
             leased_s = asyncio.get_running_loop().time() - began
             patience_s = min(PATIENCE_S, self._tuning.lease_us / 2e6 - leased_s)
-            if self._rq_jobs.run(settlement.job_id, self._flights.return_rq_jobs(), patience_s):
-                self._flights.rq_jobs.clear()
+            if self._rq_jobs.run(settlement.job_id, self.flights.return_rq_jobs(), patience_s):
+                self.flights.rq_jobs.clear()
 
     async def _wait(self) -> None:
         wake = self._idle.wake
@@ -334,7 +309,7 @@ class Engine:
             self._unreadable = min(self._unreadable + 1, MAX_UNREADABLE)
             await asyncio.sleep(UNREADABLE_S * 2**self._unreadable)
             return
-        self._flights.claim_anew()
+        self.flights.claim_anew()
         self._outage += 1
         first, most = RECONNECT_S
         wait = random.uniform(0.5, 1) * min(most, first * 2 ** min(self._outage, 10))  # noqa: S311 - jitter

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -66,11 +67,12 @@ class IdleWorker:
                 return
             if self.leads:
                 for queue in self._queues:
-                    self._listen(queue, self._pushed)
-                self._listen(self._keys.wake, self._called)
+                    # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
+                    self._listen(queue, partial(self._blocking.blmove, queue, queue, self._listen_s, "LEFT", "LEFT"))
+                self._listen_for_call(self._keys.wake)
                 timeout = self._longest_s if due_in_s is None else min(self._longest_s, due_in_s)
             else:
-                self._listen(self._keys.handover, self._called)
+                self._listen_for_call(self._keys.handover)
                 timeout = self._longest_s
             self._waits = True
             try:
@@ -96,17 +98,13 @@ class IdleWorker:
             await run_async(self._redis, self.hand_over())
         await self._blocking.aclose()
 
-    def _listen(self, key: str, heard: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+    def _listen_for_call(self, key: str) -> None:
+        self._listen(key, partial(self._blocking.blpop, [key], timeout=self._listen_s))
+
+    def _listen(self, key: str, listen: Callable[[], Awaitable[object]]) -> None:
         task = self._listening.get(key)
         if task is None or task.done():
-            self._listening[key] = asyncio.create_task(heard(key))
-
-    async def _pushed(self, queue: str) -> None:
-        # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
-        await self._heard(lambda: self._blocking.blmove(queue, queue, self._listen_s, "LEFT", "LEFT"))
-
-    async def _called(self, key: str) -> None:
-        await self._heard(lambda: self._blocking.blpop([key], timeout=self._listen_s))
+            self._listening[key] = asyncio.create_task(self._heard(listen))
 
     async def _heard(self, listen: Callable[[], Awaitable[object]]) -> None:
         try:

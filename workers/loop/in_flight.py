@@ -107,6 +107,11 @@ class Flights:
         return bool(self._unproven) and asyncio.get_running_loop().time() < self._hopeful_until
 
     @property
+    def ended(self) -> int:
+        """How many notifications have come to their end here."""
+        return self.delivered + self.failed
+
+    @property
     def busy(self) -> bool:
         """Whether sends are under way, or to be settled."""
         return bool(self._sending or self._to_begin or self._settlements)
@@ -344,12 +349,6 @@ class Flights:
         # Each goes to the head of its queue, so the last goes first.
         return self._settle_call([rq_job.given_back() for rq_job in reversed(self.rq_jobs)], {})
 
-    async def give_back_rq_jobs(self) -> None:
-        """Put the jobs of other functions back where they were."""
-        if self.rq_jobs:
-            await run_async(self._redis, self.return_rq_jobs())
-            self.rq_jobs.clear()
-
     async def drain(self) -> None:
         """Wait until nothing is in flight, and all is settled."""
         while self.busy:
@@ -383,7 +382,8 @@ class Flights:
         try:
             while self._settlements:
                 await self._settle()
-            await self.give_back_rq_jobs()
+            if self.rq_jobs:
+                await run_async(self._redis, self.return_rq_jobs())
         except RedisError as error:
             self._log.error("not_settled", jobs=len(self._settlements), reason=str(error))
 

@@ -90,7 +90,7 @@ class ForkedRqJobs:
         """See `parts.RqJobs.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
         if rq_job.job_id in self._prepared:  # Redis was away before this could be settled
             return rq_job.settlement("handed_to_rq")
-        fields: Any = self._redis.hmget(_key(rq_job.job_id), *READS)
+        fields: Any = self._redis.hmget(job_key(rq_job.job_id), *READS)
         data, meta, crashes, returned, *noted = fields
         try:
             self._check(rq_job, crashes)
@@ -153,7 +153,7 @@ class ForkedRqJobs:
         return rq_job.settlement("aside", "failed", encode_reason(f"set aside: {why}. {HELP}. Then: {again}"))
 
     def _origin(self, rq_job: RqJob) -> str:
-        origin: Any = self._redis.hget(_key(rq_job.job_id), "origin")
+        origin: Any = self._redis.hget(job_key(rq_job.job_id), "origin")
         return shlex.quote((origin or b"").decode(errors="replace"))
 
     def _malformed(self, rq_job: RqJob, why: str) -> Settlement:
@@ -268,7 +268,3 @@ def meta_of(notification: Notification, meta: bytes | None, knows: Callable[[str
     if knows is not None and not knows(merged["category"]):
         merged["category"] = DEFAULT_CATEGORY
     return json.dumps(merged)
-
-
-def _key(job_id: str) -> bytes:
-    return job_key(job_id)

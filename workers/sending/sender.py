@@ -142,7 +142,7 @@ class Sender:
         answers = {i: answer for i, (answer, *_) in zip(waiting, found, strict=True)}
         alone = any(not waits and answer.outcome in FREE for answer, waits, _ in found)
         settlement = self._settlement(leased, category, notification, answered, answers, log, alone=alone)
-        if settlement.word == "returned" and has_passed(expires_at):
+        if settlement.word == "returned" and asyncio.get_running_loop().time() >= expires_at:
             self._circuits.not_sent()
             settlement = expired(leased, answered, log, reached=settlement.reached)
         settlement = settlement._replace(
@@ -326,11 +326,6 @@ def _no_provider(by: str, dispatch: Dispatch) -> Answer:
     if dispatch.notification.app:  # anybody may invent one
         return Answer(Outcome.REFUSED, reason=reason, retry_after_us=MINUTE_US, help=NOT_CONFIGURED)
     return Answer(Outcome.FAULT, reason=reason)
-
-
-def has_passed(moment: float) -> bool:
-    """Whether this moment of the loop's clock has passed."""
-    return asyncio.get_running_loop().time() >= moment
 
 
 def _dead_tokens(notification: Notification, app: str | None, answers: Mapping[int, Answer]) -> tuple[DeadToken, ...]:

@@ -15,7 +15,6 @@ from notifier.scripts.records import CircuitFields
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, from_bytes, moment, to_bytes
 
-Seen = Literal["down", "up", "next", "retry"]
 Kind = Literal["unreachable", "fault", "failing", "full", "busy", "recovering", "paused"]
 Change = Literal["opened", "closed", "paused", "resumed", "alone", ""]
 FULL, BUSY = "|full", "|busy|"
@@ -29,28 +28,8 @@ BUSY_SHOWN_US = 2_000_000  # a route that nobody used for a while is busy for a 
 LIMITS = "push_limits"
 
 
-def circuit(
-    worker: str,
-    route: str,
-    seen: Seen,
-    *,
-    kind: Kind = "unreachable",
-    reason: str = "",
-    first_us: int = 0,
-    max_us: int = 0,
-    share: float = 1.0,
-    clock: str = "",
-) -> Call[Change]:
-    """Tell what a worker has seen of a route; the reply tells what that changed, see *circuit*.
-
-    With 'down': why, and after how long to probe, from first_us, by halves, to max_us; share: of these to wait.
-    """
-    thousandths = round(share * 1000)
-    return change_circuit(CircuitFields(clock, worker, route, seen, reason, 0, kind, first_us, max_us, thousandths))
-
-
-def change_circuit(args: CircuitFields) -> Call[Change]:
-    """Tell *circuit* of a route, or of a pause."""
+def circuit(args: CircuitFields) -> Call[Change]:
+    """Tell *circuit* what a worker has seen of a route, or of a pause; the reply tells what that changed."""
     return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
 
 

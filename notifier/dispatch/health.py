@@ -21,6 +21,10 @@ LOOKED: Final = "push_looked"
 RELEASE: Final = "push_release"  # of this package
 SUSPENDED: Final = "push_suspended"  # µs at which it saw that all are suspended
 IN_FLIGHT: Final = "push_in_flight"  # how many sends are under way or about to begin
+FIELDS: Final = (
+    *("hostname", "current_job", "last_heartbeat", "rates_version", "birth", "state"),
+    *(LOOKED, RELEASE, SUSPENDED, IN_FLIGHT),
+)
 WITHIN_US: Final = 30_000_000  # a worker looks once a second; one that waits for slow providers may take longer
 RQ_BEAT_US: Final = 90_000_000  # RQ beats every 30 s while a job of another function runs, which blocks our own loop
 
@@ -58,24 +62,13 @@ def find_workers() -> Exchange[list[Alive]]:
     """All push workers that Redis knows, by name. Changes nothing."""
     (keys,) = yield Commands(lambda pipe: pipe.smembers(rq_key("workers")))
     keys = sorted(keys)
-    fields = (
-        "hostname",
-        LOOKED,
-        "current_job",
-        "last_heartbeat",
-        RELEASE,
-        "rates_version",
-        IN_FLIGHT,
-        "birth",
-        "state",
-        SUSPENDED,
-    )
-    now, *found = yield Commands(lambda pipe: [pipe.time(), *(pipe.hmget(key, fields) for key in keys)])
+    now, *found = yield Commands(lambda pipe: [pipe.time(), *(pipe.hmget(key, FIELDS) for key in keys)])
     now_us = clock_us(now)
+    told = [{name: (value or b"").decode() for name, value in zip(FIELDS, each, strict=True)} for each in found]
     return [
-        _alive(key.decode().removeprefix(rq_key("worker", "")), now_us, *[(value or b"").decode() for value in told])
-        for key, told in zip(keys, found, strict=True)
-        if told[1] is not None
+        _alive(key.decode().removeprefix(rq_key("worker", "")), now_us, of)
+        for key, of in zip(keys, told, strict=True)
+        if of[LOOKED]
     ]
 
 
@@ -110,26 +103,20 @@ def check_memory(memory: Mapping[str, Any]) -> None:
         raise RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
 
 
-def _alive(  # noqa: PLR0917 - the fields as Redis gives them
-    name: str,
-    now_us: int,
-    host: str,
-    looked: str,
-    rq_job: str,
-    beat: str,
-    version: str,
-    rates: str,
-    in_flight: str,
-    birth: str,
-    state: str,
-    suspended: str,
-) -> Alive:
-    age_us = now_us - int(looked)
-    if rq_job and beat:  # by the clock of its host: RQ's heartbeat has no other
-        since = datetime.now(UTC) - datetime.fromisoformat(beat).astimezone(UTC)
+def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:
+    age_us = now_us - int(told[LOOKED])
+    if told["current_job"] and told["last_heartbeat"]:  # by the clock of its host: RQ's heartbeat has no other
+        since = datetime.now(UTC) - datetime.fromisoformat(told["last_heartbeat"]).astimezone(UTC)
         age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))
-    began = datetime.fromisoformat(birth).astimezone(UTC) if birth else None
-    since_us = int(suspended or 0) if state == "suspended" else 0
+    since_us = int(told[SUSPENDED] or 0) if told["state"] == "suspended" else 0
     return Alive(
-        name, host, age_us, rq_job, version, rates, int(in_flight or 0), began, moment(since_us) if since_us else None
+        name,
+        told["hostname"],
+        age_us,
+        told["current_job"],
+        told[RELEASE],
+        told["rates_version"],
+        int(told[IN_FLIGHT] or 0),
+        datetime.fromisoformat(told["birth"]).astimezone(UTC) if told["birth"] else None,
+        moment(since_us) if since_us else None,
     )

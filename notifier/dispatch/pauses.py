@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from notifier.dispatch.circuits import SCOPES, Change, Held, change_circuit, find_holds
+from notifier.dispatch.circuits import SCOPES, Change, Held, circuit, find_holds
 from notifier.scripts.loader import Call
 from notifier.scripts.records import CircuitFields
 from notifier.store.exchange import Exchange, exchange
@@ -31,12 +31,12 @@ def pause_name(what: str) -> str:
 
 def pause(name: str, who: str, reason: str, lasts_us: int) -> Call[Change]:
     """Stop what `pause_name` names; lasts_us: 0 is until it is resumed. It keeps its place and its expiry."""
-    return change_circuit(CircuitFields("", to_bytes(who), to_bytes(name), "pause", to_bytes(reason), lasts_us))
+    return circuit(CircuitFields("", to_bytes(who), to_bytes(name), "pause", to_bytes(reason), lasts_us))
 
 
 def resume(name: str, who: str) -> Call[Change]:
     """Let go what was paused; the reply is '' where it was not paused."""
-    return change_circuit(CircuitFields("", to_bytes(who), to_bytes(name), "resume"))
+    return circuit(CircuitFields("", to_bytes(who), to_bytes(name), "resume"))
 
 
 def read_pauses(redis: Redis) -> list[Held]:

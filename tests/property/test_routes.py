@@ -11,11 +11,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch.circuits import Seen, circuit
+from notifier.dispatch.circuits import circuit
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
+from notifier.scripts.records import CircuitFields
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.test_backlogs import moments, policies, seldom
@@ -79,9 +80,10 @@ class Routed(World):
     projects: list[int] = field(default_factory=list)
     stride: ClassVar[int] = 7919
 
-    def change(self, worker: str, route: str, seen: Seen) -> str:
+    def change(self, worker: str, route: str, seen: str) -> str:
         """Tell what a worker saw of a route, without jitter."""
-        call = circuit(worker, route, seen, first_us=S, max_us=10 * S, clock=str(self.now))
+        probe = {"kind": "unreachable", "first_us": S, "max_us": 10 * S}
+        call = circuit(CircuitFields(str(self.now), worker, route, seen, **probe))
         said = run(self.redis, call)
         assert said == {"up": self._up, "down": self._down, "retry": self._retry}[seen](worker, route)
         return said

@@ -14,10 +14,10 @@ from redis.exceptions import RedisError
 from rq.job import Job, Retry
 from rq.serializers import PickleSerializer
 
-from notifier.dispatch.rq_runs import RqRun
 from notifier.notification.rq_call import open_pickle
 from notifier.notification.throttled import was_sent
 from notifier.scripts.loader import Call, run
+from notifier.scripts.records import RunFields
 from workers.loop.parts import RqJob
 
 SENT: Final = 1
@@ -47,10 +47,10 @@ class Horse:
     def __init__(self, rq_job: RqJob, noted: Sequence[bytes | None], serializer: Any) -> None:
         """noted: what its hash told of the time before, `push_accepted` and `push_held`."""
         self.serializer = serializer
-        self.run: RqRun | None = None
+        self.run: RunFields | None = None
         if rq_job.user:
-            of = rq_job.job_id, rq_job.permit, rq_job.user, rq_job.category
-            self.run = RqRun(*of, *(each or b"" for each in noted))
+            of = rq_job.permit, rq_job.user, rq_job.category, rq_job.job_id
+            self.run = RunFields("", *of, *(each or b"" for each in noted))
         self._page = mmap.mmap(-1, 1)
         self._began = time.monotonic()
 

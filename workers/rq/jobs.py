@@ -21,7 +21,7 @@ from rq.worker import Worker
 from notifier.dispatch import backlogs
 from notifier.dispatch.calls import Plain, Settlement, State
 from notifier.dispatch.in_flight import begin
-from notifier.dispatch.rq_runs import RqRun, close_run, hold_permit
+from notifier.dispatch.rq_runs import encode_run, rq_run
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
 from notifier.notification.job import FUNCTION, STEERING, decode_data, encode_reason, read_meta, read_notification
@@ -29,6 +29,7 @@ from notifier.notification.rq_call import RqCall, read_call
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import Call, run
+from notifier.scripts.records import RunFields
 from notifier.units import readable
 from workers.loop.parts import RqJob, Tuning
 from workers.rq import compat
@@ -189,21 +190,21 @@ class ForkedRqJobs:
         """Keep the permit of what runs ahead, as RQ keeps the job's own heartbeat."""
         if self._horse is not None and self._horse.run is not None:
             ahead_s = self._worker.job_monitoring_interval + RQ_SPARE_S
-            run(self._redis, hold_permit(self._horse.run, ahead_s * 1_000_000))
+            run(self._redis, rq_run(self._horse.run._replace(ahead_us=ahead_s * 1_000_000)))
 
-    def _close(self, ended: RqRun, horse: Horse, job: Job) -> None:
+    def _close(self, ended: RunFields, horse: Horse, job: Job) -> None:
         is_end = compat.status_of(job) in compat.ENDED
-        call = close_run(
-            ended,
-            "delivered" if horse.sent else "failed" if is_end else "retried",
-            reached=horse.may_have_sent,
-            is_end=is_end,
-            took_us=horse.took_us,
+        outcome = "delivered" if horse.sent else "failed" if is_end else "retried"
+        closed = ended._replace(
+            reached=int(horse.may_have_sent),
+            outcome=outcome,
+            keep=self._tuning.keep.encode(),
+            is_end=int(is_end),
+            handed=encode_run(outcome, horse.took_us),
             worker=self._worker.name,
             version=self.version,
-            keep=self._tuning.keep,
         )
-        self._unclosed.append(call)
+        self._unclosed.append(rq_run(closed))
         self.close_ended()
 
     def close_ended(self) -> None:
@@ -214,7 +215,6 @@ class ForkedRqJobs:
 
     def release_scheduled(self) -> None:
         """Queue RQ's own jobs of `enqueue_in` and `enqueue_at` on our lanes whose time has come, by Redis's clock.
-
 
         RQ's own scheduler would queue again whatever waits in our backlogs; here the two are told apart.
         """

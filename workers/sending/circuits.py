@@ -21,13 +21,14 @@ from notifier.notification.notification import platform_of
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
 from notifier.scripts.keys import in_force, under
-from notifier.scripts.loader import run_async
+from notifier.scripts.loader import Call, run_async
+from notifier.scripts.records import CircuitFields, Text
 from workers.sending.strangers import Strangers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from notifier.dispatch.circuits import Kind
+    from notifier.dispatch.circuits import Change, Kind
     from notifier.store.partitions import Partition
 
 # The provider itself spoke, and not of our credentials; but for DELIVERED only where there is a status: else the answer
@@ -157,7 +158,7 @@ class Circuits:
         """Tell what was seen since the last time, before messages go back to backlogs, or they come at once."""
         await self._strangers.tell()
         for route in list(self._up):
-            change = await run_async(self._redis, circuit(self._worker, route, "up"))
+            change = await run_async(self._redis, self._seen(route, "up"))
             self._up.discard(route)
             self._told_up[route] = asyncio.get_running_loop().time()
             self._steps_back = 0
@@ -165,7 +166,7 @@ class Circuits:
                 self._log.info("circuit_closed", route=route)
         for route in list(self._next):
             self._next.discard(route)
-            await run_async(self._redis, circuit(self._worker, route, "next"))
+            await run_async(self._redis, self._seen(route, "next"))
         for route, seen in list(self._down.items()):
             await self._tell_down(route, *seen)
             if self._down.get(route) is seen:  # `record` may have noted otherwise meanwhile: that is for the next time
@@ -175,17 +176,9 @@ class Circuits:
         first_us, max_us = PROBE_US[kind]
         if kind == "full":
             first_us = max(first_us, asked_us)
-        call = circuit(
-            self._worker,
-            route,
-            "down",
-            kind=kind,
-            reason=reason,
-            first_us=first_us,
-            max_us=max_us,
-            share=random.uniform(*(LATER if kind == "full" else JITTER)),  # noqa: S311 - jitter
-        )
-        change = await run_async(self._redis, call)
+        share = random.uniform(*(LATER if kind == "full" else JITTER))  # noqa: S311 - jitter
+        probe = {"kind": kind, "first_us": first_us, "max_us": max_us, "share": round(share * 1000)}
+        change = await run_async(self._redis, self._seen(route, "down", reason=reason, **probe))
         self._failures[route] = 0
         self._told_up.pop(route, None)
         if change == "opened":
@@ -194,6 +187,9 @@ class Circuits:
             log("circuit_opened", route=route, kind=kind, reason=reason)
         elif change == "alone":
             self._step_back(route, reason)
+
+    def _seen(self, route: str, seen: str, **more: Text) -> Call[Change]:
+        return circuit(CircuitFields("", self._worker, route, seen, **more))
 
     def _step_back(self, route: str, reason: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -221,7 +217,7 @@ class Circuits:
 
     async def _probe(self, routes: Iterable[str]) -> None:
         for route in routes:
-            await run_async(self._redis, circuit(self._worker, route, "retry"))
+            await run_async(self._redis, self._seen(route, "retry"))
 
 
 class CircuitsOfAll:

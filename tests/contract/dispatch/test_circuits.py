@@ -9,9 +9,10 @@ import pytest
 from redis import Redis
 
 from notifier.dispatch import calls
-from notifier.dispatch.circuits import Seen, circuit, find_routes
+from notifier.dispatch.circuits import circuit, find_routes
 from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
+from notifier.scripts.records import CircuitFields
 from notifier.scripts.rule_table import RuleTable
 from notifier.store.exchange import exchange
 
@@ -29,8 +30,9 @@ class Told:
         redis.flushdb()
         self.redis = redis
 
-    def tell(self, worker: str, seen: Seen) -> str:
-        call = circuit(worker, "apns", seen, reason="Refused", first_us=S, max_us=4 * S, clock=str(self.now))
+    def tell(self, worker: str, seen: str) -> str:
+        probe = {"kind": "unreachable", "first_us": S, "max_us": 4 * S}
+        call = circuit(CircuitFields(str(self.now), worker, "apns", seen, "Refused", **probe))
         return run(self.redis, call)
 
     def next_probe(self, worker: str) -> int | None:

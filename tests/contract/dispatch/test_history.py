@@ -27,6 +27,7 @@ from notifier.rules.policy import LANES, Burst, Category, Digest, PlatformLimits
 from notifier.scripts import loader
 from notifier.scripts.keys import declared, in_script
 from notifier.scripts.loader import run
+from notifier.scripts.records import CircuitFields
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.take import take
@@ -256,7 +257,8 @@ def test_a_retry_and_a_closed_route(hand: Hand) -> None:
     assert record.replies == (busy, OK)
     assert len(record.handed_at) == 2
     hand.now += 60 * S
-    run(hand.redis, circuit("other", "apns", "down", reason="refused", first_us=S, max_us=S, clock=str(hand.now)))
+    down = CircuitFields(str(hand.now), "other", "apns", "down", "refused", kind="unreachable", first_us=S, max_us=S)
+    run(hand.redis, circuit(down))
     hand.accept()
     assert hand.take() == []
     (leased,) = hand.take(S)

@@ -127,6 +127,8 @@ class Engine:
                 break
             if max_jobs is not None and self.flights.ended >= max_jobs:
                 break
+        with contextlib.suppress(RedisError):
+            await self._hand_over()
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
@@ -137,6 +139,8 @@ class Engine:
         self._note_look()
         await self.flights.settle_returned()
         moved = await self._look()
+        if self._suspects or self.flights.rq_jobs or not moved:
+            await self._hand_over()  # no look follows at once, with which it would go
         if self._suspects:
             await self._try_suspects()
             moved = True
@@ -162,6 +166,11 @@ class Engine:
         rooms = self._turns.rooms(self.flights, room)
         with self._turns.taking(self.flights, 0 if self._outage else room):
             return await self._take(room, rooms, before) or settling is not None
+
+    async def _hand_over(self) -> None:
+        if self._handing_over is not None:
+            call, self._handing_over = self._handing_over, None
+            await self._call(call)
 
     async def _take(self, room: int, rooms: dict[str, int], before: Sequence[Call[Any]]) -> bool:
         """Take what may go, in one round trip with the calls that go before."""

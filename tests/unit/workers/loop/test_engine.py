@@ -1,10 +1,29 @@
-"""What Redis answers while it cannot write, by redis-py's class or by the text: passing, and told in plain words."""
+"""The engine's rounds, and what Redis answers while it cannot write: passing, and told in plain words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
+import workers.loop.engine
+from notifier.dispatch import leaders
+from notifier.dispatch.calls import Pulled
+from notifier.scripts.loader import Call
+from notifier.settings import parse_settings
 from notifier.store.connection import unusable
-from workers.loop.engine import is_passing
+from tests.unit.workers.loop.test_in_flight import leased
+from workers.configuration.wiring import build_tuning
+from workers.loop.engine import Engine, is_passing
+from workers.loop.parts import Parts
+from workers.loop.turns import Turns
+from workers.sending.capacity import Capacity
+from workers.sending.numbers import Numbers
+from workers.sending.settlements import returned
 
 FULL = "command not allowed when used memory > 'maxmemory'."
 IN_A_SCRIPT = "Error running script (call to f_1): @user_script:9: @user_script: 9: -"
@@ -40,3 +59,92 @@ def test_a_full_redis_is_named_so(error: ResponseError) -> None:
         "Redis is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
     )
     assert str(unusable(PASSING[1])).startswith("Redis refuses: You can't write")
+
+
+SETTINGS = parse_settings("providers: {fcm: {client: console}}")
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("leased", "rq_jobs", "orphans", "waiting", "unread", "untold", "untargeted", "zones", "chosen"), ()
+)
+
+
+class Rounds:
+    """An engine whose Redis is this: it notes what is asked, and what is waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: Sequence[Any]) -> None:
+        """answers: to the calls of the next looks, each the last of its round trip."""
+        self.did: list[str] = []
+        self._answers = list(answers)
+        monkeypatch.setattr(workers.loop.engine, "run_async", self._alone)
+        monkeypatch.setattr(workers.loop.engine, "run_together", self._together)
+
+        async def nothing() -> None:
+            """Tell nobody."""
+
+        async def wait(_due_in_s: float | None) -> None:
+            self.did.append("waits")
+
+        idle: Any = SimpleNamespace(
+            wake=asyncio.Event(), leads=True, wait=wait, hand_over=lambda: leaders.hand_over("w", ["default"])
+        )
+        circuits: Any = SimpleNamespace(tell=nothing, away_s=lambda: 0.0, use=lambda _: None)
+        sender: Any = SimpleNamespace(numbers=Numbers())
+        rq_jobs: Any = SimpleNamespace()
+        tuning = build_tuning(SETTINGS)
+        parts = Parts(
+            name="w", lanes=["default"], redis=None, idle=idle, sender=sender, circuits=circuits,
+            turns=Turns(Capacity({}), batch=10, most=10), rq_jobs=rq_jobs, tuning=tuning,
+        )  # fmt: skip
+        self.engine = Engine(parts, SETTINGS.policies())
+
+    async def _alone(self, _redis: Any, call: Call[Any]) -> None:
+        self.did.append(call.script.name)
+
+    async def _together(self, _redis: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        self.did.append(" ".join(call.script.name for call in calls))
+        return [*(call.decode([1]) for call in calls[:-1]), self._answers.pop(0)] if calls else []
+
+    def go(self, rounds: int = 1) -> list[str]:
+        """Go so many rounds; returns what was asked in them."""
+
+        async def go() -> None:
+            for _ in range(rounds):
+                await self.engine._round(wait=True)
+
+        asyncio.run(go())
+        return self.did
+
+
+def pulled(**more: Any) -> Pulled:
+    """The reply to a pull that found nothing."""
+    plain = {"now_us": 1, "next_us": None, "suspended": False, "rooms": {}, "taken": 0, "shut": None}
+    return Pulled(**{**NOTHING, **plain, "idle": 0, "unpublished": False, **more})
+
+
+def test_a_round_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has ended is settled, and more is taken, and somebody idle is called: in this order, all at once."""
+    rounds = Rounds(monkeypatch, [pulled(taken=10), pulled()])
+    rounds.engine.flights._settlements.append(returned(leased("a")))
+    assert rounds.go(2) == ["settle pull", "hand_over pull", "waits"]
+    assert not rounds.engine.flights.busy
+
+
+def test_somebody_idle_is_called_before_this_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a route nothing more may go here, so somebody else is to look at once, not when this one looks again."""
+    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0})])
+    assert rounds.go() == ["pull", "hand_over", "waits"]
+
+
+def test_what_was_leased_begins_though_the_settlement_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One script may meet what it cannot read; the other's reply is not lost for that, and the error is told."""
+    rounds = Rounds(monkeypatch, [])
+    rounds.engine.flights._settlements.append(returned(leased("a")))
+
+    async def fails(_redis: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        assert len(calls) == len("ab")
+        return [ResponseError("WRONGTYPE"), pulled(leased=[leased("b")])]
+
+    monkeypatch.setattr(workers.loop.engine, "run_together", fails)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        rounds.go()
+    assert len(rounds.engine.flights) == 1
+    assert [each.job_id for each in rounds.engine.flights._settlements] == ["a"], "it is tried again"

@@ -18,7 +18,7 @@ import uvicorn
 
 from notifier.server import state
 from notifier.server.run import make_server
-from tests.harness.support import PATIENCE_S, eventually
+from tests.harness.support import eventually
 
 TOKEN = "a-token-of-the-test"
 EVIL = "<script>alert(1)</script>\"'&"
@@ -93,6 +93,4 @@ def serving(
             # fails whichever test runs then.
             of = server._state
             of._threads.shutdown()
-            if of.audit._thread is not None:
-                of.audit._thread.join(PATIENCE_S)
             of.redis.close()

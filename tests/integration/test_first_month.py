@@ -48,14 +48,6 @@ def test_a_lane_that_is_none(config: Path, capsys: pytest.CaptureFixture[str]) -
     assert "'urgnt' is no lane; the lanes are urgent, default, bulk" in capsys.readouterr().err
 
 
-def test_load_takes_the_configured_redis(run: Run, redis: Redis) -> None:
-    """Without --url; where there is no configuration, the one of NOTIFIER_REDIS_URL."""
-    before = redis.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
-    done = run("load", "--iterations", "50", "--concurrency", "2", "--keys", "2", "--processes", "1")
-    assert done.status == 0
-    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] >= before + 50
-
-
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_config_may_stand_anywhere(run: Run, config: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFIER_CONFIG")

@@ -1,10 +1,6 @@
 --! exports opens_at
 --! needs by_the_clock digest_at is_empty muted_until next_for preferences
--- opens_at: the first µs at which the rules let the head of a backlog go, whatever the providers say; or nil and the
--- name of a zone of which @zones does not tell yet. Where it has met a limit of its device, not before backlog.least.
--- What the category's rules say stands in backlog.own from then on, and what the user's say in user.next, {cost: {µs,
--- rule}}, as long as nothing of theirs goes; without user.next it is asked once. backlog.by becomes what decides, see
--- *set_wake_ups*; backlog.mutes whether its user has it dropped, backlog.zone the one that the user chose.
+-- of_user: the first µs at which the user's own rules let `cost` go, and which rule decides it.
 local function of_user(user, cost)
   local known = user.next and user.next[cost]
   if known then return known[1], known[2] end
@@ -13,6 +9,11 @@ local function of_user(user, cost)
   return at, rule
 end
 
+-- opens_at: the first µs at which the rules let the head of a backlog go, whatever the providers say; or nil and the
+-- name of a zone of which @zones does not tell yet. Where it has met a limit of its device, not before backlog.least.
+-- What the category's rules say stands in backlog.own from then on, and what the user's say in user.next, {cost: {µs,
+-- rule}}, as long as nothing of theirs goes; without user.next it is asked once. backlog.by becomes what decides, see
+-- *set_wake_ups*; backlog.mutes whether its user has it dropped, backlog.zone the one that the user chose.
 local function opens_at(rules, user, backlog, now)
   local at, rule = 0, nil
   if not backlog.bypass then at, rule = of_user(user, backlog.cost) end

@@ -1,5 +1,5 @@
 --! on_demand MAX_RANK peek_backlog sort_backlogs select_user pass_on
---! needs backlogs_key claim_of closed_backlogs is_closed MAX_LINES new_backlog new_user ORPHAN part_of sign_of
+--! needs backlogs_key claim_of closed_backlogs is_backlog is_closed new_backlog new_user part_of sign_of waits
 -- Select: the backlogs of a user who is visited, and which heads may go next. A user is a table
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
@@ -56,21 +56,13 @@ end
 
 local function select_user(look, name, index)
   local user, fields = new_user(name, look.rules.users[index + 1], index), redis.call('HGETALL', backlogs_key(name))
-  local n, whys, some_orphans = 0, {}, false
-  user.backlogs, user.left, user.sends = {}, {}, 0
+  user.backlogs, user.left, user.sends, user.closed = {}, {}, 0, closed_backlogs(name, fields)
+  fields, user.whole = part_of(fields, look.rank)
+  local whys = waits.read(fields)
   for i = 1, #fields, 2 do
-    local field = fields[i]
-    local kind = field:sub(1, 3)
-    if kind == '#w:' then whys[field:sub(4)] = fields[i + 1]
-    elseif kind == ORPHAN then some_orphans = true
-    elseif field == '#turn' then user.turn = fields[i + 1]
-    elseif kind:sub(1, 1) ~= '#' then n = n + 1 end
-  end
-  if some_orphans then user.closed = closed_backlogs(name, fields) end
-  if n > MAX_LINES then fields, user.whole = part_of(fields, look.rank) end
-  for i = 1, #fields, 2 do
-    local category = fields[i]
-    if category:sub(1, 1) ~= '#' then add_backlog(look, user, category, fields[i + 1], whys[category]) end
+    local category, lane = fields[i], fields[i + 1]
+    if category == '#turn' then user.turn = lane
+    elseif is_backlog(category) then add_backlog(look, user, category, lane, whys[category]) end
   end
   sort_backlogs(user)
   return user

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -30,9 +30,6 @@ from notifier.limiter.sync import (
 )
 from notifier.scripts.packed import send_async
 
-if TYPE_CHECKING:
-    from notifier.store.live_limits import LiveLimits
-
 T = TypeVar("T")
 
 
@@ -40,7 +37,6 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
     """A limiter of its own namespace in Redis, for asyncio; every method is that of `Limiter`, awaited."""
 
     _module, _others = "redis.asyncio", (redis.Redis, redis.RedisCluster)
-    _live: LiveLimits | None = None
 
     @classmethod
     def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
@@ -71,6 +67,8 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
     async def aclose(self) -> None:
         """Close the connections to Redis."""
         await self.redis.aclose()
+        if self._live is not None:
+            self._live.close()
 
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
         outage = self._outage

@@ -58,6 +58,7 @@ class InRedis(Asking):
     _requests: RedisRequests
     _module: ClassVar[str]
     _others: ClassVar[tuple[type, ...]]  # clients of the other module
+    _live: LiveLimits | None = None  # of a limiter of a configuration
 
     def __init__(
         self,
@@ -152,16 +153,21 @@ class Limiter(InRedis, KeyLimiter):
         live = follow(path)
         from notifier.store.connection import connect  # noqa: PLC0415 - as in `follow`
 
-        if not is_cluster(url := live.settings.redis.url):
-            return cls(connect(live.settings), namespace=namespace, limits=live.now, **options)
-        nodes, of_url = nodes_of(url)
-        client = Cluster(nodes, OF_CLUSTER | within(None) | live.of_connections(of_url))
+        if is_cluster(url := live.settings.redis.url):
+            nodes, of_url = nodes_of(url)
+            client: Any = Cluster(nodes, OF_CLUSTER | within(None) | live.of_connections(of_url))
+        else:
+            client = connect(live.settings)
         with live.keys_named():
-            return cls(client, namespace=namespace, limits=live.now, **options)
+            made = cls(client, namespace=namespace, limits=live.now, **options)
+        made._live = live
+        return made
 
     def close(self) -> None:
         """Close the connections; so does `with`. A call afterwards opens them again."""
         self.redis.close()
+        if self._live is not None:
+            self._live.close()
 
     def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
         outage = self._outage

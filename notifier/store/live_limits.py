@@ -65,6 +65,10 @@ class LiveLimits:
             self.look()
         return self._known
 
+    def close(self) -> None:
+        """Close the connections to Redis. A look afterwards opens them again."""
+        self._partitions.close()
+
     def look(self) -> None:
         """Take up what has changed. One looks; others go on with what is known."""
         if not self._lock.acquire(blocking=False):

@@ -17,6 +17,7 @@ from notifier.settings.rates import rates_in
 from notifier.store import live_limits
 from notifier.store.published import publish, withdraw
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.support import eventually
 
 
 class File:
@@ -49,6 +50,23 @@ def test_a_limit_is_asked_by_its_name(file: File) -> None:
         assert how_many(limiter, "k") == 2
         with pytest.raises(ValueError, match="no limit is named 'signup': known are login"):
             limiter.acquire("k", "signup")
+
+
+def test_all_connections_are_closed(file: File, redis: Redis) -> None:
+    """Those by which the limits are watched too, of both kinds of limiter."""
+
+    async def ask_and_close() -> None:
+        limiter = AsyncLimiter.from_config(file.path, namespace="n")
+        assert await limiter.acquire("k", "login")
+        await limiter.aclose()
+
+    before = {each["id"] for each in redis.client_list()}
+    with Limiter.from_config(file.path, namespace="n") as limiter:
+        assert how_many(limiter, "k") == 2
+        assert {each["id"] for each in redis.client_list()} > before
+    redis.flushdb()
+    asyncio.run(ask_and_close())
+    eventually(lambda: {each["id"] for each in redis.client_list()} <= before, "all connections are closed")
 
 
 def test_a_changed_file_holds(file: File) -> None:

@@ -42,8 +42,8 @@ RULES = RuleTable(Policies(categories={category.name: category for category in C
 class World:
     """A Redis, a producer, and workers that are called by hand."""
 
-    def __init__(self, redis: Redis, producer: Notifier) -> None:
-        self.redis, self.producer = redis, producer
+    def __init__(self, redis: Redis, producer: Notifier, url: str) -> None:
+        self.redis, self.producer, self.url = redis, producer, url
 
     def take(self, worker: str = "w", lanes: Sequence[str] = LANES, **rooms: int) -> list[Leased]:
         """What a worker is given that has this room by each route, and 50 in all."""
@@ -71,7 +71,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     with EmbeddedRedis() as server:
         config = write_config(tmp_path, server.url, categories=YAML)
         with notifier(config) as producer, client_of(config) as redis:
-            yield World(redis, producer)
+            yield World(redis, producer, server.url)
 
 
 def users(leased: Sequence[Leased]) -> list[str]:
@@ -219,3 +219,18 @@ def test_what_waits_for_a_route_waits_for_it_when_a_gap_begins(world: World, mon
     world.producer.send(note("u", "free", fcm("u"), category="marketing"))
     assert [each.category for each in world.take(apns=0)] == ["marketing"]
     assert world.redis.hgetall("notifier:waits") == {b"papns|busy|urgent": b"1"}
+
+
+def test_nobody_waits_for_a_route_in_a_lane_that_was_left(world: World, tmp_path: Path) -> None:
+    """Another process's file has a more urgent lane for the category: its backlog moves there with what waits."""
+    (tmp_path / "other").mkdir()
+    sooner = write_config(tmp_path / "other", world.url, categories={**YAML, "marketing": {"lane": "urgent"}})
+    world.producer.send(note("ann", category="marketing"))
+    assert world.take(apns=0) == []
+    with notifier(sooner) as producer:
+        producer.send(note("ann", category="marketing"))
+    for _ in range(2):
+        leased = world.take(lanes=("urgent",), apns=1)
+        assert users(leased) == ["ann"]
+        world.settle(leased)
+    assert world.redis.keys("notifier:waiting_for_route:*") == []

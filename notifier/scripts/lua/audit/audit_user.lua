@@ -54,13 +54,12 @@ local function judge_backlogs(backlogs, user)
   end
 end
 
--- judge_stray: who has a wake-up has a backlog in that lane, and who waits for a route has a backlog. (One whose
--- backlog has left the lane is let go of with the others.)
+-- judge_stray: who has a wake-up in a lane, or waits there for a route, has a backlog in it.
 local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
   local fields = redis.call('HGETALL', backlogs_key(user))
   for i = 1, #fields, 2 do
-    if fields[i]:sub(1, 1) ~= '#' and (key:find('^@waiting_for_route:') or fields[i + 1] == lane) then return end
+    if fields[i]:sub(1, 1) ~= '#' and fields[i + 1] == lane then return end
   end
   finding('user ' .. user, 'stands in ' .. key .. ' and has no backlog in ' .. lane, 'not there',
     repair and redis.call('ZREM', key, member) and 'taken out')

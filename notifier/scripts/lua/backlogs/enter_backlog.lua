@@ -1,7 +1,22 @@
 --! on_demand forget is_another enter_backlog
 --! needs arriving_key backlog_key backlogs_in backlogs_key ends HIGH history is_background is_text job_key
---! needs leave_backlog LOWERED note_due number orders seconds steering tally text uses_local_time waits
+--! needs leave_backlog LOWERED note_due number orders seconds steering tally text uses_local_time waiting_key waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
+
+local held -- looked up once in a call
+local function routes_are_held()
+  if held == nil then held = redis.call('EXISTS', '@routes') == 1 end
+  return held
+end
+
+-- leave_lane: the user has no backlog in this lane any more, and so waits for nothing there.
+local function leave_lane(user, lane)
+  redis.call('ZREM', '@gates:' .. lane, user)
+  if not routes_are_held() then return end
+  for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
+    redis.call('ZREM', waiting_key(name), 'u' .. lane .. ' ' .. user)
+  end
+end
 
 -- open_backlog: makes sure that the backlog of `category` is known, in the more urgent of its lane and `lane`. Returns
 -- the backlog's lane, and whether it is new there: then its user is to be looked at now, because the backlog's rules
@@ -12,16 +27,9 @@ local function open_backlog(user, category, lane)
   local standing = redis.call('HGET', backlogs, category)
   if (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
   redis.call('HSET', backlogs, category, lane)
-  -- Who looks at the user sets all the wake-ups again; one of a lane that all backlogs have left would wake in vain.
   local _, lanes = backlogs_in(redis.call('HGETALL', backlogs))
-  if not lanes[standing] then redis.call('ZREM', '@gates:' .. standing, user) end
+  if not lanes[standing] then leave_lane(user, standing) end
   return lane, true
-end
-
-local held -- looked up once in a call
-local function routes_are_held()
-  if held == nil then held = redis.call('EXISTS', '@routes') == 1 end
-  return held
 end
 
 local clocks_of_users -- as above: whether any user chose a rule that goes by the clock

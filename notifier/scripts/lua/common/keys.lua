@@ -1,4 +1,5 @@
 --! exports LOWERED is_background backlog_key backlogs_key sent_key collapse_key arriving_key claim_key job_key
+--! exports waiting_key
 -- The keys that take a user, a category or a job. All names stand in notifier/scripts/keys.py; a script writes '@' and
 -- a name for one of ours, @rq:… for one of RQ's, and the loader puts the prefixes in their place.
 -- In a job's hash, beside RQ's fields: push_order (its place in the backlog), push_permit (set while it is in
@@ -26,4 +27,5 @@ end
 local function collapse_key(user, category) return '@collapse:{' .. user .. '}:' .. category end
 local function arriving_key(user) return '@arriving:{' .. user .. '}' end
 local function claim_key(user, category) return '@claim:{' .. user .. '}:' .. category end
+local function waiting_key(route) return '@waiting_for_route:' .. route end
 local function job_key(id) return '@rq:job:' .. id end

@@ -1,5 +1,6 @@
---! on_demand FAR CLAIM route_key waiting_key rests_key RESTS_KEPT circuit_of read_circuits has_older_rest change_hold
+--! on_demand FAR CLAIM route_key rests_key RESTS_KEPT circuit_of read_circuits has_older_rest change_hold
 --! on_demand drop_hold probe_at
+--! needs waiting_key
 -- What is held. A route ('apns', 'fcm', 'apns/driver', 'webpush@<host>': by which provider and app a device is
 -- reached, and of browsers by which push service) is held while its circuit is open; its project's limit is held
 -- under '<route>|full' while the minute is full; under 'overall:<category>|full' a category whose pace for all users is
@@ -28,7 +29,6 @@ local TURN = 1200000
 local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
 
 local function route_key(name) return '@route:' .. name end
-local function waiting_key(name) return '@waiting_for_route:' .. name end
 local function rests_key(backlog, route) return '@rests' .. string.sub(backlog, #'@line' + 1) .. ' ' .. route end
 local RESTS_KEPT = 2592000 -- s; what is left in it by one that was deleted
 

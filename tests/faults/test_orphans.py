@@ -31,9 +31,9 @@ NOBODY = Told()
 class Scene:
     """Redis, and workers that are no more than the calls they make, by the test's clock."""
 
-    def __init__(self, redis: Redis, rates: str) -> None:
+    def __init__(self, redis: Redis, rates: str, fcm: str = "client: console") -> None:
         self.redis: Any = redis
-        settings = parse_settings(f"{{{rates}, providers: {{fcm: {{client: console}}}}}}")
+        settings = parse_settings(f"{{{rates}, providers: {{fcm: {{{fcm}}}}}}}")
         self.notifier = Notifier(redis, settings)
         self.rules = RuleTable(settings.policies())
         seconds, micros = self.redis.time()
@@ -67,8 +67,8 @@ class Scene:
         call = calls.settle(settlements, self.rules, calls.Worker(name=worker, keep=KEPT, clock=str(self.now)))
         return run(self.redis, call)
 
-    def renew(self, worker: str, *flights: Leased, lease_us: int = LEASE_US) -> list[bool]:
-        pairs = [(flight, "") for flight in flights]
+    def renew(self, worker: str, *flights: Leased, answered: str = "", lease_us: int = LEASE_US) -> list[bool]:
+        pairs = [(flight, answered) for flight in flights]
         return run(self.redis, renew(pairs, lease_us=lease_us, claimant=worker, clock=str(self.now)))
 
 
@@ -224,3 +224,18 @@ def test_what_nobody_answered_for_stays_in_flight(redis: Redis) -> None:
     assert scene.take_all("w") == []
     scene.now += 1
     assert [leased.category for leased in scene.take_all("w")] == ["chat"]
+
+
+def test_of_what_is_given_up_devices_that_answered_are_free(redis: Redis) -> None:
+    """Whatever becomes of the rest, what one device answered took place by now: no send to it is under way."""
+    scene = Scene(redis, "user: {gap: 1s}", "client: console, limits: {device: [1/1m]}")
+    devices = [Device("fcm", f"{name * 20}") for name in ("a", "b")]
+    scene.notifier.send(Notification("ann", devices, title="hello"), job_id="both")
+    (held,) = scene.take_all("leaving")
+    before = {key for key in redis.keys("notifier:device:*") if redis.zscore(key, held.permit)}
+    assert len(before) == 2
+    scene.now += S
+    assert scene.renew("leaving", held, answered='{"0": "delivered"}', lease_us=0) == [True]
+    (orphan,) = scene.pull("heir").orphans
+    assert scene.settle("heir", orphan, state="backlog") == [True]
+    assert [redis.zscore(key, held.permit) for key in before] == [scene.now, scene.now]

@@ -3,9 +3,19 @@
 --      4.. for each a FLIGHT, see records.py; what its devices answered is noted with 0
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
 --! first_write
---! needs claim_key counted_of job_key keep_claim note_due now_us orphan stay_in_flight text write_lasting
+--! needs claim_key counted_of device_key job_key keep_claim note_due now_us orphan stay_in_flight targets_of text
+--! needs write_lasting
 local now, lease, claimant = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
+
+-- close_answered: what these devices have answered took place by now; nobody who goes on with the job counts them.
+local function close_answered(targets, before, answered, permit)
+  local left = {}
+  for _, target in ipairs(targets_of(targets, answered, nil)) do left[target.device] = true end
+  for _, target in ipairs(targets_of(targets, before, nil)) do
+    if not left[target.device] then redis.call('ZADD', device_key(target.device), 'XX', text(now), permit) end
+  end
+end
 
 local function renew(at)
   local id, permit = ARGV[at + FLIGHT.id], ARGV[at + FLIGHT.permit]
@@ -17,7 +27,10 @@ local function renew(at)
   if lease == 0 then
     if origin then
       orphan(id, user, category)
-      if answered ~= '' then redis.call('HSET', job_key(id), 'push_answered', answered) end
+      if answered ~= '' then
+        redis.call('HSET', job_key(id), 'push_answered', answered)
+        if targets and counted_of(permit, counted).devices then close_answered(targets, before, answered, permit) end
+      end
     end
     redis.call('ZADD', '@leases', until_text, id)
     note_due(now)

@@ -213,9 +213,9 @@ MUTANTS = (
     ),
     Mutant(
         "the dead come back late",
-        "pull",
-        "'@leases', '-inf', text(now)",
-        "'@leases', '-inf', text(now - 60000000)",
+        "dead_workers",
+        "text(look.now), 'LIMIT', 0, look.most)",
+        "text(look.now - 60000000), 'LIMIT', 0, look.most)",
         BACKLOGS,
     ),
     Mutant(

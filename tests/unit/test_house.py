@@ -220,6 +220,18 @@ def test_the_map_names_what_is_there() -> None:
     assert [path for path in named if not any((room / path).exists() for room in rooms)] == []
 
 
+def test_the_map_of_the_scripts_names_what_is_there() -> None:
+    """Each file that the map beside the scripts names is there, and has the function that is named after it."""
+    text = (ROOT / "notifier" / "scripts" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+\? \| (.+) \|$", text, re.MULTILINE)
+    named = [found for row in rows for found in re.findall(r"`(\w+/\w+\.lua)`((?: (?:and )?\*\w+\*)*)", row)]
+    assert len(named) > 20
+    for path, functions in named:
+        piece = (ROOT / "notifier" / "scripts" / "lua" / path).read_text(encoding="utf-8")
+        for function in re.findall(r"\*(\w+)\*", functions):
+            assert re.search(rf"function (?:\w+\.)?{function}\(", piece), (path, function)
+
+
 def test_the_table_of_rooms_is_whole() -> None:
     """Each folder of the package, and no other, has a row that says what is there."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

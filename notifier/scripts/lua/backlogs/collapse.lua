@@ -30,9 +30,8 @@ local function forget_candidate(user, category, id, collapse_id)
   redis.call('HDEL', job_key(id), 'push_collapse')
 end
 
--- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order that `id` is to have, the s at which `old` was
--- expected to go, or nil, and whether other than `old` is to be asked when it may go: it takes the place of `old`
--- unless its own is further in front, and may be for other devices.
+-- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order of `id`, which is the smaller of both; the s at
+-- which `old` was expected to go, or nil; and whether that may be wrong for `id`, as its order or its devices differ.
 local function supersede(now, user, category, old, id, order, keep)
   local expected = redis.call('ZSCORE', '@rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', backlog_key(user, category), old.id)

@@ -44,13 +44,13 @@ local function end_expired(id, origin, meta)
   numbers[field] = (numbers[field] or 0) + 1
 end
 
--- expire: what has left its backlog since is left to whoever has it.
+-- expire: a job that a worker took meanwhile is not touched.
 local function expire(id)
   redis.call('ZREM', '@expiring', id)
   local key = job_key(id)
   local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline', 'status')
-  local ends, meta = not job.err and number(job[5]), nil
-  if ends and ends <= now and not job[3] and not job[4] and job[6] ~= 'canceled' then meta = steering(job[2]) end
+  local deadline, meta = not job.err and number(job[5]), nil
+  if deadline and deadline <= now and not job[3] and not job[4] and job[6] ~= 'canceled' then meta = steering(job[2]) end
   if not meta then return end
   local reads = redis.call('HMGET', key, unpack(CANCEL_READS))
   if reads[5] and reads[5]:find('"delivered"', 1, true) then

@@ -34,8 +34,9 @@ local function leads_alone(lane, other)
   return false
 end
 
--- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. Of workers
--- that serve different lanes one is to look then: the others let it go first, and look only if it does not.
+-- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. The first lane
+-- keeps that moment. Another looks YIELD later where an idle leader serves the first lane and not that one: workers that
+-- serve different lanes would all look, and all but one in vain.
 local function yield(wake_ups, now, turn)
   local first, sign = {}, nil
   for lane, at in pairs(wake_ups) do
@@ -51,10 +52,9 @@ local function yield(wake_ups, now, turn)
 end
 
 local RELOOK = 1000000 -- µs
--- latest_wake_up: rules other than those that were taken up last may be out of date: a call may have been late. What
--- they say holds for a second at the most, then for as long again as the newer ones have been there. So a user waits
--- too long once at the most; and where hosts follow different rules for days, their users are looked at a few times
--- more.
+-- latest_wake_up: what was read under rules that are not the newest may be out of date. Who was judged by them is looked
+-- at again after RELOOK, or after as long as the newest rules have been there, if that is longer. So a user waits too
+-- long once at the most; and where hosts follow different rules for days, their users are looked at a few times more.
 local function latest_wake_up(now)
   idle_leaders()
   local read, newest = rules_read.version, newest_rules.version

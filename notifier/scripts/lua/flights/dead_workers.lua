@@ -1,6 +1,7 @@
---! on_demand take_over
---! needs counted_of ends forget history is_text job_key leased_job number orphan stay_in_flight steering tally
--- What dead workers had in flight. look: of *pull*.
+--! on_demand take_over_dead
+--! needs counted_of ends forget history is_text job_key leased_job mark_orphan number stay_in_flight steering tally
+--! needs text write_lasting
+-- What dead workers had in flight. What may have been sent is an orphan, see orphans.lua. look: of *pull*.
 local SUSPECT = 2
 -- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once.
 local function put_back(look, id, key, job)
@@ -25,8 +26,8 @@ local function take_over(look, id)
     'push_held', 'push_counted')
   local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
   if not job.origin then return redis.call('ZREM', '@leases', id) end
-  -- A worker that dies takes along all that it held. One that died with them twice is a suspect, begun alone by
-  -- whoever holds it next: from then on only what had been begun is to blame.
+  -- A worker that dies takes along all that it held, and any of it may be to blame. A job whose workers died twice is a
+  -- suspect: from then on it is begun alone, and a death counts against it only if it had been begun.
   local crashes, is_orphan = number(read[3]) or 0, read[9]
   if not is_orphan and (crashes < SUSPECT or read[4] == job.permit) then
     crashes = crashes + 1
@@ -34,13 +35,21 @@ local function take_over(look, id)
   end
   if read[14] and not read[15] then history.note(id, read[14], nil, look.now - look.lease_us, 'f') end
   local counted = job.permit and counted_of(job.permit, read[16])
-  -- Where nothing was counted nothing was sent: it is no orphan.
+  -- What was counted as no send was not sent: it is no orphan.
   local meta = counted and not counted.nothing and is_text(id) and steering(read[8])
   if not meta then return put_back(look, id, key, job) end
   local lapses = tonumber(redis.call('ZSCORE', '@leases', id))
-  orphan(id, meta.user, meta.category)
+  mark_orphan(id, meta.user, meta.category)
   stay_in_flight(id, job.permit, counted, meta.user, meta.category, read[10], read[11], lapses,
     look.now + look.lease_us, look.until_text)
   look.orphans[#look.orphans + 1] = leased_job(id, job.permit, meta.user, meta.category, read[12] or '', nil, look.now,
     {attempts = number(read[13]), crashes = crashes, answered = read[11]})
+end
+
+-- take_over_dead: as many of those whose leases have ended as the caller takes in all. Returns how many.
+local function take_over_dead(look)
+  local lapsed = redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(look.now), 'LIMIT', 0, look.most)
+  for _, id in ipairs(lapsed) do take_over(look, id) end
+  if #lapsed > 0 then write_lasting() end
+  return #lapsed
 end

@@ -17,8 +17,8 @@ local function read_job(id)
     accepted = accepted, held = held, not_before = not_before and number(not_before)}
 end
 
--- count_sends: what goes under `permit` counts for the user and the category from the end of the lease, until it is
--- settled and its time is known.
+-- count_sends: what goes under `permit` counts for the user and the category from now on. While it is in flight it is
+-- dated at the end of its lease, the latest at which it may be sent; *settle* dates it then.
 local function count_sends(look, user, backlog, permit)
   local policy, own, at = user.policy, backlog.policy, look.now + look.lease_us
   if not is_empty(policy) then

@@ -1,4 +1,4 @@
---! on_demand ORPHAN CLOSED closed_backlogs is_closed orphan stay_in_flight write_lasting
+--! on_demand ORPHAN CLOSED closed_backlogs is_closed mark_orphan stay_in_flight write_lasting
 --! needs backlogs_key device_key give_back job_key overall_key sent_key targets_of text
 -- What stays in flight without an answer: the provider may still have it to read.
 -- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
@@ -7,7 +7,7 @@
 -- it as 'backlog'. Until then its user is closed: '#o:<job id>' (its category) stands beside the backlogs in
 -- @lines:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
 -- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
--- push_orphan in the job's hash: it is one.
+-- push_orphan in the job's hash marks one.
 local ORPHAN = '#o:'
 local CLOSED = 60000000 -- µs until a closed user is looked at again, should nobody settle the orphan
 
@@ -30,16 +30,16 @@ end
 
 local function is_closed(closed, category, bypass) return closed and (closed[category] or not bypass) end
 
-local function orphan(id, user, category)
+local function mark_orphan(id, user, category)
   redis.call('HSET', job_key(id), 'push_orphan', '1')
   redis.call('HSET', backlogs_key(user), ORPHAN .. id, category)
 end
 
-local lasting = {} -- keys that are to last so many µs longer
+local extend_by = {} -- key -> so many µs longer it is to last
 
 local function date_ahead(key, until_text, more, members)
   for _, member in ipairs(members) do redis.call('ZADD', key, 'XX', until_text, member) end
-  lasting[key] = math.max(lasting[key] or 0, more)
+  extend_by[key] = math.max(extend_by[key] or 0, more)
 end
 
 local function date_devices(targets, answered, permit, until_text, more)
@@ -49,7 +49,7 @@ local function date_devices(targets, answered, permit, until_text, more)
     local full = target.kind == 'c' and redis.call('GET', key .. ':c')
     if full then
       redis.call('SET', key .. ':c', text(full + more), 'KEEPTTL')
-      lasting[key .. ':c'] = math.max(lasting[key .. ':c'] or 0, more)
+      extend_by[key .. ':c'] = math.max(extend_by[key .. ':c'] or 0, more)
     end
   end
 end
@@ -72,7 +72,7 @@ end
 
 -- write_lasting: what is dated ahead is kept for as much longer.
 local function write_lasting()
-  for key, more in pairs(lasting) do
+  for key, more in pairs(extend_by) do
     local left = redis.call('PTTL', key)
     if left > 0 then redis.call('PEXPIRE', key, text(left + math.ceil(more / 1000))) end
   end

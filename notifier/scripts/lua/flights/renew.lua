@@ -3,7 +3,7 @@
 --      4.. for each a FLIGHT, see records.py; what its devices answered is noted with 0
 -- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
 --! first_write
---! needs claim_key counted_of device_key job_key keep_claim note_due now_us orphan stay_in_flight targets_of text
+--! needs claim_key counted_of device_key job_key keep_claim mark_orphan note_due now_us stay_in_flight targets_of text
 --! needs write_lasting
 local now, lease, claimant = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
@@ -26,7 +26,7 @@ local function renew(at)
   if not ends or origin and holder ~= permit then return 0 end -- without its hash it was deleted in flight
   if lease == 0 then
     if origin then
-      orphan(id, user, category)
+      mark_orphan(id, user, category)
       if answered ~= '' then
         redis.call('HSET', job_key(id), 'push_answered', answered)
         if targets and counted_of(permit, counted).devices then close_answered(targets, before, answered, permit) end

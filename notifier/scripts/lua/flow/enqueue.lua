@@ -1,7 +1,7 @@
 -- enqueue: accepts notifications as RQ jobs, each exactly once however often the call is repeated.
 -- ARGV an ENQUEUE, and for each a JOB, see records.py
--- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or of one
---         that is refused '!user' or '!all', how many wait, and how many may, parted by blanks
+-- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or where as
+--         much waits as may, '!user' or '!all', how many wait, and how many may, parted by blanks
 --! needs add_to_minute arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH history job_key
 --! needs leave_backlog note_candidate note_due note_tagged now_us same_waiting seconds supersede tally
 --! needs text waits
@@ -13,7 +13,7 @@ local recording = redis.call('EXISTS', '@trace') == 1
 -- max_waiting: how much may wait. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
 local LANES = {'urgent', 'default', 'bulk'}
--- Those of high priority lie below.
+-- The orders of high priority lie below it: these are dropped last.
 local NORMAL = text(-HIGH / 2)
 local MAX_GONE, MAX_OLDEST = 50, 10
 local waiting_in_all, looked_through = nil, {}

@@ -22,9 +22,9 @@
 --   unpublished: 1 to publish who has rules of their own: until then the caller has to tell everybody's.
 --! first_write
 --! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
---! needs job_key let_follow let_go_of_held note_candidate note_due orders pass_behind preferences read_behind
---! needs read_circuits read_rules remember same_waiting stands_behind steering supersede take_over text
---! needs uses_local_time visit waits wake_leaders write_claims write_gathered write_lasting write_projects
+--! needs job_key lane_shares least_share let_follow let_go_of_held note_candidate note_due orders pass_behind
+--! needs preferences read_behind read_circuits read_rules remember same_waiting stands_behind steering supersede
+--! needs take_over_dead text uses_local_time visit waits wake_leaders write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
@@ -81,30 +81,14 @@ local most, lease, worker = tonumber(ARGV[PULL.max_jobs]), tonumber(ARGV[PULL.le
 local rank, keep_failed, keep_delivered = {}, ends.read(ARGV[PULL.keep]), tonumber(ARGV[PULL.keep_delivered_us])
 for i, lane in ipairs(lanes) do rank[lane] = i end
 
--- shares: how many of `room` each lane gets, the urgent before the others, but no lane less than a tenth while
--- it has any, so that none starves. `waiting` counts what each lane has.
-local function shares(waiting, room)
-  local share, left = {}, room
-  local floor = math.max(1, math.floor(room / 10))
-  for i = 1, #lanes do
-    share[i] = math.min(waiting[i], floor)
-    left = left - share[i]
-  end
-  for i = 1, #lanes do
-    local more = math.max(0, math.min(waiting[i] - share[i], left))
-    share[i], left = share[i] + more, left - more
-  end
-  return share
-end
-
 local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
 local function put_ahead(user, lane) redis.call('ZADD', '@gates:' .. lane, until_text, user) end
 
--- name: this user is to be visited now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns false
--- where the user is named already.
-local function name(user, lane, among, at)
+-- note_visit: this user is to be visited now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns
+-- false where that is noted already.
+local function note_visit(user, lane, among, at)
   if since[user] then return false end
   since[user] = at
   local of_lane = among[rank[lane]]
@@ -117,13 +101,13 @@ end
 local function look_at(user, lane, among, at)
   if rank[lane] then
     put_ahead(user, lane)
-    return name(user, lane, among, at or now)
+    return note_visit(user, lane, among, at or now)
   end
   redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user)
   note_due(now, lane)
 end
 
-local function hold(id) -- leases a job that is none of ours to the caller
+local function lease_rq_job(id) -- a job that is none of ours is leased to the caller
   local permit = text(redis.call('INCR', '@seq'))
   redis.call('HSET', job_key(id), 'push_permit', permit)
   redis.call('ZADD', '@leases', until_text, id)
@@ -131,7 +115,7 @@ local function hold(id) -- leases a job that is none of ours to the caller
   rq_jobs[#rq_jobs + 1] = permit
 end
 
-local full -- whether the digest that a candidate has joined is to go
+local digest_is_full -- the one that a candidate has joined: it is to go
 local on_join = cjson.decode(ARGV[PULL.on_join])
 local function join(id, user, category, collapse_id, order)
   local how, expected, needs_recheck = on_join[category], nil, nil
@@ -141,7 +125,7 @@ local function join(id, user, category, collapse_id, order)
   if not how or type(collapse_id) ~= 'string' then return order end
   local old = how ~= 'note' and same_waiting(user, category, collapse_id)
   if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep_failed) end
-  if old and digest then full = gather_for(id, old, how) end
+  if old and digest then digest_is_full = gather_for(id, old, how) end
   note_candidate(user, category, collapse_id, id)
   return order, expected, needs_recheck
 end
@@ -184,13 +168,13 @@ local look = {
 local function place(id, from)
   if look.leases[id] then return true end -- it stood in a queue twice
   if from and some_behind and stands_behind(behind, id) then return true end
-  full = false
+  digest_is_full = false
   local what, user, lane, is_new = enter_backlog(now, id, join, on_join, from)
-  is_new = is_new or full
+  is_new = is_new or digest_is_full
   if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then
     if from and tell_unread(id) then return false end
-    hold(id)
+    lease_rq_job(id)
   elseif what == 'cancelled' then
     end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, keep_delivered)
   end
@@ -198,22 +182,13 @@ local function place(id, from)
   return true
 end
 
--- What falls due does not keep back what arrives: it takes half of the room that is left.
-local room = most
-local function share_of_room() return math.ceil(room / 2) end
+look.place, look.look_at = place, look_at
 
-look.place, look.look_at, look.shares = place, look_at, shares
-
--- The dead first: they were at the head of their backlogs. Nobody is named before the last of them has been found.
-local lapsed = redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(now), 'LIMIT', 0, most)
-for _, id in ipairs(lapsed) do
-  take_over(look, id)
-  room = room - 1
-end
-if #lapsed > 0 then write_lasting() end
+-- The dead first: they were at the head of their backlogs. Nobody is visited before the last of them has been found.
+local room = most - take_over_dead(look)
 local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
-  for user in pairs(since) do -- *place* has named them
+  for user in pairs(since) do -- as *place* has noted them
     for _, lane in ipairs(lanes) do redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user) end
   end
   leave_told()
@@ -264,9 +239,12 @@ if is_told then
   if some_rare then look.circuits = read_circuits() end
   visit_told()
 end
+-- half_of_room: what falls due does not keep back what arrives.
+local function half_of_room() return math.ceil(room / 2) end
+
 direct.begin(look, ARGV[PULL.own_rules])
 reply[PULLED.unpublished] = direct.unpublished and 1 or 0
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, share_of_room())) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, half_of_room())) do
   redis.call('ZREM', '@later', id)
   place(id)
   room = room - 1
@@ -281,8 +259,8 @@ local function stay(queue, ids, i)
   end
 end
 
-local waiting, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
-for i, lane in ipairs(lanes) do waiting[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
+local queued, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
+for i, lane in ipairs(lanes) do queued[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
 
 -- open_direct: lets what comes now, or is due, go the direct way, where nothing is in force that only a visit knows of.
 -- Those who are due already keep their room beside what comes; where they are many, that goes through its backlogs.
@@ -290,7 +268,7 @@ local function open_direct()
   local some_wait, left = false, most - #look.leased
   local room_of_all = left
   for i, lane in ipairs(lanes) do
-    some_wait = some_wait or waiting[i] > 0
+    some_wait = some_wait or queued[i] > 0
     left = left - redis.call('ZCOUNT', '@gates:' .. lane, '-inf', text(now))
   end
   if not some_wait and left == room_of_all or look.rules.clock or uses_local_time() then return end
@@ -322,10 +300,10 @@ local others = {} -- the lanes that the caller does not serve, of which it takes
 for _, before in pairs(behind) do others[before.lane] = not rank[before.lane] or nil end
 for lane in pairs(others) do
   local had = taken
-  take_from(lane, share_of_room())
+  take_from(lane, half_of_room())
   room = room - (taken - had)
 end
-for i, n in ipairs(shares(waiting, room)) do
+for i, n in ipairs(lane_shares(queued, room)) do
   if n > 0 then take_from(lanes[i], n) end
 end
 for category, before in pairs(behind) do let_follow(look, category, before) end
@@ -337,16 +315,16 @@ end
 
 -- Then those whose wake-up is due, as far as there is room for them beside those who have just come. Of those who were
 -- waiting for a route and those whose wake-up is due, who has waited longest is the first.
-local come, let_gone, wake_ups = 0, 0, {}
+local come, let_gone, wake_ups, users_due = 0, 0, {}, {}
 for i, lane in ipairs(lanes) do
   come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i]
   wake_ups[i] = redis.call('ZRANGEBYSCORE', '@gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
-  waiting[i] = #wake_ups[i] / 2
+  users_due[i] = #wake_ups[i] / 2
 end
-for i, n in ipairs(shares(waiting, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
+for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
   for j = 1, n do
     local user = wake_ups[i][2 * j - 1]
-    if not name(user, lanes[i], due, tonumber(wake_ups[i][2 * j])) then put_ahead(user, lanes[i]) end
+    if not note_visit(user, lanes[i], due, tonumber(wake_ups[i][2 * j])) then put_ahead(user, lanes[i]) end
   end
   orders.expected = math.max(orders.expected, #due[i])
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
@@ -360,9 +338,8 @@ local function attend(user, lane, is_due)
   elseif not is_plain or visit(look, user, lane, at, 0) then ask_for(user, lane, at) end
 end
 
--- In each lane those who wait before those who come. A tenth of each lane stands in front: there may be room for no
--- more, and none is to starve.
-local tenth = math.max(1, math.floor(most / 10))
+-- In each lane those who wait before those who come. The least share of each lane stands in front: there may be room
+-- for no more.
 local function attend_all(first, last)
   for i, lane in ipairs(lanes) do
     for j = first, math.min(last, #due[i] + #newly[i]) do
@@ -370,8 +347,8 @@ local function attend_all(first, last)
     end
   end
 end
-attend_all(1, tenth)
-attend_all(tenth + 1, math.huge)
+attend_all(1, least_share(most))
+attend_all(least_share(most) + 1, math.huge)
 
 write_visits()
 if #look.leased > 0 then

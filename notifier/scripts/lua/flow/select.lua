@@ -3,7 +3,7 @@
 -- Select: the backlogs of a user who is visited, and which heads may go next. A user is a table
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
---   turn     #turn; closed: which backlogs have orphans, see orphans.lua; whole: where this is a part, see parts.lua
+--   turn     #turn; closed: the categories with orphans, see orphans.lua; whole: where this is a part, see parts.lua
 --   left     the lanes that a backlog has left, as a set: none of them may keep a wake-up in vain
 --   next     {cost: {µs at which the user's own rules let one go, rule}}, where there are several
 --            backlogs; sends: how many went
@@ -24,7 +24,8 @@ local function peek_backlog(backlog)
 end
 
 -- sort_backlogs: the most urgent lane first, then the older head. Every eighth send of a user who waits in several
--- lanes goes the other way round: the lower lanes do not starve.
+-- lanes goes the other way round: the lower lanes do not starve. (How much of a worker's room each lane gets:
+-- lane_shares.lua.)
 local function sort_backlogs(user)
   local backlogs = user.backlogs
   user.several = false

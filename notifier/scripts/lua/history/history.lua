@@ -10,8 +10,8 @@
 --     t its own time, send_at
 --     f a worker has it, and f=<answers> what became of that: '<route>,<status>,<ms>,<outcome>,<reason>;…'
 --     A rule is '<limit>/<µs>', '<limit>/<unit>' of the calendar, 'g<µs>' for a gap, 't<limit>/<µs>' for a burst.
---   @history:{user}:0, …:1  lists of records, the newest last, in turns: each holds what ended in every second
---     period of `keep`, and goes with the end of the next one. So a record costs one command, and lasts for `keep` at
+--   @history:{user}:0, …:1  two lists of records, the newest last. Periods of `keep` ms go by turns to :0 and :1, and
+--     each list expires when the period after its own ends. So a record costs one command, and lasts for `keep` at
 --     least. A record: µs at which it ended, µs since it was accepted or '', outcome, category, push_held, worker,
 --     version of the rates, a reason or the job that took its place, job id; with backlog breaks between.
 local BURST_RULE, MAX_HELD, TRIM_EVERY = -2, 500, 8

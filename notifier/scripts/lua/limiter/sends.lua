@@ -1,6 +1,7 @@
 --! on_demand at_of sum_of upto reached read_sends write_sends nth_send weight_after insert_send
 --! needs older_sends
--- The sends of a limiter's key, each with what it costs; all exact. A key is a hash:
+-- The sends of a key of the limiter as a library, each with what it costs; all exact. (Those of a user's notifications
+-- are in sets, see counts.lua of rules.) A key is a hash:
 --   h  the newest sends, and the marks (see marks.lua). Then 44 bytes: until when somebody asks for the sends (µs), the
 --      horizon, the longest of the shorter rules (see *take*), how much went before the newest, how much stands in
 --      chunks, and the µs of the first of that, 7 bytes each; how many marks there are, 2

@@ -2,11 +2,12 @@
 -- ARGV a CIRCUIT, see records.py
 -- returns 'opened', 'closed', 'paused' or 'resumed' where this changed it; 'alone' where the trouble is the caller's
 --   own, as others get through: nothing is held, and the caller should leave the work to them; else ''
--- Who opened it and was proved wrong by another worker is doubted until it gets through itself.
+-- Who opened it and was proved wrong by another worker is doubted until it gets through itself. When *pull* lets a
+-- probe go: held_routes.lua, and *probe_at* of routes.lua.
 --! first_write
 --! needs change_hold circuit_of drop_hold FAR note_due now_us waiting_key route_key text
 local now, worker, route, seen = now_us(ARGV[CIRCUIT.clock]), ARGV[CIRCUIT.who], ARGV[CIRCUIT.route], ARGV[CIRCUIT.seen]
-local OTHERS = 200000 -- so soon after it opened a worker that had no trouble itself may probe
+local OTHERS_PROBE = 200000 -- µs after it opened: then a worker that had no trouble itself may probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
 local hold = circuit_of(route)
@@ -59,7 +60,7 @@ local function down(kind, reason, first, most, share)
   local since = tonumber(redis.call('HGET', doubted, worker) or 0)
   if not full and since > now - DOUBTED and others_reach_it() then return 'alone' end
   local at = now + first * share
-  local others = full and at or math.min(at, now + OTHERS)
+  local others = full and at or math.min(at, now + OTHERS_PROBE)
   drop_hold(route)
   redis.call('SADD', '@routes', route)
   change_hold(route, {}, 'state', 'open', 'kind', kind, 'reason', reason, 'since', text(now), 'interval', text(first),

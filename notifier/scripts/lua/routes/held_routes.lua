@@ -1,7 +1,8 @@
 --! on_demand let_go_of_held
---! needs backlog_key backlogs_in backlogs_key change_hold CLAIM drop_hold job_key waiting_key probe_at read_circuits
---! needs rests_key steering text
--- What is held, see routes.lua, and may go now. look: of *pull*.
+--! needs backlog_key backlogs_in backlogs_key change_hold CLAIM drop_hold job_key lane_shares probe_at read_circuits
+--! needs rests_key steering text waiting_key
+-- What is held, see routes.lua, and may go now: what waited for a route that is open again, or has room, and the probe
+-- of one that is not. look: of *pull*.
 -- let_go: what waited for `of` is looked at now; the rest of a notification goes back to its place.
 local function let_go(look, of, member, at)
   local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
@@ -38,7 +39,7 @@ local function share_rooms(look, holds, names)
   for route, of_lane in pairs(waiting) do
     local n_of_lane, room = {}, math.min(look.most, rooms[route] or look.most)
     for i = 1, #look.lanes do n_of_lane[i] = of_lane[i] and redis.call('ZCARD', waiting_key(of_lane[i])) or 0 end
-    for i, n in ipairs(room > 0 and look.shares(n_of_lane, room) or {}) do
+    for i, n in ipairs(room > 0 and lane_shares(n_of_lane, room) or {}) do
       if of_lane[i] then holds[of_lane[i]].free = n end
     end
   end

@@ -17,15 +17,16 @@
 --                              backlogs
 --   @rests:{user}:<category> <route>   zset job id -> order: the rests of this backlog that wait for the route;
 --                              nothing younger of the backlog goes by it before them
--- Whose head has met a fault before (push_refusals) waits behind all others, FAR later.
--- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is
--- '1', or 'new' for one that has met no fault: so a fault that may be its message's own is proved by another message,
--- at once. state 'closing': open to all; who waits is let go of, a batch with each pull. state 'full': until then
--- no room. state 'paused': a person has stopped it (who, reason), until then or until it is resumed. Beside routes
--- people pause 'all:', 'lane:<lane>', 'category:<category>' and 'user:<user>', under these names. state 'busy': each
--- worker lets go of as many as it has room for. route, lane: of which.
+-- Whose head has met a fault before (push_refusals) waits behind all others: its score is FAR higher.
+-- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is ''
+-- for none; '1' for any head; 'new' for one without push_refusals: so a fault that may be its message's own is proved
+-- by another message, at once. prober: the worker that has it. state 'closing': open to all; who waits is let go of, a
+-- batch with each pull. state 'full': until then no room. state 'paused': a person has stopped it (who, reason), until
+-- then or until it is resumed. Beside routes people pause 'all:', 'lane:<lane>', 'category:<category>' and
+-- 'user:<user>', under these names. state 'busy': each worker lets go of as many as it has room for. route, lane: of
+-- which.
 local FAR = 4102444800000000 -- 2100: the time of a rest that waits for a route alone
-local TURN = 1200000
+local LAST_PROBER_WAITS = 1200000 -- µs
 local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
 
 local function route_key(name) return '@route:' .. name end
@@ -80,6 +81,6 @@ end
 local function probe_at(hold, worker)
   if hold.others and not hold['w:' .. worker] then return tonumber(hold.others) end
   local at = tonumber(hold['until'])
-  if hold.last == worker and redis.call('SCARD', '@rq:workers') > 1 then at = at + TURN end
+  if hold.last == worker and redis.call('SCARD', '@rq:workers') > 1 then at = at + LAST_PROBER_WAITS end
   return at
 end

@@ -1,5 +1,7 @@
 --! on_demand burst_key HORIZON keep_burst burst_next give_back
--- A burst {capacity, every µs} is a token bucket, and one number tells all of it: the µs at which it is full again.
+--! needs text
+-- A burst {capacity, every µs} is a token bucket: it refills by one token each `every` µs. One number tells all of it,
+-- the µs at which it is full again: until then (that - now) / every tokens are missing.
 --   @burst:{user}[:<category>]   hash capacity and every -> that number, and up to which µs the sends of the set beside
 --     it are in it; 8 bytes each
 -- Each rule has its own, so none that is shorter shortens another. What stands in the set later than that µs is in
@@ -7,11 +9,10 @@
 -- Beside them the field HORIZON, see rules.lua.
 local MAX_TAKEN_IN = 1000
 local HORIZON = 'horizon'
-local function number(us) return string.format('%.0f', us) end
 local function burst_key(sent) return (string.gsub(sent, ':%l+:', ':burst:', 1)) end
 
--- after: when it is full again, with these sends, {permit, µs, …} from the latest to the earliest, in it.
-local function after(full, sends, burst)
+-- full_after: when it is full again, with these sends, {permit, µs, …} from the latest to the earliest, in it.
+local function full_after(full, sends, burst)
   for i = #sends, 2, -2 do
     local at = tonumber(sends[i])
     full = math.min(math.max(full, at) + burst[2], at + burst[1] * burst[2])
@@ -28,17 +29,17 @@ local function keep_burst(sent, burst, now)
   if state then full, at = struct.unpack('>i8i8', state) end
   local back = now and math.max(0, at + 1 - now) or 0 -- the clock was set back: as much is used as before
   full, at = full - back, at - back
-  local later = redis.call('ZCOUNT', sent, '(' .. number(at), '+inf')
-  local sends = now and later > 0 and redis.call('ZREVRANGEBYSCORE', sent, '(' .. number(now), '(' .. number(at),
+  local later = redis.call('ZCOUNT', sent, '(' .. text(at), '+inf')
+  local sends = now and later > 0 and redis.call('ZREVRANGEBYSCORE', sent, '(' .. text(now), '(' .. text(at),
     'WITHSCORES', 'LIMIT', 0, MAX_TAKEN_IN) or {}
   if #sends == 0 and back == 0 then return full, at, later end
-  -- Only where the rule is new there are so many: as if the bucket had been empty then.
+  -- So many are there only where the rule is new: as if the bucket had been empty at the first that was read.
   if #sends == 2 * MAX_TAKEN_IN then full = sends[#sends] + burst[1] * burst[2] end
-  full, at = after(full, sends, burst), now - 1
+  full, at = full_after(full, sends, burst), now - 1
   local lasts = math.ceil((math.max(full, now) - now + burst[1] * burst[2]) / 1000) + 1
   redis.call('HSET', key, field, struct.pack('>i8i8', full, at))
-  if redis.call('PTTL', key) < lasts then redis.call('PEXPIRE', key, number(lasts)) end
-  return full, at, redis.call('ZCOUNT', sent, '(' .. number(at), '+inf')
+  if redis.call('PTTL', key) < lasts then redis.call('PEXPIRE', key, text(lasts)) end
+  return full, at, redis.call('ZCOUNT', sent, '(' .. text(at), '+inf')
 end
 
 -- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come,
@@ -47,7 +48,7 @@ local function burst_next(sent, burst, cost, now)
   local full, at, later = keep_burst(sent, burst, now)
   local free = burst[1] - cost
   if later > free then
-    full = after(full, redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. number(at), 'WITHSCORES', 'LIMIT', free,
+    full = full_after(full, redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', free,
       later), burst)
   end
   return full - math.max(0, free - later) * burst[2]
@@ -60,7 +61,7 @@ local function give_back(sent, at, n)
   local states = redis.call('HGETALL', key)
   for i = 1, #states, 2 do
     local full, till = struct.unpack('>i8i8', states[i + 1])
-    local sends = states[i] ~= HORIZON and at <= till and redis.call('ZRANGEBYSCORE', sent, number(at), number(till),
+    local sends = states[i] ~= HORIZON and at <= till and redis.call('ZRANGEBYSCORE', sent, text(at), text(till),
       'WITHSCORES', 'LIMIT', 0, MAX_TAKEN_IN)
     if sends and #sends < 2 * MAX_TAKEN_IN then
       local _, every = struct.unpack('>I8I8', states[i])

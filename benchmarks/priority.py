@@ -82,7 +82,7 @@ def _fill(notifier: Notifier, redis: Redis, bulk: int) -> None:
 
 
 def _urgent_left(redis: Redis) -> bool:
-    return not redis.exists("rq:queue:urgent", "notifier:gates:urgent", "rq:wip:urgent")
+    return not redis.exists("rq:queue:urgent", "notifier:wakeups:urgent", "rq:wip:urgent")
 
 
 def measure(*, quick: bool) -> list[Figure]:

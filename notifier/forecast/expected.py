@@ -93,7 +93,7 @@ def find_forecast(
     now, backlogs, text = yield Commands(
         lambda pipe: (
             pipe.time(),
-            pipe.hgetall(user_key("lines", user)),
+            pipe.hgetall(user_key("backlogs", user)),
             pipe.hget(redis_key("preferences"), to_bytes(user)),
         )
     )
@@ -104,7 +104,7 @@ def find_forecast(
     fields = {name.decode(): value for name, value in backlogs.items()}
     names = sorted(name for name in fields if name[:1] != "#")
     heads = yield Commands(
-        lambda pipe: [pipe.zrange(user_key("line", user, name), 0, MAX_READ, withscores=True) for name in names]
+        lambda pipe: [pipe.zrange(user_key("backlog", user, name), 0, MAX_READ, withscores=True) for name in names]
     )
     cut = frozenset(name for name, backlog in zip(names, heads, strict=True) if len(backlog) > MAX_READ)
     heads = [backlog[:MAX_READ] for backlog in heads]

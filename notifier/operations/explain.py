@@ -226,7 +226,7 @@ class Inspection:
 
     def _categories(self, user: str) -> list[str]:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.
-        return sorted(name.decode() for name in self._redis.hkeys(user_key("lines", user)) if name[:1] != b"#")
+        return sorted(name.decode() for name in self._redis.hkeys(user_key("backlogs", user)) if name[:1] != b"#")
 
     def _backlog(self, user: str, category: str, forecast: Forecast) -> Iterator[Standing]:
         place, more = 0, True
@@ -326,7 +326,7 @@ def places_by_rule(found: Explanation, known: Known) -> dict[str, str]:
 
 
 def _backlog_key(user: str, category: str) -> str:
-    return user_key("line", user, category)
+    return user_key("backlog", user, category)
 
 
 def _app_of(route: str) -> str | None:

@@ -246,8 +246,8 @@ def _find_now() -> Exchange[Now]:
         for lane in LANES:
             pipe.llen(rq_key("queue", lane))
             pipe.zcard(rq_key("scheduled", lane))
-            pipe.zcount(redis_key("gates", lane), "-inf", now_us)
-            pipe.zrange(redis_key("gates", lane), 0, 0, withscores=True)
+            pipe.zcount(redis_key("wakeups", lane), "-inf", now_us)
+            pipe.zrange(redis_key("wakeups", lane), 0, 0, withscores=True)
             pipe.lindex(rq_key("queue", lane), 0)
             pipe.zrange(rq_key("scheduled", lane), -1, -1, withscores=True)
         pipe.zcard(redis_key("later"))
@@ -304,7 +304,7 @@ def _find_last(scheduled: Sequence[Any], now_s: float) -> Exchange[tuple[float, 
     (job,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *_OF_LATER))
     fields = fields_of(job[0])
     user, category = str(fields.get("user")), str(fields.get("category", DEFAULT_CATEGORY))
-    (why,) = yield Commands(lambda pipe: pipe.hget(user_key("lines", user), f"#w:{category}"))
+    (why,) = yield Commands(lambda pipe: pipe.hget(user_key("backlogs", user), f"#w:{category}"))
     _, what = describe_waits(why.decode(errors="replace")) if why else _why_later(*job)
     return at_s - now_s, f"{user} waits that long for {what}"
 

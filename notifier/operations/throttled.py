@@ -104,7 +104,7 @@ def _find() -> Exchange[tuple[list[Throttled], list[int], bool]]:
 
 def _with_first(found: Sequence[Throttled]) -> Exchange[list[Throttled]]:
     """The same, with since when the first of their backlogs has waited."""
-    asked = [(n, user_key("line", each.user, name)) for n, each in enumerate(found) for name in each.waiting]
+    asked = [(n, user_key("backlog", each.user, name)) for n, each in enumerate(found) for name in each.waiting]
     heads = yield Commands(lambda pipe: [pipe.zrange(key, 0, 0) for _, key in asked])
     begun = yield Commands(lambda pipe: [pipe.hget(job_key(b"".join(head)), "enqueued_at") for head in heads])
     first = [each.since for each in found]
@@ -146,7 +146,7 @@ def _with_others(found: list[Throttled], others: Sequence[_Other]) -> list[Throt
 def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
     """Users who wait, for a route or a time, each with its next µs; and whether these are all."""
     names, *numbers = yield Commands(
-        lambda pipe: [pipe.smembers(redis_key("routes")), *(pipe.zcard(redis_key("gates", lane)) for lane in LANES)]
+        lambda pipe: [pipe.smembers(redis_key("routes")), *(pipe.zcard(redis_key("wakeups", lane)) for lane in LANES)]
     )
     pages: list[tuple[str, int]] = []
     for lane, number in zip(LANES, numbers, strict=True):
@@ -157,7 +157,7 @@ def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
         for name in names:
             pipe.zrange(redis_key("waiting_for_route", "").encode() + name, 0, PAGE * PAGES)
         for lane, begin in pages:
-            pipe.zrange(redis_key("gates", lane), begin, begin + PAGE - 1, withscores=True)
+            pipe.zrange(redis_key("wakeups", lane), begin, begin + PAGE - 1, withscores=True)
 
     found = yield Commands(ask)
     routed, due = found[: len(names)], found[len(names) :]
@@ -171,11 +171,11 @@ def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
 
 def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
     names = {user: user.decode(errors="replace") for user in users}
-    lines = yield Commands(lambda pipe: [pipe.hgetall(user_key("lines", name)) for name in names.values()])
+    lines = yield Commands(lambda pipe: [pipe.hgetall(user_key("backlogs", name)) for name in names.values()])
     backlogs = dict(zip(users, lines, strict=True))
     # Beside the categories stand what the scripts note of the user, under names that no category can have.
     asked = [(user, field.decode()) for user, found in backlogs.items() for field in found if field[:1] != b"#"]
-    lengths = yield Commands(lambda pipe: [pipe.zcard(user_key("line", names[user], name)) for user, name in asked])
+    lengths = yield Commands(lambda pipe: [pipe.zcard(user_key("backlog", names[user], name)) for user, name in asked])
     waiting: dict[bytes, Counter[str]] = {user: Counter() for user in users}
     whys: dict[bytes, dict[str, str]] = {user: {} for user in users}
     for (user, category), length in zip(asked, lengths, strict=True):

@@ -26,8 +26,8 @@ _NAME: Final = re.compile(r"@([a-z_]+)(:?)")
 # What stands after the prefix, up to the next colon -> what it is, and in which script it is told of.
 CATALOGUE: Final[Mapping[str, str]] = {
     # A user's.
-    "line": ":{user}:<category> zset job id -> order; the backlog: the notifications that wait",
-    "lines": ":{user} hash category -> lane of each backlog that is not empty; #pace, #turn, orphans, … too",
+    "backlog": ":{user}:<category> zset job id -> order; the backlog: the notifications that wait",
+    "backlogs": ":{user} hash category -> lane of each backlog that is not empty; #pace, #turn, orphans, … too",
     "sent": ":{user}[:<category>] zset permit -> µs; what was sent, and is being sent; see rules.lua",
     "counts": ":{user}[:<category>] zset µs -> how many, of windows with a precision; see counts.lua",
     "burst": ":{user}[:<category>] hash; burst allowances, and how long sends are kept; see burst.lua",
@@ -42,7 +42,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
     "waits": " hash why -> how many notifications of backlogs wait for it, see waits.lua",
     # When to look at whom.
-    "gates": ":<lane> zset user -> µs of the next look at the user's backlogs",
+    "wakeups": ":<lane> zset user -> µs of the next look at the user's backlogs",
     "later": " zset job id -> µs; jobs that wait for a time of their own",
     "same_time": " zset µs -> µs; which moment of `later` is free beside one that is taken",
     "expiring": " zset job id -> µs at which what stands behind the head of a backlog expires",

@@ -49,7 +49,7 @@ def to_be_told(policy: Policy) -> RuleTable:
 
 def entered(redis: Redis) -> int:
     """How many stand in backlogs."""
-    return sum(redis.zcard(key) for key in redis.scan_iter("notifier:line:*"))
+    return sum(redis.zcard(key) for key in redis.scan_iter("notifier:backlog:*"))
 
 
 def test_what_visits_do_is_bounded_by_their_batch(redis: Redis) -> None:

@@ -274,7 +274,7 @@ def test_who_begins_to_wait_has_a_wake_up_at_once(worker: Worker) -> None:
     assert [each.job_id for each in pulled.leased] == ["one"]
     assert pulled.idle == 0
     opens = NOW + LEASE + S // 10
-    assert worker.redis.zscore("notifier:gates:default", "ann") == opens
+    assert worker.redis.zscore("notifier:wakeups:default", "ann") == opens
     assert pulled.next_us == NOW + LEASE
     assert worker.redis.zscore("rq:scheduled:default", "two") == opens / S
 
@@ -290,11 +290,11 @@ def test_who_takes_the_heads_place_is_looked_at_when_it_expires(worker: Worker) 
     head = job("head", category="score", collapse_id="a")
     worker.accept(head)
     assert worker.take() == []
-    assert worker.redis.zscore("notifier:gates:default", "ann") == NOW + 60 * S
+    assert worker.redis.zscore("notifier:wakeups:default", "ann") == NOW + 60 * S
     worker.accept(replace(head, id="newest", expires_in_us=20 * S))
     assert worker.take() == []
-    assert worker.redis.zrange("notifier:line:{ann}:score", 0, -1) == [b"newest"]
-    assert worker.redis.zscore("notifier:gates:default", "ann") == NOW + 20 * S
+    assert worker.redis.zrange("notifier:backlog:{ann}:score", 0, -1) == [b"newest"]
+    assert worker.redis.zscore("notifier:wakeups:default", "ann") == NOW + 20 * S
 
 
 def test_what_drops_stands_in_no_backlog(worker: Worker) -> None:

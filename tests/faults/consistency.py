@@ -10,7 +10,7 @@ from notifier.operations.audit.audit import Audit
 from notifier.scripts.keys import declared
 
 RQ_WORK: Final = ("queue:*", "scheduled:*", "wip:*")
-WORK: Final = ("line:*", "lines:*", "gates:*", "later", "leases", "waiting_for_route:*")
+WORK: Final = ("backlog:*", "backlogs:*", "wakeups:*", "later", "leases", "waiting_for_route:*")
 LEASE_US: Final = 60_000_000  # longer than that of any fleet
 
 

@@ -34,8 +34,8 @@ CONSOLE: Final = {"apns": {"client": "console", "timeout": "1s"}}
 LEASE_US: Final = 3_000_000
 YEAR_US: Final = 365 * 86_400_000_000
 FAR: Final = 4_102_444_800_000_000
-BACKLOG: Final = "notifier:line:{%s}:default"
-BACKLOGS: Final = "notifier:lines:{%s}"
+BACKLOG: Final = "notifier:backlog:{%s}:default"
+BACKLOGS: Final = "notifier:backlogs:{%s}"
 SENT: Final = "notifier:sent:{%s}"
 CLAIM: Final = "notifier:claim:{%s}:default"
 JOB: Final = "rq:job:%s"
@@ -81,17 +81,17 @@ WAITING: Final[dict[str, Break]] = {
     "among the failed": lambda redis, job, _: redis.zadd("rq:failed:default", {job: FAR}),
     "at another's place": lambda redis, job, user: redis.zadd(BACKLOG % user, {job: 5}),
     "without a place": lambda redis, job, _: redis.hdel(JOB % job, "push_order"),
-    "without a wake-up": lambda redis, _, user: redis.zrem("notifier:gates:default", user),
+    "without a wake-up": lambda redis, _, user: redis.zrem("notifier:wakeups:default", user),
     "in a backlog nobody knows of": lambda redis, _, user: redis.hdel(BACKLOGS % user, "default"),
     "in a lane without a wake-up": lambda redis, _, user: redis.hset(BACKLOGS % user, "default", "bulk"),
     "held up by a worker for ever": lambda redis, _, user: redis.set(CLAIM % user, f"1 {FAR} - gone"),
     "held up by a permit of nobody": lambda redis, _, user: redis.zadd(SENT % user, {"99": FAR}),
     "waits for a route that is open": lambda redis, _, user: (
-        redis.zrem("notifier:gates:default", user),
+        redis.zrem("notifier:wakeups:default", user),
         redis.zadd("notifier:waiting_for_route:apns", {f"udefault {user}": 1}),
     ),
     "with a wake-up a year ahead": lambda redis, _, user: redis.zadd(
-        "notifier:gates:default", {user: now_us(redis) + YEAR_US}
+        "notifier:wakeups:default", {user: now_us(redis) + YEAR_US}
     ),
     "closed for an orphan that nobody holds": lambda redis, _, user: redis.hset(BACKLOGS % user, "#o:gone", "default"),
     "marked as an orphan": lambda redis, job, _: redis.hset(JOB % job, "push_orphan", 1),
@@ -138,8 +138,8 @@ STRAYS: Final[dict[str, Callable[[Any], object]]] = {
     "failed without a job": lambda redis: redis.zadd("rq:failed:default", {"no-job": FAR}),
     # One whose time has come is no stray: a worker's *sweep* takes it out.
     "cancelled without a job": lambda redis: redis.zadd("rq:canceled:default", {"no-job": FAR}),
-    "a wake-up of nobody": lambda redis: redis.zadd("notifier:gates:bulk", {"nobody": 1}),
-    "nobody remembered": lambda redis: redis.hset("notifier:lines:{nobody}", "#pace", "1"),
+    "a wake-up of nobody": lambda redis: redis.zadd("notifier:wakeups:bulk", {"nobody": 1}),
+    "nobody remembered": lambda redis: redis.hset("notifier:backlogs:{nobody}", "#pace", "1"),
     "nobody waits for a route": lambda redis: (
         redis.sadd("notifier:routes", "apns"),
         redis.hset("notifier:route:apns", mapping={"state": "closing", "until": 1}),
@@ -249,7 +249,7 @@ def test_what_expires_behind_a_head_is_watched_again(patient: Patient) -> None:
 
 
 WRONG_TYPES: Final = (
-    BACKLOG % "ada", BACKLOGS % "ada", SENT % "ada", "notifier:gates:default", "notifier:later", "notifier:leases",
+    BACKLOG % "ada", BACKLOGS % "ada", SENT % "ada", "notifier:wakeups:default", "notifier:later", "notifier:leases",
     "notifier:delivered", "notifier:expiring", "notifier:waiting_for_route:apns", "notifier:routes",
     "notifier:route:apns",
     "notifier:preferences", "notifier:stats", "rq:queue:default",

@@ -60,7 +60,7 @@ class Between:
         assert_consistent(self.redis)
 
     def lanes_awake(self) -> set[str]:
-        return {lane for lane in LANES if self.redis.exists(f"notifier:gates:{lane}")}
+        return {lane for lane in LANES if self.redis.exists(f"notifier:wakeups:{lane}")}
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_an_orphan_in_a_category_that_is_named_as_its_lane(between: Between) -> 
     between.send("default", "default")
     assert len(between.pull()) == 1  # its worker dies
     between.pull("bulk")
-    assert between.redis.hgetall("notifier:lines:{ada}") == {b"#o:0": b"default"}
+    assert between.redis.hgetall("notifier:backlogs:{ada}") == {b"#o:0": b"default"}
     for lane in ("default", "urgent"):
         between.send(lane, "default")
         between.pull("urgent", "default")

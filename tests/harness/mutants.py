@@ -121,15 +121,15 @@ MUTANTS = (
     Mutant(
         "a deadline wakes nobody",
         "enter_backlog",
-        "redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)",
+        "redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(first), user)",
         "",
         "contract/test_direct.py::test_who_takes_the_heads_place_is_looked_at_when_it_expires",
     ),
     Mutant(
         "a wake-up is set a lease late",
         "wake_ups",
-        "redis.call('ZADD', '@gates:' .. lane, text(at), user)",
-        "redis.call('ZADD', '@gates:' .. lane, text(at + 30000000), user)",
+        "redis.call('ZADD', '@wakeups:' .. lane, text(at), user)",
+        "redis.call('ZADD', '@wakeups:' .. lane, text(at + 30000000), user)",
         WAKE_UPS,
     ),
     Mutant(
@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant(
         "who finds no room loses the place",
         "pull",
-        "redis.call('ZADD', '@gates:' .. lane, 'XX', text(at), user) end",
-        "redis.call('ZADD', '@gates:' .. lane, 'XX', text(at + 30000000), user) end",
+        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user) end",
+        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at + 30000000), user) end",
         BACKLOGS,
     ),
     Mutant(

@@ -59,9 +59,9 @@ class Drained:
     broken: list[str]
 
 
-def drain(count: int = 200, workers: int = 4) -> Drained:
-    """So many notifications of one user at 10 per 1 s, with answers after 5 ms."""
-    with start_fleet({"user": {"windows": ["10/1s"]}}, workers=workers, latency_ms=5) as fleet:
+def drain(count: int = 200, workers: int = 4, gap: str = "0s") -> Drained:
+    """So many notifications of one user at 10 per 1 s and this gap, with answers after 5 ms."""
+    with start_fleet({"user": {"windows": ["10/1s"], "gap": gap}}, workers=workers, latency_ms=5) as fleet:
         begun_us = time.time_ns() // 1000
         with fleet.notifier() as notifier:
             notifier.send_many(notification("one", n) for n in range(count))
@@ -88,7 +88,9 @@ def bystanders(count: int = 100, blocked: int = 3_000, every_s: float = 0.03) ->
     rates = {"user": {"windows": ["10/1s"]}, "categories": {"default": {"lane": "default"}}}
     with start_fleet(rates) as fleet, fleet.notifier() as notifier:
         notifier.send_many(notification("hog", count + n) for n in range(blocked))
-        await_that(lambda: fleet.redis.zcard("notifier:line:{hog}:default") > blocked * 0.9, "the backlog to line up")
+        await_that(
+            lambda: fleet.redis.zcard("notifier:backlog:{hog}:default") > blocked * 0.9, "the backlog to line up"
+        )
         called_us = {}
         in_vain = total(fleet.redis, "looked")
         for n in range(count):
@@ -128,7 +130,7 @@ def wake_ups(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
         opens: dict[tuple[str, int], int] = {}
         for wave in range(1, waves + 1):
             fleet.await_ended(users * wave)
-            held: Any = fleet.redis.zrange("notifier:gates:default", 0, -1, withscores=True)
+            held: Any = fleet.redis.zrange("notifier:wakeups:default", 0, -1, withscores=True)
             for user, at in held:
                 opens[user.decode(), wave] = int(at)
         fleet.await_ended(users * (waves + 1))

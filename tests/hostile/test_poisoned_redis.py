@@ -163,7 +163,7 @@ def test_what_a_failing_script_had_taken_is_put_back(world: World) -> None:
     world.clean()
     with world.redis.pipeline() as pipe:  # one look takes them all, and fails on the one in the middle
         names = [world.enqueue(f"taken-{n}", pipe) for n in range(20)]
-        pipe.set(user_key("lines", "taken-10"), JUNK)
+        pipe.set(user_key("backlogs", "taken-10"), JUNK)
         pipe.execute()
     for name in names:
         eventually(partial(world.simulators.arrived, name), name)

@@ -568,7 +568,7 @@ def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None
     enter_backlog(redis, config)
     assert json.loads(run("audit", "--json").out) == {"jobs": 1, "users": 0, "found": 0, "left": 0}
     redis.zrem("notifier:leases", job_id)
-    redis.zadd("notifier:gates:bulk", {"nobody": 1})
+    redis.zadd("notifier:wakeups:bulk", {"nobody": 1})
     found = run("audit")
     assert (found.status, found.err) == (1, "")
     *lines_, verdict = found.out.splitlines()

@@ -163,12 +163,12 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     fill(producer, "ann", 1, category="score", collapse_id="a")
     fill(producer, "ann", 2, category="score")
     enter_backlog(redis)
-    (first, *_) = redis.zrange("notifier:line:{ann}:score", 0, -1)
+    (first, *_) = redis.zrange("notifier:backlog:{ann}:score", 0, -1)
     with pytest.raises(OverloadedError):
         producer.send(note("ann", category="score", collapse_id="b"))
     new = producer.send(note("ann", category="score", collapse_id="a"))
     assert state(producer, first.decode()) == "superseded"
-    assert redis.zrange("notifier:line:{ann}:score", 0, 0) == [new.encode()]
+    assert redis.zrange("notifier:backlog:{ann}:score", 0, 0) == [new.encode()]
     assert state(producer, new) == "waiting"
     assert_clean(redis)
 

@@ -86,7 +86,7 @@ class World:
         """Let its wait be over: a test has not the minutes that providers ask for."""
         if self.redis.hdel(f"rq:job:{job_id}", "push_wait"):  # at the head of its backlog
             user = json.loads(self.redis.hget(f"rq:job:{job_id}", "meta"))["user"]
-            self.redis.zadd("notifier:gates:default", {user: 0})
+            self.redis.zadd("notifier:wakeups:default", {user: 0})
         else:
             self.redis.zadd("notifier:later", {job_id: 0})
 

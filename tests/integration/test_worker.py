@@ -264,7 +264,7 @@ def test_one_user_in_order(world: World) -> None:
     assert state(world.producer, high) == "delivered"
     assert [title for title in titles if title != "paced-high"] == [f"paced-{n}" for n in range(4)]
     assert titles.index("paced-high") < titles.index("paced-3")
-    assert scheduled(world.redis).count == 0 or "paced" not in world.redis.hgetall("notifier:lines:{paced}")
+    assert scheduled(world.redis).count == 0 or "paced" not in world.redis.hgetall("notifier:backlogs:{paced}")
 
 
 def test_urgent_goes_first_and_bulk_does_not_starve(tmp_path: Path, world: World) -> None:

@@ -37,7 +37,7 @@ def test_alerts_pass_background_pushes_that_wait_for_their_device(tmp_path: Path
         looked = int(up.redis.hget("notifier:stats", "looked") or 0)
         for n in range(1, 5):  # the hour is over, again and again
             up.redis.delete(*up.redis.keys("notifier:device:*"))
-            up.redis.zadd("notifier:gates:default", {"ann": 0}, xx=True)
+            up.redis.zadd("notifier:wakeups:default", {"ann": 0}, xx=True)
             up.redis.delete("notifier:leaders")
             eventually(lambda n=n: up.delivered() == 4 + n, f"push {n}")
         assert arrived(up)[3:] == ["alert-2", "push-1", "push-2", "push-3", "push-4"]

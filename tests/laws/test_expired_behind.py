@@ -60,7 +60,7 @@ class Backlog:
         return run(self.redis, backlogs.sweep(LANES, KEPT, clock=str(self.now)))
 
     def waiting(self) -> list[str]:
-        return [i.decode() for i in self.redis.zrange("notifier:line:{anna}:default", 0, -1)]
+        return [i.decode() for i in self.redis.zrange("notifier:backlog:{anna}:default", 0, -1)]
 
     def expiring(self) -> list[str]:
         return [i.decode() for i in self.redis.zrange("notifier:expiring", 0, -1)]

@@ -33,7 +33,7 @@ def walk(redis: Redis, at: int) -> None:
 
 
 def wake_up(redis: Redis) -> int:
-    at = redis.zscore("notifier:gates:default", "ann")
+    at = redis.zscore("notifier:wakeups:default", "ann")
     assert at is not None
     return int(at)
 

@@ -117,4 +117,4 @@ def test_what_its_own_rules_hold_back_goes_when_they_open(redis: Redis) -> None:
     waiting.drain(240)
     assert Counter(at - waiting.sent[0][0] for at, _ in waiting.sent) == {0: 120, 60 * S: 120}
     assert waiting.looks <= 120
-    assert not redis.keys("notifier:lines:*")
+    assert not redis.keys("notifier:backlogs:*")

@@ -57,7 +57,7 @@ def test_a_new_pace_is_followed_by_what_waits(tmp_path: Path) -> None:
         up.send([note(f"u{n}", f"pace-u{n}-0", apns(f"u{n}"), category="marketing") for n in range(10)])
         eventually(lambda: up.delivered() == 1, "the first")
         eventually(lambda: up.redis.zcard("notifier:waiting_for_route:overall:marketing|full") == 9, "the rest to wait")
-        waiting = next(f"u{n}" for n in range(10) if up.redis.exists(f"notifier:lines:{{u{n}}}"))
+        waiting = next(f"u{n}" for n in range(10) if up.redis.exists(f"notifier:backlogs:{{u{n}}}"))
         look = Inspection(up.redis, load_settings(up.config).policies())
         found, other = look.explain(waiting, "marketing"), look.explain(waiting, "chat")
         assert [(use.rule, use.used, use.limit) for use in found.uses] == [("overall 1/1h", 1, 1)]

@@ -105,5 +105,5 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     pulled = pull()
     assert pulled.unread == []
     assert waiting() == []
-    assert redis.zrange("notifier:line:{ann}:default", 0, -1) == [name.encode() for name in names]
+    assert redis.zrange("notifier:backlog:{ann}:default", 0, -1) == [name.encode() for name in names]
     assert [job_id for job_id, _ in pulled.rq_jobs] == [rubbish]

@@ -119,7 +119,7 @@ def test_rqs_own_cancel_counts_wherever_it_waits(world: World, where: str) -> No
         world.work()
     if where == "later":
         world.redis.zadd("notifier:later", {"second": 2**52})
-        world.redis.zrem("notifier:line:{slow}:default", "second")
+        world.redis.zrem("notifier:backlog:{slow}:default", "second")
     world.job("second").cancel()
     assert world.sweep() == 1
     assert world.sweep() == 0
@@ -177,7 +177,7 @@ def test_rqs_ttl_is_an_expiry(world: World) -> None:
     seconds, us = world.redis.time()
     assert deadline <= seconds * 1_000_000 + us + 60_000_000
     world.redis.hset("rq:job:second", "push_deadline", 1)
-    world.redis.zadd("notifier:gates:default", {"slow": 1})
+    world.redis.zadd("notifier:wakeups:default", {"slow": 1})
     world.work()
     assert world.state("second") == "expired"
     assert world.counted("expired") == 1
@@ -193,7 +193,7 @@ def test_a_job_id_used_again_begins_anew(world: World) -> None:
     world.work()
     assert world.redis.hget("rq:job:again", "push_deadline") is None
     assert world.counted("superseded") == 1
-    assert world.redis.zcard("notifier:line:{slow}:default") == 1
+    assert world.redis.zcard("notifier:backlog:{slow}:default") == 1
     assert world.producer.cancel("again") == "cancelled"
     world.plain("anna", "again")
     world.all_right()

@@ -67,5 +67,5 @@ def test_a_refund_that_finds_nothing_wakes_nobody(redis: Redis) -> None:
     other = limiter.acquire("bob", Policy((Window(1, interval_us=S),)))
     assert isinstance(other, Permit)
     assert limiter.refund(other)
-    assert redis.zscore("notifier:gates:urgent", "bob") is None
+    assert redis.zscore("notifier:wakeups:urgent", "bob") is None
     assert not redis.exists(leaders.leader_keys(URGENT).wake)

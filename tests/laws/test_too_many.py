@@ -26,7 +26,7 @@ def waits_until(up: Service, job_id: str) -> int:
 def end_wait(up: Service, job_id: str, user: str) -> None:
     """Let its wait be over: a test has not the minutes that providers ask for."""
     up.redis.hdel(f"rq:job:{job_id}", "push_wait")
-    up.redis.zadd("notifier:gates:default", {user: 0})
+    up.redis.zadd("notifier:wakeups:default", {user: 0})
 
 
 @pytest.mark.parametrize(

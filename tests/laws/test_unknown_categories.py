@@ -45,9 +45,9 @@ def test_invented_categories_share_the_backlog_and_the_rules_of_default(
         known = deliver(redis, "known", "chat", in_data=True)
         eventually(lambda: len(simulators.titles("made-up-")) == 20, "what the windows of default admit")
         eventually(lambda: simulators.titles("known"), "the one of a category that is known")
-        eventually(lambda: client.zcard("notifier:line:{ann}:default") == COUNT - 20, "the rest in one backlog")
+        eventually(lambda: client.zcard("notifier:backlog:{ann}:default") == COUNT - 20, "the rest in one backlog")
         assert simulators.titles("made-up-") == [f"made-up-{n:02}" for n in range(20)]
-        assert client.keys("notifier:line:*") == [b"notifier:line:{ann}:default"]
+        assert client.keys("notifier:backlog:*") == [b"notifier:backlog:{ann}:default"]
         assert client.zcard("notifier:sent:{ann}:default") == 20
         waits = jobs[-1]
         waits.refresh()
@@ -68,4 +68,4 @@ def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis
     run(redis, late)
     job.refresh()
     assert job.meta == {"user": "ann", "category": "sale"}
-    assert redis.zrange("notifier:line:{ann}:sale", 0, -1) == [job.id.encode()]
+    assert redis.zrange("notifier:backlog:{ann}:sale", 0, -1) == [job.id.encode()]

@@ -189,7 +189,7 @@ def where(redis: Redis, job_id: bytes) -> str:
     if redis.zscore("notifier:delivered", job_id) is not None:
         return "delivered"
     status, origin = redis.hmget(key, "status", "origin")
-    waits = any(redis.zscore(line, job_id) is not None for line in redis.scan_iter("notifier:line:*"))
+    waits = any(redis.zscore(line, job_id) is not None for line in redis.scan_iter("notifier:backlog:*"))
     if waits or redis.zscore("notifier:later", job_id) is not None:
         return "waits"
     for registry in (b"failed", b"canceled", b"scheduled", b"finished", b"deferred"):

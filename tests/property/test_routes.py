@@ -290,10 +290,10 @@ class Routed(World):
         keys: Any = self.redis.keys("notifier:waiting_for_route:*")
         assert {key.removeprefix(b"notifier:waiting_for_route:") for key in keys} <= names
         for user in USERS:
-            fields: Any = self.redis.hgetall(f"notifier:lines:{{{user}}}")
+            fields: Any = self.redis.hgetall(f"notifier:backlogs:{{{user}}}")
             for category, lane in ((c.decode(), lane.decode()) for c, lane in fields.items()):
-                if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
-                    wake_up = self.redis.zscore(f"notifier:gates:{lane}", user)
+                if not category.startswith("#") and self.redis.exists(f"notifier:backlog:{{{user}}}:{category}"):
+                    wake_up = self.redis.zscore(f"notifier:wakeups:{lane}", user)
                     assert wake_up is not None or f"u{lane} {user}" in waiting
 
     def _check_full(self) -> None:

@@ -300,10 +300,10 @@ class Story(RuleBasedStateMachine):
     def whatever_waits_is_looked_at(self) -> None:
         """Law 3: each backlog has a wake-up in its lane, no later than a lease after everything lets its head go."""
         for user in USERS:
-            fields: Any = self.redis.hgetall(f"notifier:lines:{{{user}}}")
+            fields: Any = self.redis.hgetall(f"notifier:backlogs:{{{user}}}")
             for category, lane in ((c.decode(), lane.decode()) for c, lane in fields.items()):
-                if not category.startswith("#") and self.redis.exists(f"notifier:line:{{{user}}}:{category}"):
-                    wake_up = self.redis.zscore(f"notifier:gates:{lane}", user)
+                if not category.startswith("#") and self.redis.exists(f"notifier:backlog:{{{user}}}:{category}"):
+                    wake_up = self.redis.zscore(f"notifier:wakeups:{lane}", user)
                     assert wake_up is not None
                     assert wake_up <= self.now + max(LEASE, 2 * M) + LEASE
 
@@ -411,7 +411,7 @@ class Story(RuleBasedStateMachine):
 
     def _waiting(self) -> dict[tuple[str, str], list[str]]:
         return {
-            (user, category): [i.decode() for i in self.redis.zrange(f"notifier:line:{{{user}}}:{category}", 0, -1)]
+            (user, category): [i.decode() for i in self.redis.zrange(f"notifier:backlog:{{{user}}}:{category}", 0, -1)]
             for user in USERS
             for category in LANE_OF
         }

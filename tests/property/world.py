@@ -344,7 +344,7 @@ class World:
                 assert [user for user, at in self.wake_ups().items() if at <= self.now] == []
         for user, lane, since_us in pulled.untold:
             assert since_us <= self.now
-            assert (self.redis.zscore(f"notifier:gates:{lane}", user) or 0) <= self.now + LEASE
+            assert (self.redis.zscore(f"notifier:wakeups:{lane}", user) or 0) <= self.now + LEASE
         self._check_next(pulled)
         self._check_collapsed()
         return pulled
@@ -429,7 +429,7 @@ class World:
         """Law 3: a worker that sleeps is told of the first thing that falls due; where routes are held of no later."""
         firsts: list[Any] = [
             self.redis.zrange(f"notifier:{key}", 0, 0, withscores=True)
-            for key in ("later", "leases", *(f"gates:{lane}" for lane in LANES))
+            for key in ("later", "leases", *(f"wakeups:{lane}" for lane in LANES))
         ]
         first = min((int(entry[0][1]) for entry in firsts if entry), default=None)
         if self.redis.exists("notifier:routes"):
@@ -665,7 +665,7 @@ class World:
 
     def _backlogs(self) -> dict[tuple[str, str], list[str]]:
         pairs = sorted({(told.user, told.category) for told in self.told.values()})
-        found = self._read([("ZRANGE", f"notifier:line:{{{user}}}:{category}", 0, -1) for user, category in pairs])
+        found = self._read([("ZRANGE", f"notifier:backlog:{{{user}}}:{category}", 0, -1) for user, category in pairs])
         return {pair: [_text(job) for job in backlog] for pair, backlog in zip(pairs, found, strict=True)}
 
     def _read(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
@@ -719,9 +719,9 @@ class World:
     def _check_waits(self) -> None:
         """Why they wait is counted of all that stand in backlogs, each under what was decided of its backlog last."""
         found: Counter[str] = Counter()
-        for key in self.redis.scan_iter("notifier:line:*"):
-            user, category = _text(key).removeprefix("notifier:line:{").rsplit("}:", 1)
-            why: Any = self.redis.hget(f"notifier:lines:{{{user}}}", f"#w:{category}")
+        for key in self.redis.scan_iter("notifier:backlog:*"):
+            user, category = _text(key).removeprefix("notifier:backlog:{").rsplit("}:", 1)
+            why: Any = self.redis.hget(f"notifier:backlogs:{{{user}}}", f"#w:{category}")
             found[_text(why or b"?")] += int(self.redis.zcard(key))  # type: ignore[arg-type]
         counted: Any = self.redis.hgetall("notifier:waits")
         assert {_text(why): int(n) for why, n in counted.items()} == dict(found)
@@ -753,9 +753,9 @@ class World:
         for (user, category), backlog in self._backlogs().items():
             if not backlog:
                 continue
-            lane = _text(self.redis.hget(f"notifier:lines:{{{user}}}", category))
+            lane = _text(self.redis.hget(f"notifier:backlogs:{{{user}}}", category))
             waits_for_route = f"u{lane} {user}" in waiting
-            assert waits_for_route or self.redis.zscore(f"notifier:gates:{lane}", user) is not None
+            assert waits_for_route or self.redis.zscore(f"notifier:wakeups:{lane}", user) is not None
             # Of a user for whom there was no room, the wake-up of one lane alone is due.
             if not waits_for_route and wake_ups[user] > self.now:
                 due = self._due(user, category, backlog[0])
@@ -779,7 +779,7 @@ class World:
     def wake_ups(self) -> dict[str, int]:
         """The earliest wake-up of each user."""
         earliest: dict[str, int] = {}
-        for wake_ups in self._read([("ZRANGE", f"notifier:gates:{lane}", 0, -1, "WITHSCORES") for lane in LANES]):
+        for wake_ups in self._read([("ZRANGE", f"notifier:wakeups:{lane}", 0, -1, "WITHSCORES") for lane in LANES]):
             for user, at in _scored(wake_ups).items():
                 earliest[user] = min(at, earliest.get(user, at))
         return earliest

@@ -32,7 +32,7 @@ KEPT_S: Final = 7 * 86_400
 QUIET_S: Final = 3.0
 # What waits, what is in flight and what was sent stands there: its numbers are mended, and while it has its type it is
 # never set aside whole. Without what was sent a user would be burst.
-PRECIOUS: Final = frozenset({"gates", "later", "leases", "line", "sent", "seq"})
+PRECIOUS: Final = frozenset({"backlog", "later", "leases", "sent", "seq", "wakeups"})
 _CALL: Final = re.compile(r"\bredis\.(p?call)\b")
 _TRACE: Final = """
 local touched = {}

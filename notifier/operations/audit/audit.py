@@ -85,7 +85,7 @@ class Audit:
         for name in names + [rq_key(kind, lane) for kind in REGISTRIES for lane in LANES]:
             yield self._judge_entries(self._members(name.encode()))
         for lane in LANES:
-            yield self._judge_users(self._members(redis_key("gates", lane).encode()))
+            yield self._judge_users(self._members(redis_key("wakeups", lane).encode()))
         yield self._queues.findings()
         yield self._times.findings()
         yield self._judge_preferences()
@@ -119,10 +119,10 @@ class Audit:
             yield from self._queues.expect(judged.queued)
 
     def _judge_backlogs(self, keys: list[bytes]) -> Iterator[Finding]:
-        backlogs = [key for key in keys if is_key(key, "line")]
+        backlogs = [key for key in keys if is_key(key, "backlog")]
         for some in _cut(backlogs, BACKLOGS_A_LOOK):
             yield from self._judge_entries(self._members_of_all(some))
-        noted = [key for key in keys if is_key(key, "lines")]
+        noted = [key for key in keys if is_key(key, "backlogs")]
         self.users += len(noted)
         yield from self._judge_users((key, b"") for key in backlogs + noted)
         for key in keys:

@@ -52,9 +52,9 @@ def test_limit_touches_declared_keys_alone() -> None:
 @pytest.mark.parametrize("before", ["in a comment: user's @nothing", "at the end: 'x' @nothing"])
 def test_names_stand_in_strings_alone(before: str) -> None:
     """What a comment says is left alone, whatever quotes stand in it."""
-    text = f"-- {before}\nreturn #'@line' + #'@rq:', '^@gates:(.+)$', 'in @rq:wip: too'"
+    text = f"-- {before}\nreturn #'@backlog' + #'@rq:', '^@wakeups:(.+)$', 'in @rq:wip: too'"
     assert in_script(text).endswith(
-        f"-- {before}\nreturn #(OURS .. 'line') + #(RQS), '^' .. OURS .. 'gates:(.+)$', 'in ' .. RQS .. 'wip: too'"
+        f"-- {before}\nreturn #(OURS .. 'backlog') + #(RQS), '^' .. OURS .. 'wakeups:(.+)$', 'in ' .. RQS .. 'wip: too'"
     )
 
 

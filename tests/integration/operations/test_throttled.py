@@ -13,11 +13,11 @@ from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 
 def let_wait(redis: Redis, user: str, lane: str = "default", at: int = 5_000_000, **counts: int) -> None:
     with redis.pipeline(transaction=False) as pipe:
-        pipe.zadd(redis_key("gates", lane), {user: at})
-        pipe.hset(user_key("lines", user), "#noted", "1")
+        pipe.zadd(redis_key("wakeups", lane), {user: at})
+        pipe.hset(user_key("backlogs", user), "#noted", "1")
         for category, n in counts.items():
-            pipe.hset(user_key("lines", user), category, lane)
-            pipe.zadd(user_key("line", user, category), {f"{user}-{category}-{each}": each for each in range(n)})
+            pipe.hset(user_key("backlogs", user), category, lane)
+            pipe.zadd(user_key("backlog", user, category), {f"{user}-{category}-{each}": each for each in range(n)})
         pipe.execute()
 
 

@@ -281,10 +281,10 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
         job_id = producer.send(note(EVIL, EVIL, fcm("evil"), data={EVIL: EVIL}, collapse_id=EVIL))
     raw = {"status": "scheduled", "origin": EVIL, "meta": json.dumps({"user": "ann", "category": EVIL})}
     for user in ("ann", EVIL):
-        redis.hset(f"notifier:lines:{{{user}}}", EVIL, "default")
-        redis.zadd(f"notifier:line:{{{user}}}:{EVIL}", {EVIL: 1})
+        redis.hset(f"notifier:backlogs:{{{user}}}", EVIL, "default")
+        redis.zadd(f"notifier:backlog:{{{user}}}:{EVIL}", {EVIL: 1})
         redis.hset(f"notifier:usage:{{{user}}}", EVIL, 1)
-        redis.zadd("notifier:gates:default", {user: 1})
+        redis.zadd("notifier:wakeups:default", {user: 1})
     redis.hset("rq:job:" + EVIL, mapping=raw)
     redis.zadd("notifier:later", {EVIL: 1})
     redis.sadd("rq:workers", "rq:worker:" + EVIL)
@@ -320,10 +320,10 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
 def test_pages_stay_bounded(config: Path, redis: Redis) -> None:
     """With 100,000 users who wait, and 5,000 messages of one of them, each page has a bounded size and cost."""
     for first in range(1, 100_001, 5_000):
-        redis.zadd("notifier:gates:default", {f"user-{n}": n for n in range(first, first + 5_000)})
+        redis.zadd("notifier:wakeups:default", {f"user-{n}": n for n in range(first, first + 5_000)})
         redis.zadd("notifier:later", {f"job-{n}": n for n in range(first, first + 5_000)})
-    redis.zadd("notifier:line:{ann}:default", {f"job-{n}": n for n in range(5_000)})
-    redis.hset("notifier:lines:{ann}", "default", "default")
+    redis.zadd("notifier:backlog:{ann}:default", {f"job-{n}": n for n in range(5_000)})
+    redis.hset("notifier:backlogs:{ann}", "default", "default")
 
     def commands() -> int:
         return int(redis.info("stats")["total_commands_processed"])

@@ -136,7 +136,7 @@ class Scripts:
                 enqueue = calls.enqueue(come, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
                 run(self.redis, enqueue)
             self.look()
-            wake_ups = [self.redis.zrange(f"notifier:gates:{lane}", 0, 0, withscores=True) for lane in LANES]
+            wake_ups = [self.redis.zrange(f"notifier:wakeups:{lane}", 0, 0, withscores=True) for lane in LANES]
             wake_up = min((int(entry[0][1]) for entry in wake_ups if entry), default=None)
         found = {word.decode(): int(n) for word, n in self.redis.hgetall("notifier:stats").items()}
         assert sum(found.get(word, 0) for word in ("delivered", "expired", "superseded", "dropped")) == len(self.trace)

@@ -25,13 +25,13 @@ local function waits_for_route(member)
 end
 
 local function has_wake_up(user, lane)
-  return redis.call('ZSCORE', '@gates:' .. lane, user) or waits_for_route('u' .. lane .. ' ' .. user)
+  return redis.call('ZSCORE', '@wakeups:' .. lane, user) or waits_for_route('u' .. lane .. ' ' .. user)
 end
 
 -- ensure_wake_up: one who waits in a lane without a wake-up is looked at now.
 local function ensure_wake_up(user, lane, now)
   if has_wake_up(user, lane) then return end
-  redis.call('ZADD', '@gates:' .. lane, text(now), user)
+  redis.call('ZADD', '@wakeups:' .. lane, text(now), user)
   note_due(now, lane)
 end
 

@@ -39,7 +39,7 @@ end
 
 -- deleted: by RQ's hands, from a backlog that is known. It is no fault: the look at its user passes over it.
 local function deleted(key)
-  local user, category = key:match('^@line:{(.+)}:([^}]+)$')
+  local user, category = key:match('^@backlog:{(.+)}:([^}]+)$')
   return user and redis.call('HEXISTS', backlogs_key(user), category) == 1
 end
 

@@ -171,7 +171,7 @@ local function wait_on(j)
   if j.in_backlog and not j.order then redis.call('HSET', j.key, 'push_order', j.in_backlog) end
   local _, _, lane, is_new = enter_backlog(now, j.id)
   if not lane then return 'left: its meta is not as it must be' end
-  if is_new then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), j.user) end
+  if is_new then redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(now), j.user) end
   ensure_wake_up(j.user, lane, now)
   note_due(now, lane)
   return j.in_backlog and 'kept in its backlog' or 'put back in its backlog'

@@ -1,7 +1,7 @@
 -- audit_user: judges users, each in one step: whether everybody who waits is looked at, and nobody for nothing.
 -- ARGV 1 clock  2 '1' to put right what is not, at once  3 lanes, JSON  4 lease µs
---      5.. for each: a key that names a user, @lines:{user} or @line:{user}:<category>, and '';
---          or a set of users, @gates:<lane> or @waiting_for_route:<route>, and its member
+--      5.. for each: a key that names a user, @backlogs:{user} or @backlog:{user}:<category>, and '';
+--          or a set of users, @wakeups:<lane> or @waiting_for_route:<route>, and its member
 -- returns {finding, …} (see audit.lua)
 -- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
 --! needs backlog_key backlogs_key ensure_wake_up finding findings has_wake_up job_key note_due now_us text
@@ -67,7 +67,7 @@ end
 
 -- judge_wake_up: it opens when the first of the heads in its lane is expected, or before.
 local function judge_wake_up(user, lane)
-  local at, first = tonumber(redis.call('ZSCORE', '@gates:' .. lane, user) or 0), nil
+  local at, first = tonumber(redis.call('ZSCORE', '@wakeups:' .. lane, user) or 0), nil
   if at <= LATEST or waits_for_route('u' .. lane .. ' ' .. user) then return end
   local fields = redis.call('HGETALL', backlogs_key(user))
   for i = 1, #fields, 2 do
@@ -78,19 +78,19 @@ local function judge_wake_up(user, lane)
   end
   if not first or at <= math.max(first * 1000000, now) + LATEST - now then return end
   if repair then
-    redis.call('ZADD', '@gates:' .. lane, text(now), user)
+    redis.call('ZADD', '@wakeups:' .. lane, text(now), user)
     note_due(now, lane)
   end
-  finding('user ' .. user, 'is looked at in @gates:' .. lane .. ' long after the first that waits is expected', 'then',
+  finding('user ' .. user, 'is looked at in @wakeups:' .. lane .. ' long after the first that waits is expected', 'then',
     repair and 'given a wake-up at now')
 end
 
 local function judge(key, member)
-  local user, category = key:match('^@line:{(.*)}:([^}]*)$')
+  local user, category = key:match('^@backlog:{(.*)}:([^}]*)$')
   if user then return judge_backlog(key, user, category) end
-  user = key:match('^@lines:{(.*)}$')
+  user = key:match('^@backlogs:{(.*)}$')
   if user then return judge_backlogs(key, user) end
-  local lane = key:match('^@gates:(.+)$')
+  local lane = key:match('^@wakeups:(.+)$')
   if lane then
     judge_wake_up(member, lane)
     return judge_stray(key, member, member, lane)

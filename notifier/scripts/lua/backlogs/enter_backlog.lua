@@ -11,7 +11,7 @@ end
 
 -- leave_lane: the user has no backlog in this lane any more, and so waits for nothing there.
 local function leave_lane(user, lane)
-  redis.call('ZREM', '@gates:' .. lane, user)
+  redis.call('ZREM', '@wakeups:' .. lane, user)
   if not routes_are_held() then return end
   for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
     redis.call('ZREM', waiting_key(name), 'u' .. lane .. ' ' .. user)
@@ -60,7 +60,7 @@ end
 -- begin_anew: it had ended, and somebody requeued it; or another call enqueued it under the same id: what the first
 -- was to say is gone, so it is superseded wherever it waited.
 local function begin_anew(now, id, key, origin, job, another)
-  local user, category = (another and job.order and job.seen or ''):match(' @line:{(.*)}:([^}]*)$')
+  local user, category = (another and job.order and job.seen or ''):match(' @backlog:{(.*)}:([^}]*)$')
   if user then
     leave_backlog(now, user, category, id, job.collapse)
     redis.call('ZREM', '@later', id)
@@ -180,7 +180,7 @@ end
 -- expect_behind: when one that joins a backlog is expected. A background push stands behind alerts, where what stands
 -- at the head may be one whose device has no room; returns whether another may go before that head.
 local function expect_behind(now, job, meta, lane)
-  local wake_up = redis.call('ZSCORE', '@gates:' .. lane, meta.user) or now
+  local wake_up = redis.call('ZSCORE', '@wakeups:' .. lane, meta.user) or now
   local step, some_lowered = unpack(redis.call('HMGET', backlogs_key(meta.user), '#pace', '#lowered'))
   local lowers = some_lowered and tonumber(job.order) < LOWERED / 2
     and is_background(redis.call('HGET', job.key, 'push_targets'))
@@ -200,7 +200,7 @@ local function note_place(now, job, backlog, user, lane, is_new, needs_recheck)
   if is_head and needs_recheck then return true end
   if is_head and not is_new then -- It may expire before the wake-up opens.
     local first = math.max(now, job.deadline)
-    redis.call('ZADD', '@gates:' .. lane, 'LT', text(first), user)
+    redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(first), user)
     note_due(first, lane)
   end
   return is_new

@@ -2,7 +2,7 @@
 --! needs backlogs_key note_due text wake_ups_due
 -- A user who waits in very many categories is looked at a part of the backlogs at a time, or one look would block
 -- Redis. The lanes that are more urgent than the first large one are in each part, and the others take turns.
---   #part  in @lines:{user}: '<how many backlogs were passed in all> <how many since something was sent> <the
+--   #part  in @backlogs:{user}: '<how many backlogs were passed in all> <how many since something was sent> <the
 --          least µs at which a head of these may go>'
 local MAX_LINES = 50
 -- In µs: a head whose backlog was not looked at may expire, and its rules may open, before the user's do.
@@ -19,7 +19,7 @@ local function backlogs_in(fields)
   return n, lanes
 end
 
--- part_of: of the fields of @lines:{user} those to be looked at now, of the lanes in `rank`; and the whole,
+-- part_of: of the fields of @backlogs:{user} those to be looked at now, of the lanes in `rank`; and the whole,
 -- {lanes, passed, quiet, least, step, rest}, or nil where these are all.
 local function part_of(fields, rank)
   local count, lanes = backlogs_in(fields)
@@ -68,7 +68,7 @@ end
 
 local function set_part_wake_ups(user, lanes, at)
   for lane in pairs(lanes) do
-    redis.call('ZADD', '@gates:' .. lane, text(at), user)
+    redis.call('ZADD', '@wakeups:' .. lane, text(at), user)
     wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
   end
 end
@@ -78,7 +78,7 @@ local function look_again(now, user)
   local fields = redis.call('HGETALL', backlogs_key(user))
   local _, lanes = backlogs_in(fields)
   for lane in pairs(lanes) do
-    redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user)
+    redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', text(now), user)
     note_due(now, lane)
   end
   return fields

@@ -124,7 +124,7 @@ local function set_all_wake_ups(look, user, lanes)
     set_part_wake_ups(user.name, whole.lanes, part_wake_up(user.name, whole, now, of_user, least, user.sends > 0))
   end
   for lane in pairs(lanes) do
-    if not wake_ups[lane] and not (whole and whole.lanes[lane]) then gather('ZREM', '@gates:' .. lane, user.name) end
+    if not wake_ups[lane] and not (whole and whole.lanes[lane]) then gather('ZREM', '@wakeups:' .. lane, user.name) end
   end
 end
 

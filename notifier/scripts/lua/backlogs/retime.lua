@@ -4,7 +4,7 @@
 --! first_write
 --! needs note_due now_us route_key text
 local LET_GO = 1000 -- at once of those who wait for the pace of a category, which may be another now
-local now, wake_ups = now_us(ARGV[1]), '@gates:' .. ARGV[2]
+local now, wake_ups = now_us(ARGV[1]), '@wakeups:' .. ARGV[2]
 local found = redis.call('ZSCAN', wake_ups, ARGV[3], 'COUNT', ARGV[4])
 local moved = 0
 for i = 1, #found[2], 2 do

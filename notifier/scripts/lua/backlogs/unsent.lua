@@ -15,7 +15,7 @@ local function leave_backlog(now, user, category, id, collapse_id)
   if collapse_id then forget_candidate(user, category, id, collapse_id) end
   -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
   local lane = place == 0 and redis.call('HGET', backlogs_key(user), category)
-  if lane and redis.call('ZADD', '@gates:' .. lane, 'LT', 'CH', text(now), user) == 1 then note_due(now, lane) end
+  if lane and redis.call('ZADD', '@wakeups:' .. lane, 'LT', 'CH', text(now), user) == 1 then note_due(now, lane) end
   return true
 end
 

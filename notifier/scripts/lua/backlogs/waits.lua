@@ -3,7 +3,7 @@
 -- Waits: how many notifications of backlogs wait for what. Counted when it is decided, so nobody has to walk to know.
 --   @waits  hash why -> how many: as history.lua has it, of a category's rule with ' <category>' behind; 'due', it may
 --           go; '?', not decided yet
---   #w:<category>  in @lines:{user}: why the backlog waits, as it was decided last
+--   #w:<category>  in @backlogs:{user}: why the backlog waits, as it was decided last
 local waits = {}
 local changed = {}
 local UNDECIDED = '?'
@@ -14,7 +14,7 @@ function waits.why(user, category)
   return redis.call('HGET', backlogs_key(user), '#w:' .. category) or UNDECIDED
 end
 
--- read: why each backlog waits, of the fields of @lines:{user}.
+-- read: why each backlog waits, of the fields of @backlogs:{user}.
 function waits.read(fields)
   local whys = {}
   for i = 1, #fields, 2 do

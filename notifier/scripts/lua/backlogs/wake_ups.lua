@@ -52,9 +52,10 @@ local function yield(wake_ups, now, turn)
 end
 
 local RELOOK = 1000000 -- µs
--- latest_wake_up: what was read under rules that are not the newest may be out of date. Who was judged by them is looked
--- at again after RELOOK, or after as long as the newest rules have been there, if that is longer. So a user waits too
--- long once at the most; and where hosts follow different rules for days, their users are looked at a few times more.
+-- latest_wake_up: what was read under rules that are not the newest may be out of date. Who was judged by them is
+-- looked at again after RELOOK, or after as long as the newest rules have been there, if that is longer. So a user waits
+-- too long once at the most; and where hosts follow different rules for days, their users are looked at a few times
+-- more.
 local function latest_wake_up(now)
   idle_leaders()
   local read, newest = rules_read.version, newest_rules.version
@@ -73,7 +74,7 @@ local function why_of(backlog, at, now)
 end
 
 local function set_at(user, lane, at)
-  redis.call('ZADD', '@gates:' .. lane, text(at), user)
+  redis.call('ZADD', '@wakeups:' .. lane, text(at), user)
   wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
 end
 
@@ -108,7 +109,7 @@ local function set_wake_ups(user, backlogs, now, turn)
   return wake_ups
 end
 
--- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @lines:{user}.
+-- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @backlogs:{user}.
 local function set_user_wake_ups(rules, name, policy, fields, now)
   local count, lanes = backlogs_in(fields)
   if preferences.stale[name] then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so

@@ -18,8 +18,8 @@ local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
 -- is_background: whether a job's push_targets (see targets.lua) hold one.
 local function is_background(targets) return targets and string.find(targets, ':b[ |]') ~= nil end
 
-local function backlog_key(user, category) return '@line:{' .. user .. '}:' .. category end
-local function backlogs_key(user) return '@lines:{' .. user .. '}' end
+local function backlog_key(user, category) return '@backlog:{' .. user .. '}:' .. category end
+local function backlogs_key(user) return '@backlogs:{' .. user .. '}' end
 local function sent_key(user, category)
   if category then return '@sent:{' .. user .. '}:' .. category end
   return '@sent:{' .. user .. '}'

@@ -5,14 +5,14 @@
 -- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
 -- to the worker that finds it, under its old permit; that worker sends nothing, waits for the same proof, and settles
 -- it as 'backlog'. Until then its user is closed: '#o:<job id>' (its category) stands beside the backlogs in
--- @lines:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
+-- @backlogs:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
 -- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
 -- push_orphan in the job's hash marks one.
 local ORPHAN = '#o:'
 local CLOSED = 60000000 -- µs until a closed user is looked at again, should nobody settle the orphan
 
 -- closed_backlogs: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
--- @lines:{user}. Every orphan is leased, so what is not is forgotten.
+-- @backlogs:{user}. Every orphan is leased, so what is not is forgotten.
 local function closed_backlogs(user, fields)
   local closed
   for i = 1, #fields, 2 do

@@ -211,7 +211,7 @@ function direct.visit(name, lane, since)
     if not send_head(user, backlog, since) then return false end
     if not heads[2] then break end
   end
-  gather('ZREM', '@gates:' .. lane, name)
+  gather('ZREM', '@wakeups:' .. lane, name)
   look.emptied[#look.emptied + 1] = backlogs_key(name)
   return true
 end

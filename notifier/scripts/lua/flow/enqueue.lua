@@ -107,7 +107,7 @@ end
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.
 local function take_place(id)
   local _, user, lane, is_new = enter_backlog(now, id, join)
-  if is_new then redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user) end
+  if is_new then redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(now), user) end
   note_due(now, lane)
 end
 

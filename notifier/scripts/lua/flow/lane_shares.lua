@@ -4,8 +4,8 @@
 -- least_share: no lane gets less of `room` while it has any waiting, so that none starves.
 local function least_share(room) return math.max(1, math.floor(room / 10)) end
 
--- lane_shares: how many of `room` each lane gets, the urgent before the others. waiting: what each lane has, most urgent
--- first. Each gets one at the least, so where there are more lanes than room it is more in all.
+-- lane_shares: how many of `room` each lane gets, the urgent before the others. waiting: what each lane has, most
+-- urgent first. Each gets one at the least, so where there are more lanes than room it is more in all.
 local function lane_shares(waiting, room)
   local shares, left, least = {}, room, least_share(room)
   for i, n in ipairs(waiting) do

@@ -77,7 +77,7 @@ local function back(look, job)
   -- The wake-ups are set below for a user who has something waiting; one whose backlog was adopted is new here.
   local what, user, lane = enter_backlog(now, job.id)
   if what == 'entered' then
-    redis.call('ZADD', '@gates:' .. lane, 'LT', look.now_text, user)
+    redis.call('ZADD', '@wakeups:' .. lane, 'LT', look.now_text, user)
     note_due(now, lane)
   end
 end

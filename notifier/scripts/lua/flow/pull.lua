@@ -49,7 +49,7 @@ end
 
 -- Most looks find nothing: it is seen before any piece is made.
 local asked, sets = {'@rq:suspended', '@routes', '@behind'}, {'@leases', '@later'}
-for i, lane in ipairs(lanes) do asked[i + 3], sets[i + 2] = '@rq:queue:' .. lane, '@gates:' .. lane end
+for i, lane in ipairs(lanes) do asked[i + 3], sets[i + 2] = '@rq:queue:' .. lane, '@wakeups:' .. lane end
 local some_rare, is_told = redis.call('EXISTS', unpack(asked)) > 0, ARGV[PULL.told] ~= ''
 if not (some_rare or is_told) then
   local next_due = math.huge
@@ -65,7 +65,7 @@ some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes', '@beh
 local told = is_told and cjson.decode(ARGV[PULL.told]) or {}
 
 -- leave: the user is due still, and keeps the place, unless another worker has taken all meanwhile.
-local function leave(user, lane, at) redis.call('ZADD', '@gates:' .. lane, 'XX', text(at), user) end
+local function leave(user, lane, at) redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user) end
 
 local function leave_told()
   for i = 1, #told, 4 do leave(told[i], told[i + 1], told[i + 2]) end
@@ -84,7 +84,7 @@ for i, lane in ipairs(lanes) do rank[lane] = i end
 local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
-local function put_ahead(user, lane) redis.call('ZADD', '@gates:' .. lane, until_text, user) end
+local function put_ahead(user, lane) redis.call('ZADD', '@wakeups:' .. lane, until_text, user) end
 
 -- note_visit: this user is to be visited now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns
 -- false where that is noted already.
@@ -103,7 +103,7 @@ local function look_at(user, lane, among, at)
     put_ahead(user, lane)
     return note_visit(user, lane, among, at or now)
   end
-  redis.call('ZADD', '@gates:' .. lane, 'LT', text(now), user)
+  redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(now), user)
   note_due(now, lane)
 end
 
@@ -189,7 +189,7 @@ local room = most - take_over_dead(look)
 local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do -- as *place* has noted them
-    for _, lane in ipairs(lanes) do redis.call('ZADD', '@gates:' .. lane, 'XX', 'LT', text(now), user) end
+    for _, lane in ipairs(lanes) do redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', text(now), user) end
   end
   leave_told()
   waits.write()
@@ -269,7 +269,7 @@ local function open_direct()
   local room_of_all = left
   for i, lane in ipairs(lanes) do
     some_wait = some_wait or queued[i] > 0
-    left = left - redis.call('ZCOUNT', '@gates:' .. lane, '-inf', text(now))
+    left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now))
   end
   if not some_wait and left == room_of_all or look.rules.clock or uses_local_time() then return end
   if direct.unpublished or some_rare and redis.call('EXISTS', '@routes') == 1 then return end
@@ -318,7 +318,7 @@ end
 local come, let_gone, wake_ups, users_due = 0, 0, {}, {}
 for i, lane in ipairs(lanes) do
   come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i]
-  wake_ups[i] = redis.call('ZRANGEBYSCORE', '@gates:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
+  wake_ups[i] = redis.call('ZRANGEBYSCORE', '@wakeups:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
   users_due[i] = #wake_ups[i] / 2
 end
 for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do

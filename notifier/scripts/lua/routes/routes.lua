@@ -30,7 +30,7 @@ local LAST_PROBER_WAITS = 1200000 -- µs
 local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
 
 local function route_key(name) return '@route:' .. name end
-local function rests_key(backlog, route) return '@rests' .. string.sub(backlog, #'@line' + 1) .. ' ' .. route end
+local function rests_key(backlog, route) return '@rests' .. string.sub(backlog, #'@backlog' + 1) .. ' ' .. route end
 local RESTS_KEPT = 2592000 -- s; what is left in it by one that was deleted
 
 local function circuit_of(name)

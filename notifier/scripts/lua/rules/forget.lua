@@ -24,7 +24,7 @@ local function forget_backlogs()
     if name:sub(1, 1) ~= '#' and redis.call('EXISTS', backlog_key(user, name)) == 1 then return end
   end
   for i = 1, #fields, 2 do
-    if fields[i]:sub(1, 1) ~= '#' then redis.call('ZREM', '@gates:' .. fields[i + 1], user) end
+    if fields[i]:sub(1, 1) ~= '#' then redis.call('ZREM', '@wakeups:' .. fields[i + 1], user) end
   end
   redis.call('DEL', backlogs_key(user))
 end

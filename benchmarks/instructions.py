@@ -23,10 +23,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Measured, Settlement
-from notifier.dispatch.history import Handed, Reply
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import Leased, Measured, Settlement
+from notifier.queue.history import Handed, Reply
+from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run, script

@@ -13,7 +13,7 @@ from redis import Redis
 from benchmarks.harness import Figure, at_least, at_most, own_redis
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
-from notifier.dispatch import calls
+from notifier.queue import calls
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Policy
 from notifier.rules.verify import percentile

@@ -17,7 +17,7 @@ from benchmarks.harness import Figure, at_least, at_most, median, own_redis
 from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, deliver_staged, notifications
 from notifier import Device, Notification, Notifier
-from notifier.dispatch import calls
+from notifier.queue import calls
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Policy
 from notifier.scripts.loader import run

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from notifier.lazy import lazily
 
 if TYPE_CHECKING:
-    from notifier.dispatch.circuits import Held
-    from notifier.dispatch.history import Record
     from notifier.errors import (
         ChannelError,
         InvalidNotificationError,
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from notifier.producer.exchanges import Status
     from notifier.producer.feedback import Gone
     from notifier.producer.notifier import Notifier
+    from notifier.queue.circuits import Held
+    from notifier.queue.history import Record
     from notifier.rules.calendar_windows import CalendarWindow
     from notifier.rules.hours import Hours
     from notifier.rules.policies import Policies, Rules
@@ -82,8 +82,8 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "notifier.dispatch.circuits": "Held",
-        "notifier.dispatch.history": "Record",
+        "notifier.queue.circuits": "Held",
+        "notifier.queue.history": "Record",
         "notifier.errors": (
             "ChannelError InvalidNotificationError InvalidPreferenceError LimiterUnreachableError NotifierError "
             "NotReplicatedError OverloadedError RedisUnusableError SettingsError"

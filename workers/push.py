@@ -24,13 +24,13 @@ from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
-from notifier.dispatch.circuits import LIMITS
-from notifier.dispatch.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, read_others
-from notifier.dispatch.spans import Spans
 from notifier.errors import NotifierError, RedisAwayError, SettingsError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
+from notifier.queue.circuits import LIMITS
+from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, read_others
+from notifier.queue.spans import Spans
 from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
 from notifier.store.connection import ask, check_when_there, eviction_warning, is_away, time_us, unusable

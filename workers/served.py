@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from notifier.dispatch.backlogs import SWEPT_AT_ONCE, sweep
-from notifier.dispatch.health import LOOKED
+from notifier.queue.backlogs import SWEPT_AT_ONCE, sweep
+from notifier.queue.health import LOOKED
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, rq_key, under
 from notifier.scripts.loader import run_async

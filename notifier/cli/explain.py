@@ -14,12 +14,12 @@ import typer
 from notifier.cli.chosen import chosen_lines
 from notifier.cli.options import JsonOption
 from notifier.cli.output import Rows, answer, complain, moment
-from notifier.dispatch.circuits import Held
-from notifier.dispatch.history import Record
 from notifier.operations.explain import Explanation, Inspection, Use, places_by_rule, places_of
 from notifier.operations.in_force import read_known, settings_in_force
 from notifier.operations.route_view import NO_WORKER, RouteNow, view_routes
 from notifier.producer.notifier import Notifier
+from notifier.queue.circuits import Held
+from notifier.queue.history import Record
 from notifier.rules.preferences import FOREVER
 from notifier.rules.zones import check_zone
 from notifier.settings import load_settings, settings_path

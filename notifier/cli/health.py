@@ -11,8 +11,8 @@ import typer
 
 from notifier.cli.options import JsonOption, duration_us
 from notifier.cli.output import answer, complain
-from notifier.dispatch.health import Alive, check_memory, find_workers
 from notifier.errors import RedisUnusableError
+from notifier.queue.health import Alive, check_memory, find_workers
 from notifier.scripts.keys import rq_key
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import eviction_warning

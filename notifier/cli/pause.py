@@ -8,9 +8,9 @@ import typer
 
 from notifier.cli.options import JsonOption, WhoOption, duration_us
 from notifier.cli.output import Rows, answer, login
-from notifier.dispatch.circuits import Held, by_route, paused_words
-from notifier.dispatch.pauses import read_pauses
 from notifier.operations.pause import By, PauseError, check_what, pause_it, resume_it
+from notifier.queue.circuits import Held, by_route, paused_words
+from notifier.queue.pauses import read_pauses
 from notifier.settings import Settings, load_settings
 from notifier.store.partitions import opened_all
 from notifier.store.together import on_all

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from notifier.dispatch.circuits import OVERALL, Held, find_routes
-from notifier.dispatch.pauses import find_pauses, which_holds
 from notifier.forecast.replay import DROPPED, EXPIRED, HIGH, Before, Replay
 from notifier.forecast.trace import Event
 from notifier.notification.notification import at_service, route
+from notifier.queue.circuits import OVERALL, Held, find_routes
+from notifier.queue.pauses import find_pauses, which_holds
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst

@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 
 from redis import Redis
 
-from notifier.dispatch.circuits import OVERALL, Held, find_routes
-from notifier.dispatch.health import is_suspended
-from notifier.dispatch.pauses import find_pauses, which_holds
 from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_sends
 from notifier.operations.in_force import Known
+from notifier.queue.circuits import OVERALL, Held, find_routes
+from notifier.queue.health import is_suspended
+from notifier.queue.pauses import find_pauses, which_holds
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import closed_minutes, closed_times, text_of
 from notifier.rules.policies import Policies, Rules

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from notifier.dispatch.history import Record, decode_records
+from notifier.queue.history import Record, decode_records
 from notifier.scripts.keys import redis_key
 from notifier.store.connection import redis_answers, time_us
 from notifier.units import moment

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from notifier.dispatch.circuits import paused_words
-from notifier.dispatch.pauses import pause, pause_name, resume
 from notifier.errors import NotifierError
 from notifier.operations.action_log import record_action
 from notifier.operations.route_view import routes_of
+from notifier.queue.circuits import paused_words
+from notifier.queue.pauses import pause, pause_name, resume
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.settings import Settings

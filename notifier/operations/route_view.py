@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from notifier.dispatch.circuits import OVERALL, Held, find_limits, find_routes
-from notifier.dispatch.health import find_workers
 from notifier.notification.notification import route
+from notifier.queue.circuits import OVERALL, Held, find_limits, find_routes
+from notifier.queue.health import find_workers
 from notifier.rules.policy import NO_LIMITS, Window
 from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import bucket_us

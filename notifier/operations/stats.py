@@ -8,13 +8,13 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from notifier.dispatch.circuits import FAR_US, Held, by_route, find_routes, paused_words
-from notifier.dispatch.health import Alive, find_workers
-from notifier.dispatch.history import WORDS, Why, describe_why
-from notifier.dispatch.minutes import UNENDED, Histogram, Numbers, find_fields, merged
-from notifier.dispatch.pauses import find_pauses
-from notifier.dispatch.waits import IN_QUEUE, Waits, decode_waits, describe_waits
 from notifier.notification.job import accepted_at, fields_of
+from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
+from notifier.queue.health import Alive, find_workers
+from notifier.queue.history import WORDS, Why, describe_why
+from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
+from notifier.queue.pauses import find_pauses
+from notifier.queue.waits import IN_QUEUE, Waits, decode_waits, describe_waits
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange

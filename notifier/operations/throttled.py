@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from notifier.dispatch.circuits import FAR_US
-from notifier.dispatch.history import WORDS
-from notifier.dispatch.waits import IN_QUEUE, describe_waits
 from notifier.notification.job import accepted_at, fields_of
+from notifier.queue.circuits import FAR_US
+from notifier.queue.history import WORDS
+from notifier.queue.waits import IN_QUEUE, describe_waits
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from notifier.dispatch import calls
 from notifier.errors import OverloadedError, Refused
+from notifier.queue import calls
 from notifier.rules.policies import Policies, WaitingLimits
 from notifier.rules.preferences import Preferences
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.circuits import Held, by_route
-from notifier.dispatch.history import Record
 from notifier.errors import LimiterUnreachableError, NotifierError, OverloadedError, RedisUnusableError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
@@ -29,6 +26,9 @@ from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk
 from notifier.producer.routing import FOLLOW_S, Split, first_known
 from notifier.producer.users import Edit
+from notifier.queue import backlogs, calls
+from notifier.queue.circuits import Held, by_route
+from notifier.queue.history import Record
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import under

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from notifier.dispatch import calls
 from notifier.errors import SettingsError
 from notifier.producer.cancel import NEITHER, Cancellation, kind_of
 from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.producer.jobs import JobBuilder
 from notifier.producer.routing import Split
 from notifier.producer.users import Edits
+from notifier.queue import calls
 from notifier.rules.policies import Policies
 from notifier.store.exchange import Exchange
 from notifier.store.partitions import Partition, Partitions

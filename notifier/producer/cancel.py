@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from notifier.dispatch import backlogs
 from notifier.notification.notification import check_category, check_collapse_id, check_tag, check_user
+from notifier.queue import backlogs
 
 NEITHER = "give cancel a job id, or user= and what else is to match"
 

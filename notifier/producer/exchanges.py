@@ -11,12 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from redis.exceptions import RedisError
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.circuits import Held, find_routes
-from notifier.dispatch.forget import ForgottenPage, Sends, forget, keys_of
-from notifier.dispatch.history import Record, decode_records, history_keys, name_those_before, so_far
-from notifier.dispatch.preferences import prefer
-from notifier.dispatch.retention import Retention
 from notifier.errors import NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, find_forecast
 from notifier.limiter import Hold, Permit
@@ -27,6 +21,12 @@ from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
 from notifier.producer.memory_limit import MemoryLimit
 from notifier.producer.users import Edit, nothing, unchanged
+from notifier.queue import backlogs, calls
+from notifier.queue.circuits import Held, find_routes
+from notifier.queue.forget import ForgottenPage, Sends, forget, keys_of
+from notifier.queue.history import Record, decode_records, history_keys, name_those_before, so_far
+from notifier.queue.preferences import prefer
+from notifier.queue.retention import Retention
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, prefix, redis_key, rq_key
 from notifier.scripts.rule_table import People, decoded

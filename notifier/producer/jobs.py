@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from notifier.dispatch import calls
-from notifier.dispatch.spans import NO_SPAN, Operation, Spans
 from notifier.errors import InvalidNotificationError, OverloadedError, Refused, SettingsError
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
+from notifier.queue import calls
+from notifier.queue.spans import NO_SPAN, Operation, Spans
 from notifier.rules.costs import check_fits
 from notifier.rules.policy import Category
 from notifier.store.partitions import Partitions

@@ -10,7 +10,6 @@ from typing import Any, Final
 import structlog
 from starlette.requests import Request
 
-from notifier.dispatch.circuits import paused_words
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.notification.files import notification_of
 from notifier.operations.action_log import record_action
@@ -21,6 +20,7 @@ from notifier.operations.preview.recording import RecordingError
 from notifier.operations.preview.report import compare
 from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
+from notifier.queue.circuits import paused_words
 from notifier.rules.preferences import among
 from notifier.server.answers import ProblemError
 from notifier.server.guard import WHO

@@ -9,9 +9,6 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from notifier.dispatch.circuits import by_route, paused_words
-from notifier.dispatch.minutes import merged
-from notifier.dispatch.pauses import find_pauses
 from notifier.notification.job import accepted_at, fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
@@ -22,6 +19,9 @@ from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
+from notifier.queue.circuits import by_route, paused_words
+from notifier.queue.minutes import merged
+from notifier.queue.pauses import find_pauses
 from notifier.scripts.keys import job_key, redis_key
 from notifier.server.answers import ProblemError
 from notifier.server.pages.help import read_help

@@ -15,11 +15,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from notifier.dispatch.circuits import paused_words
-from notifier.dispatch.minutes import BUCKETS, KEPT_MINUTES, Histogram, Numbers, bound_s, find_fields
 from notifier.errors import RedisUnusableError
 from notifier.operations.route_view import find_uses
 from notifier.operations.stats import Now, read_now
+from notifier.queue.circuits import paused_words
+from notifier.queue.minutes import BUCKETS, KEPT_MINUTES, Histogram, Numbers, bound_s, find_fields
 from notifier.rules.policy import Window
 from notifier.store.partitions import Partitions
 from notifier.store.together import ask_all

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Concatenate, Literal, ParamSpec, TypeVar, cast, get_args
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.circuits import Held
-from notifier.dispatch.history import Delay, Record
 from notifier.errors import OverloadedError, Refused
 from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Replay
 from notifier.forecast.trace import Event
@@ -25,6 +22,9 @@ from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
 from notifier.producer.users import Edit
+from notifier.queue import backlogs, calls
+from notifier.queue.circuits import Held
+from notifier.queue.history import Delay, Record
 from notifier.rules.policies import Rules
 from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.quiet_hours import ByClock

@@ -9,10 +9,10 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Settlement, State
-from notifier.dispatch.circuits import BUSY_SHOWN_US, LIMITS, find_routes
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import Leased, Settlement, State
+from notifier.queue.circuits import BUSY_SHOWN_US, LIMITS, find_routes
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.calls import Job, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import backlogs, calls
+from notifier.queue.calls import Job, Settlement
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run

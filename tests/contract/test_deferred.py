@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import Leased, Settlement
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import run

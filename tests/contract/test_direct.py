@@ -13,9 +13,9 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from notifier.dispatch import calls, own_rules
-from notifier.dispatch.calls import Job, Leased, Named, Pulled, Settlement, Told
-from notifier.dispatch.retention import KEEP_NOTHING, Retention
+from notifier.queue import calls, own_rules
+from notifier.queue.calls import Job, Leased, Named, Pulled, Settlement, Told
+from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Digest, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run

@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.retention import Retention
 from notifier.limiter import Permit
+from notifier.queue import calls
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run

@@ -15,8 +15,8 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
-from notifier.dispatch import backlogs
 from notifier.operations.audit.audit import Audit
+from notifier.queue import backlogs
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings

@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import Leased, Settlement
+from notifier.queue.retention import Retention
 from notifier.scripts.loader import run
 from tests.contract.test_direct import LEASE, NOW, S, Worker, job
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 
 from notifier import Notifier
-from notifier.dispatch import calls
-from notifier.dispatch.retention import Retention
 from notifier.notification.job import TERMINAL
+from notifier.queue import calls
+from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable

@@ -16,9 +16,9 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 
 from notifier import RedisUnusableError
-from notifier.dispatch import calls
 from notifier.limiter import Hold, Limiter, Permit
 from notifier.operations import access
+from notifier.queue import calls
 from notifier.scripts import keys
 from notifier.scripts.loader import run, script
 from notifier.settings import RedisSettings

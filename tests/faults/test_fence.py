@@ -8,9 +8,9 @@ import pytest
 from redis import Redis
 
 from notifier import Device, Notification, Notifier
-from notifier.dispatch import calls
-from notifier.dispatch.calls import DeadToken, Settlement, State
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import DeadToken, Settlement, State
+from notifier.queue.retention import Retention
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings

@@ -11,10 +11,10 @@ import pytest
 from redis import Redis
 
 from notifier import Device, Notification, Notifier
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Pulled, Settlement, Told
-from notifier.dispatch.in_flight import renew
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import Leased, Pulled, Settlement, Told
+from notifier.queue.in_flight import renew
+from notifier.queue.retention import Retention
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.retention import Retention
+from notifier.queue import backlogs, calls
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category
 from notifier.scripts.loader import run

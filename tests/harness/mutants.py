@@ -41,7 +41,7 @@ KINDS = "property/test_kinds.py::test_no_user_is_ever_burst_by_what_waits"
 CLOCK = "property/test_clock.py::test_who_waits_for_the_clock_goes_when_it_says"
 RATES = "property/test_changed_rates.py::test_each_send_keeps_the_rules_it_was_admitted_by"
 PREVIEW = "property/forecast/test_replay.py::test_the_replay_is_the_limiter"
-CIRCUIT = "contract/dispatch/test_circuits.py"
+CIRCUIT = "contract/queue/test_circuits.py"
 LIMITER = "property/test_limiter_laws.py"
 
 MUTANTS = (
@@ -191,7 +191,7 @@ MUTANTS = (
         "backlog",
         "drops = of.drops",
         "drops = false",
-        "contract/dispatch/test_history.py::test_every_end_leaves_one_record",
+        "contract/queue/test_history.py::test_every_end_leaves_one_record",
     ),
     Mutant(
         "what was tried is dropped", "rule_table", "return not (job[1] or job[2] or job[3])", "return true", BACKLOGS

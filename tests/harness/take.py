@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Pulled, Room, Told
 from notifier.notification.job import targets_in
+from notifier.queue import calls
+from notifier.queue.calls import Pulled, Room, Told
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.rules.zones import zone_or

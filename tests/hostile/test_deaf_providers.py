@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from notifier.dispatch.calls import Leased, Settlement
 from notifier.notification import Device, Notification
 from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Outcome
+from notifier.queue.calls import Leased, Settlement
 from notifier.rules.policy import Category
 from workers.loop.in_flight import Flights
 from workers.loop.parts import Parts, Tuning

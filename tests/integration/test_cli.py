@@ -16,9 +16,9 @@ from redis import Redis
 from rq import SimpleWorker
 
 from notifier import Notifier
-from notifier.dispatch import calls
 from notifier.operations.action_log import read_actions
 from notifier.producer.exchanges import CHUNK, Exchanges
+from notifier.queue import calls
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import user_key
 from notifier.scripts.rule_table import RuleTable

@@ -13,8 +13,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from redis import Redis
 
 from notifier import Device, Notifier, RedisUnusableError
-from notifier.dispatch.circuits import find_routes
 from notifier.providers.webpush.crypto import STRANGERS
+from notifier.queue.circuits import find_routes
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates, make_webpush_key
 from notifier.simulators.expo import ExpoSimulator

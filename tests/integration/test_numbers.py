@@ -12,10 +12,10 @@ import pytest
 from redis import Redis
 
 from notifier.cli.__main__ import main
-from notifier.dispatch import calls
-from notifier.dispatch.minutes import Histogram, Numbers, bound_s
-from notifier.dispatch.retention import Retention
 from notifier.operations.stats import Stats, read_now, read_stats
+from notifier.queue import calls
+from notifier.queue.minutes import Histogram, Numbers, bound_s
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable

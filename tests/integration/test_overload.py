@@ -12,10 +12,10 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Named
 from notifier.errors import OverloadedError
 from notifier.operations.audit.audit import Audit
+from notifier.queue import calls
+from notifier.queue.calls import Named
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Overflow, Policy
 from notifier.scripts.loader import run

@@ -17,7 +17,7 @@ from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
 
 from notifier import Notifier
-from notifier.dispatch.health import read_others
+from notifier.queue.health import read_others
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from redis import Redis
 
 from notifier import AsyncNotifier, SettingsError
-from notifier.dispatch.spans import Spans, carried_in
 from notifier.notification.job import read_meta
+from notifier.queue.spans import Spans, carried_in
 from notifier.settings import load_settings
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Job, Leased, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import Job, Leased, Settlement
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category
 from notifier.scripts.loader import run

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 from redis import Redis
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.retention import Retention
 from notifier.errors import Refused
+from notifier.queue import backlogs, calls
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run

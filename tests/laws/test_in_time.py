@@ -5,8 +5,8 @@ from __future__ import annotations
 from redis import Redis
 
 from notifier import Notifier
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Pulled
+from notifier.queue import calls
+from notifier.queue.calls import Pulled
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable

@@ -7,9 +7,9 @@ import json
 import pytest
 from redis import Redis
 
-from notifier.dispatch import backlogs, calls, leaders
-from notifier.dispatch.calls import Job, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import backlogs, calls, leaders
+from notifier.queue.calls import Job, Settlement
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Policy, Window
 from notifier.scripts.loader import Call, run

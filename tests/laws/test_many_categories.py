@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Job, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import Job, Settlement
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy, Window
 from notifier.scripts.loader import Call, run

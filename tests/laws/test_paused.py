@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from notifier.dispatch.pauses import pause, pause_name, read_pauses, resume
+from notifier.queue.pauses import pause, pause_name, read_pauses, resume
 from notifier.scripts.loader import run
 from tests.harness.support import apns, ends, eventually, fcm, note
 from tests.laws.test_held_routes import Service, events, order_by_user, service

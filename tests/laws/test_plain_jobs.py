@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from rq import Queue
 
-from notifier.dispatch import backlogs, calls
+from notifier.queue import backlogs, calls
 from notifier.scripts.loader import run
 from tests.harness.support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
 from tests.harness.take import enter

@@ -14,9 +14,9 @@ from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
 from notifier import Notifier
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.retention import Retention
 from notifier.operations.audit.audit import Audit
+from notifier.queue import backlogs, calls
+from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable

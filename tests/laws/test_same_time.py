@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 from redis import Redis
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.calls import Job
-from notifier.dispatch.retention import Retention
+from notifier.queue import backlogs, calls
+from notifier.queue.calls import Job
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run

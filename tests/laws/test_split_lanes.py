@@ -16,9 +16,9 @@ import pytest
 import redis.asyncio
 from redis import Redis
 
-from notifier.dispatch import calls, leaders
-from notifier.dispatch.calls import Job, Leased, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls, leaders
+from notifier.queue.calls import Job, Leased, Settlement
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy
 from notifier.scripts.loader import run

@@ -7,9 +7,9 @@ import json
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls, leaders
-from notifier.dispatch.calls import Job, Pulled
 from notifier.limiter.protocol import Permit
+from notifier.queue import calls, leaders
+from notifier.queue.calls import Job, Pulled
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run

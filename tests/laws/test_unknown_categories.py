@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier.dispatch import backlogs, calls
+from notifier.queue import backlogs, calls
 from notifier.scripts.loader import run
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, apns, client_of, eventually, queue, worker, write_config

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.backlogs import Kind
-from notifier.dispatch.calls import DeadToken, Job, Settlement, State
-from notifier.dispatch.retention import Retention
 from notifier.notification import Device
+from notifier.queue import backlogs, calls
+from notifier.queue.backlogs import Kind
+from notifier.queue.calls import DeadToken, Job, Settlement, State
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import run

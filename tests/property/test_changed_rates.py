@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import backlogs
 from notifier.limiter import Permit
+from notifier.queue import backlogs
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window

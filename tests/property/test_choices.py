@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch.preferences import prefer
+from notifier.queue.preferences import prefer
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Mute, Preferences, UsersMay
@@ -23,7 +23,7 @@ from tests.property.world import START, Flight, S, World
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.dispatch.calls import Leased
+    from notifier.queue.calls import Leased
 
 MAY = UsersMay(frozenset({"few"}), windows="any", gap="any")
 

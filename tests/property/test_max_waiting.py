@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Job
+from notifier.queue import calls
+from notifier.queue.calls import Job
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category
 from notifier.scripts.loader import run

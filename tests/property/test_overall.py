@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import backlogs
+from notifier.queue import backlogs
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy, Window
 from notifier.scripts.loader import run

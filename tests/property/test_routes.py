@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch.circuits import circuit
+from notifier.queue.circuits import circuit
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
@@ -25,7 +25,7 @@ from tests.property.world import LEASE, Flight, S, World
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.dispatch.calls import Leased, Pulled, State, Waiting
+    from notifier.queue.calls import Leased, Pulled, State, Waiting
 
 M = 60 * S
 USERS = ("ann", "bob")

@@ -29,11 +29,11 @@ from rq import Queue
 from rq.job import Job as RqJob
 from rq.serializers import JSONSerializer
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.calls import Job, Leased, Settlement, State, Told
-from notifier.dispatch.retention import Retention
 from notifier.limiter import Permit
 from notifier.notification.job import targets_in
+from notifier.queue import backlogs, calls
+from notifier.queue.calls import Job, Leased, Settlement, State, Told
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy, Window
 from notifier.scripts.loader import Call, run

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.backlogs import Kind
-from notifier.dispatch.calls import DeadToken, Job, Leased, Pulled, Settlement, State, Waiting
-from notifier.dispatch.retention import Retention
 from notifier.errors import Refused
+from notifier.queue import backlogs, calls
+from notifier.queue.backlogs import Kind
+from notifier.queue.calls import DeadToken, Job, Leased, Pulled, Settlement, State, Waiting
+from notifier.queue.retention import Retention
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Rules
 from notifier.rules.quiet_hours import ByClock

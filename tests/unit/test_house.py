@@ -37,7 +37,7 @@ DRIVERS = {
     "fastapi": "notifier/limiter/middleware/fastapi",
     "flask": "notifier/limiter/middleware/flask",
     "django": ("notifier/limiter/middleware/django", "notifier/django/"),
-    "opentelemetry": "notifier/dispatch/spans",
+    "opentelemetry": "notifier/queue/spans",
     "prometheus_client": "notifier/server/metrics",
     "uvicorn": "notifier/server/",
 }

@@ -13,10 +13,10 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError
 
-from notifier.dispatch import backlogs, leaders
 from notifier.errors import SettingsError
 from notifier.operations.action_log import KEPT, action_entry
 from notifier.operations.apply import change_to
+from notifier.queue import backlogs, leaders
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async

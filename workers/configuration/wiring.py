@@ -15,7 +15,6 @@ from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 from rq.connections import get_connection_kwargs
 
-from notifier.dispatch.retention import Retention
 from notifier.errors import needs_extra
 from notifier.notification import route
 from notifier.notification.notification import at_service
@@ -24,6 +23,7 @@ from notifier.providers.apns.token_store import TokenStore
 from notifier.providers.build import Build, Report, keep_silent
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Provider
+from notifier.queue.retention import Retention
 from notifier.settings import Settings
 from notifier.settings.schema_providers import PlatformSettings
 from notifier.store import cluster

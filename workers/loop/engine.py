@@ -26,9 +26,9 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier.dispatch import backlogs, calls, in_flight, own_rules
-from notifier.dispatch.calls import Leased, Room, Told, Worker
 from notifier.notification.job import targets_in
+from notifier.queue import backlogs, calls, in_flight, own_rules
+from notifier.queue.calls import Leased, Room, Told, Worker
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key

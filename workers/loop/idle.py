@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from notifier.dispatch import leaders
+from notifier.queue import leaders
 from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import Call, run_async
 

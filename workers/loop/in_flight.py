@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 import structlog
 from redis.exceptions import RedisError
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Leased, Measured, Settlement, Worker
-from notifier.dispatch.in_flight import renew
+from notifier.queue import calls
+from notifier.queue.calls import Leased, Measured, Settlement, Worker
+from notifier.queue.in_flight import renew
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category
 from notifier.scripts.loader import Call, run_async

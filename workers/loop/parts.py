@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from notifier.dispatch.calls import Plain, Settlement, State
-from notifier.dispatch.retention import KEEP_NOTHING, Retention
+from notifier.queue.calls import Plain, Settlement, State
+from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.scripts.loader import Call
 from workers.loop.idle import IdleWorker
 from workers.loop.turns import Turns

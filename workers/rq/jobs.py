@@ -18,14 +18,14 @@ from rq.registry import ScheduledJobRegistry
 from rq.serializers import JSONSerializer
 from rq.worker import Worker
 
-from notifier.dispatch import backlogs
-from notifier.dispatch.calls import Plain, Settlement, State
-from notifier.dispatch.in_flight import begin
-from notifier.dispatch.rq_runs import encode_run, rq_run
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
 from notifier.notification.job import FUNCTION, STEERING, decode_data, encode_reason, read_meta, read_notification
 from notifier.notification.rq_call import RqCall, read_call
+from notifier.queue import backlogs
+from notifier.queue.calls import Plain, Settlement, State
+from notifier.queue.in_flight import begin
+from notifier.queue.rq_runs import encode_run, rq_run
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import Call, run

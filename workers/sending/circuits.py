@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from redis.exceptions import RedisError
 
-from notifier.dispatch.circuits import circuit
 from notifier.notification.notification import platform_of
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
+from notifier.queue.circuits import circuit
 from notifier.scripts.keys import in_force, under
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.records import CircuitFields, Text
@@ -28,7 +28,7 @@ from workers.sending.strangers import Strangers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from notifier.dispatch.circuits import Change, Kind
+    from notifier.queue.circuits import Change, Kind
     from notifier.store.partitions import Partition
 
 # The provider itself spoke, and not of our credentials; but for DELIVERED only where there is a status: else the answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 
-from notifier.dispatch.minutes import BOUNDS_S
+from notifier.queue.minutes import BOUNDS_S
 
 
 class Numbers:

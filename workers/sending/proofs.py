@@ -15,9 +15,9 @@ from typing import Final
 
 import structlog
 
-from notifier.dispatch.calls import Settlement
 from notifier.notification import Device
 from notifier.providers.contract import Provider
+from notifier.queue.calls import Settlement
 
 APART_S: Final = 0.2  # between two probes of one service, also while it is well
 BACKOFF_S: Final = (0.5, 4.0)  # after a probe that came to nothing, doubled each time

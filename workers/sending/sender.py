@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import structlog
 
-from notifier.dispatch.calls import DeadToken, Leased, Settlement, State
-from notifier.dispatch.history import Handed, Reply
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification, route
 from notifier.notification.counted import counted
@@ -25,6 +23,8 @@ from notifier.notification.notification import at_service, platform_of
 from notifier.notification.rq_call import read_call
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
+from notifier.queue.calls import DeadToken, Leased, Settlement, State
+from notifier.queue.history import Handed, Reply
 from notifier.rules.policy import Category
 from notifier.units import mask
 from workers.sending.capacity import Capacity

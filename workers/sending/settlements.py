@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import structlog
 
-from notifier.dispatch.backlogs import EXPIRED
-from notifier.dispatch.calls import Leased, Settlement, State
-from notifier.dispatch.history import Handed
 from notifier.notification.job import encode_reason
 from notifier.providers.contract import Outcome
+from notifier.queue.backlogs import EXPIRED
+from notifier.queue.calls import Leased, Settlement, State
+from notifier.queue.history import Handed
 
 # Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
 FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FULL})

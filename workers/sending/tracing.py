@@ -8,8 +8,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from notifier.dispatch.calls import Leased, Settlement
-from notifier.dispatch.spans import Spans
+from notifier.queue.calls import Leased, Settlement
+from notifier.queue.spans import Spans
 from notifier.scripts.keys import job_key
 from workers.sending.proofs import Unproven
 

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from notifier.dispatch.preferences import prefer
 from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_key, audit_users
 from notifier.operations.audit.queues import Queues
 from notifier.operations.audit.times import Times, shown
+from notifier.queue.preferences import prefer
 from notifier.rules.policy import LANES
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key, types_of

@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from notifier.dispatch import calls
 from notifier.limiter import Limiter
+from notifier.queue import calls
 from notifier.scripts import keys
 from notifier.scripts.keys import declared, in_script
 from notifier.scripts.loader import Call, Script, names_of, run, run_async, script

@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.dispatch.preferences import prefer
 from notifier.limiter import Hold, Permit
+from notifier.queue.preferences import prefer
 from notifier.rules.hours import Hours, parse_hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category, Policy, Window

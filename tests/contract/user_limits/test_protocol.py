@@ -13,10 +13,10 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Job
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import Hold, Permit
+from notifier.queue import calls
+from notifier.queue.calls import Job
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Burst, Category, Policy, Window

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from notifier.cli.__main__ import main
-from notifier.dispatch.health import LOOKED, find_workers
+from notifier.queue.health import LOOKED, find_workers
 from notifier.settings import load_settings
 from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis

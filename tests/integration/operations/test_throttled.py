@@ -6,8 +6,8 @@ import re
 
 from redis import Redis
 
-from notifier.dispatch.circuits import FAR_US
 from notifier.operations.throttled import MAX_USERS, PAGE, PAGES, read_throttled
+from notifier.queue.circuits import FAR_US
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 
 

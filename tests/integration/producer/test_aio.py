@@ -25,9 +25,9 @@ from notifier import (
     Permit,
     RedisUnusableError,
 )
-from notifier.dispatch import calls
-from notifier.dispatch.calls import DeadToken, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import DeadToken, Settlement
+from notifier.queue.retention import Retention
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings

@@ -22,9 +22,9 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from notifier import AsyncNotifier, InvalidNotificationError, Record, SettingsError, Status
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.retention import Retention
 from notifier.producer.events import Outcome
+from notifier.queue import backlogs, calls
+from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable

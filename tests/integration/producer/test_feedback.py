@@ -15,9 +15,9 @@ import pytest
 from redis import Redis
 
 from notifier import Device, Gone, Notification, Notifier, RedisUnusableError
-from notifier.dispatch import calls
-from notifier.dispatch.calls import DeadToken, RuleTable, Settlement
-from notifier.dispatch.retention import Retention
+from notifier.queue import calls
+from notifier.queue.calls import DeadToken, RuleTable, Settlement
+from notifier.queue.retention import Retention
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from notifier.store.connection import connect

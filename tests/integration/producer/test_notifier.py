@@ -17,9 +17,9 @@ from rq.results import Result
 from rq.serializers import JSONSerializer
 
 from notifier import Cancellation, InvalidNotificationError, Notification, Notifier
-from notifier.dispatch import calls
 from notifier.notification.job import decode_data
 from notifier.producer.exchanges import CHUNK
+from notifier.queue import calls
 from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis

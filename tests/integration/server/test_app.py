@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from notifier.cli.__main__ import main
-from notifier.dispatch.health import LOOKED
+from notifier.queue.health import LOOKED
 from notifier.server import guard
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import EVIL, TOKEN, basic, serving

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier import Notifier
-from notifier.dispatch import backlogs, calls
 from notifier.forecast.expected import Expected, find_forecast
 from notifier.forecast.replay import DROPPED, EXPIRED
 from notifier.forecast.trace import Event
+from notifier.queue import backlogs, calls
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Policy, Window
 from notifier.scripts.loader import run

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from notifier.dispatch import calls
-from notifier.dispatch.calls import Job, Leased, Settlement
-from notifier.dispatch.retention import Retention
 from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.forecast.trace import Event
+from notifier.queue import calls
+from notifier.queue.calls import Job, Leased, Settlement
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
 from notifier.rules.preferences import Mute, Preferences

@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from notifier.dispatch.circuits import Held
-from notifier.dispatch.health import Alive
-from notifier.dispatch.minutes import Numbers
-from notifier.dispatch.waits import Waits
 from notifier.operations.problems import find_problems
 from notifier.operations.stats import LaneNow, Now, Stats
+from notifier.queue.circuits import Held
+from notifier.queue.health import Alive
+from notifier.queue.minutes import Numbers
+from notifier.queue.waits import Waits
 
 AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
 WELL = Alive("w1", "vm", 100_000)

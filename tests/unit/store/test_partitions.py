@@ -7,9 +7,9 @@ import json
 import pytest
 
 from notifier import Notifier, RedisUnusableError
-from notifier.dispatch.circuits import Held, by_route
 from notifier.errors import InvalidNotificationError, NotifierError, SettingsError
 from notifier.producer.routing import first_known
+from notifier.queue.circuits import Held, by_route
 from notifier.scripts import keys
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import RedisSettings, load_settings, parse_settings

@@ -81,8 +81,8 @@ local function judge_wake_up(user, lane)
     redis.call('ZADD', '@wakeups:' .. lane, text(now), user)
     note_due(now, lane)
   end
-  finding('user ' .. user, 'is looked at in @wakeups:' .. lane .. ' long after the first that waits is expected', 'then',
-    repair and 'given a wake-up at now')
+  finding('user ' .. user, 'is looked at in @wakeups:' .. lane .. ' long after the first that waits is expected',
+    'then', repair and 'given a wake-up at now')
 end
 
 local function judge(key, member)

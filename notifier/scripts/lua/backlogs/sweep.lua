@@ -50,7 +50,8 @@ local function expire(id)
   local key = job_key(id)
   local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline', 'status')
   local deadline, meta = not job.err and number(job[5]), nil
-  if deadline and deadline <= now and not job[3] and not job[4] and job[6] ~= 'canceled' then meta = steering(job[2]) end
+  local is_over = deadline and deadline <= now and not job[3] and not job[4] and job[6] ~= 'canceled'
+  if is_over then meta = steering(job[2]) end
   if not meta then return end
   local reads = redis.call('HMGET', key, unpack(CANCEL_READS))
   if reads[5] and reads[5]:find('"delivered"', 1, true) then

@@ -35,8 +35,8 @@ local function leads_alone(lane, other)
 end
 
 -- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. The first lane
--- keeps that moment. Another looks YIELD later where an idle leader serves the first lane and not that one: workers that
--- serve different lanes would all look, and all but one in vain.
+-- keeps that moment. Another looks YIELD later where an idle leader serves the first lane and not that one: workers
+-- that serve different lanes would all look, and all but one in vain.
 local function yield(wake_ups, now, turn)
   local first, sign = {}, nil
   for lane, at in pairs(wake_ups) do
@@ -53,9 +53,9 @@ end
 
 local RELOOK = 1000000 -- µs
 -- latest_wake_up: what was read under rules that are not the newest may be out of date. Who was judged by them is
--- looked at again after RELOOK, or after as long as the newest rules have been there, if that is longer. So a user waits
--- too long once at the most; and where hosts follow different rules for days, their users are looked at a few times
--- more.
+-- looked at again after RELOOK, or after as long as the newest rules have been there, if that is longer. So a user
+-- waits too long once at the most; and where hosts follow different rules for days, their users are looked at a few
+-- times more.
 local function latest_wake_up(now)
   idle_leaders()
   local read, newest = rules_read.version, newest_rules.version

@@ -11,8 +11,8 @@ import pytest
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 import workers.loop.engine
-from notifier.dispatch import leaders
-from notifier.dispatch.calls import Pulled
+from notifier.queue import leaders
+from notifier.queue.calls import Pulled
 from notifier.scripts.loader import Call
 from notifier.settings import parse_settings
 from notifier.store.connection import unusable

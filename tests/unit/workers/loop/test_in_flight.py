@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from notifier.dispatch.calls import Leased, Settlement
-from notifier.dispatch.history import Handed, Reply
+from notifier.queue.calls import Leased, Settlement
+from notifier.queue.history import Handed, Reply
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Category
 from notifier.scripts.rule_table import RuleTable

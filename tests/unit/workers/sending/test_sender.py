@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from notifier.dispatch.calls import DeadToken, Leased, Settlement
 from notifier.notification import Device, Notification
 from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.queue.calls import DeadToken, Leased, Settlement
 from notifier.rules.policy import Category, Digest
 from workers.sending.proofs import Unproven
 from workers.sending.sender import MAX_CRASHES, Backoff, NotOursError, Sender

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from notifier.dispatch.history import WORDS
 from notifier.operations.action_log import read_actions
 from notifier.operations.stats import read_now
+from notifier.queue.history import WORDS
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config

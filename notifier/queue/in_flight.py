@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from notifier.dispatch.calls import Leased
+from notifier.queue.calls import Leased
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import FlightFields
 

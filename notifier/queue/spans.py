@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from notifier.errors import needs_extra
 
 if TYPE_CHECKING:
-    from notifier.dispatch.calls import Leased
+    from notifier.queue.calls import Leased
 
 T = TypeVar("T")
 NAME: Final = "push-throttle"

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.backlogs import Kind
-from notifier.dispatch.calls import Leased, Settlement
-from notifier.dispatch.forget import Sends, forget, keys_of
-from notifier.dispatch.retention import Retention
 from notifier.limiter import Hold, Permit
 from notifier.operations.explain import Inspection
+from notifier.queue import backlogs, calls
+from notifier.queue.backlogs import Kind
+from notifier.queue.calls import Leased, Settlement
+from notifier.queue.forget import Sends, forget, keys_of
+from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Burst, Category, Policy, Window
 from notifier.scripts.loader import Call, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from notifier.dispatch.circuits import SCOPES, Change, Held, circuit, find_holds
+from notifier.queue.circuits import SCOPES, Change, Held, circuit, find_holds
 from notifier.scripts.loader import Call
 from notifier.scripts.records import CircuitFields
 from notifier.store.exchange import Exchange, exchange

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
-from notifier.dispatch.circuits import OVERALL, paused_words
+from notifier.queue.circuits import OVERALL, paused_words
 from notifier.scripts.keys import user_key
 from notifier.units import format_duration, moment, seconds_text
 

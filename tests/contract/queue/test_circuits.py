@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier.dispatch import calls
-from notifier.dispatch.circuits import circuit, find_routes
+from notifier.queue import calls
+from notifier.queue.circuits import circuit, find_routes
 from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
 from notifier.scripts.records import CircuitFields

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from notifier.dispatch.history import Handed, why_dropped
-from notifier.dispatch.retention import KEEP_NOTHING, Retention
 from notifier.errors import Limit, Refused
 from notifier.notification import Device
+from notifier.queue.history import Handed, why_dropped
+from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.policy import Overflow
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import (

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
-from notifier.dispatch.history import history_keys
+from notifier.queue.history import history_keys
 from notifier.scripts.keys import OF_SCOPE, OF_USER, user_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import ForgetFields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from notifier.dispatch.history import describe_why
+from notifier.queue.history import describe_why
 from notifier.units import counts_in
 
 if TYPE_CHECKING:

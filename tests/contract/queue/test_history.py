@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.dispatch import backlogs, calls
-from notifier.dispatch.backlogs import Cancelled
-from notifier.dispatch.calls import Job, Leased, Measured, Room, Settlement, Worker
-from notifier.dispatch.circuits import circuit
-from notifier.dispatch.history import Handed, Record, Reply, decode_records, history_keys, name_those_before
-from notifier.dispatch.retention import Retention
+from notifier.queue import backlogs, calls
+from notifier.queue.backlogs import Cancelled
+from notifier.queue.calls import Job, Leased, Measured, Room, Settlement, Worker
+from notifier.queue.circuits import circuit
+from notifier.queue.history import Handed, Record, Reply, decode_records, history_keys, name_those_before
+from notifier.queue.retention import Retention
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from notifier.dispatch.retention import Retention
 from notifier.notification.job import encode_reason
+from notifier.queue.retention import Retention
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import CancelOfFields
 from notifier.units import from_bytes, to_bytes

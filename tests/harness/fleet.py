@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import yaml
 
@@ -42,6 +42,9 @@ class RedisServer(Protocol):
         """For clients."""
 
 
+MAX_SHOWN: Final = 20_000  # characters of a worker's log
+
+
 @dataclass
 class Fleet:
     """What runs. server and partitions: the Redis, and clients of the test's own; workers: the processes, in order."""
@@ -60,8 +63,12 @@ class Fleet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
         self.end_workers()
+        if isinstance(error, subprocess.TimeoutExpired):  # its log holds where it stood
+            for worker, log in zip(self.workers, sorted(self.folder.glob("worker-*.log")), strict=False):
+                worker.wait()
+                error.add_note(f"{log.name}:\n{log.read_text(encoding='utf-8')[-MAX_SHOWN:]}")
         self._stack.close()
 
     @property

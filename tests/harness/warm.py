@@ -10,9 +10,11 @@ RQ reads its prefix of keys when it is imported: with `anew` a process imports i
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import ctypes
+import faulthandler
 import functools
 import gc
 import importlib
@@ -107,6 +109,7 @@ class Popen:
         if self.poll() is None:
             _readable(self._told, timeout)
         if (status := self.poll()) is None:
+            self.send_signal(signal.SIGUSR1)  # it writes where it stands, see `_show_where`
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return status
 
@@ -285,12 +288,22 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> list[str]:
     os.environ.update(request["env"])
     time.tzset()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGUSR1, _show_where)
     for number in request.get("ignored", ()):
         signal.signal(number, signal.SIG_IGN)
     if request.get("anew"):
         for name in [name for name in sys.modules if name.partition(".")[0] in OF_RQS_PREFIX]:
             del sys.modules[name]
     return request["args"]
+
+
+def _show_where(*_: object) -> None:
+    """Write where each thread and each task stands."""
+    faulthandler.dump_traceback()
+    with contextlib.suppress(RuntimeError):  # no loop runs
+        for task in asyncio.all_tasks():
+            task.print_stack()
+    sys.stderr.flush()
 
 
 def _run(args: list[str]) -> None:

@@ -60,6 +60,18 @@ def test_a_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
     process.kill()
 
 
+def test_who_does_not_end_in_time_says_where_it_stands(tmp_path: Path) -> None:
+    """Each thread and each task: so a test that waited in vain shows what for."""
+    code = "import asyncio\nprint('up', flush=True)\nasync def dozes(): await asyncio.sleep(600)\nasyncio.run(dozes())"
+    process, log = begin(tmp_path, code)
+    eventually(lambda: log.read_text() == "up\n", "its first line")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0)
+    eventually(lambda: "dozes" in log.read_text(), "where it stands")
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+
+
 def test_a_pipe_is_read_to_its_end() -> None:
     """What it writes into a pipe can be read, and the pipe ends with it."""
     command = [sys.executable, "-m", "notifier.cli", "--help"]

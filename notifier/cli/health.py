@@ -18,7 +18,7 @@ from notifier.settings import Settings, load_settings
 from notifier.store.connection import eviction_warning
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import opened_all
-from notifier.store.together import ask_all
+from notifier.store.pipelining import ask_all
 from notifier.units import ranges
 
 

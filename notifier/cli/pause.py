@@ -13,7 +13,7 @@ from notifier.queue.circuits import Held, by_route, paused_words
 from notifier.queue.pauses import read_pauses
 from notifier.settings import Settings, load_settings
 from notifier.store.partitions import opened_all
-from notifier.store.together import on_all
+from notifier.store.pipelining import on_all
 
 What = Annotated[str, typer.Argument(help="all, category:NAME, user:ID, lane:NAME or route:NAME", show_default=False)]
 

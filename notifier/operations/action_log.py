@@ -11,7 +11,7 @@ from typing import Any, Final
 from notifier.scripts.keys import redis_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
-from notifier.store.together import ask_all
+from notifier.store.pipelining import ask_all
 
 KEPT: Final = 10_000
 LONGEST: Final = 300  # characters of a field

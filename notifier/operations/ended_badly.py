@@ -15,7 +15,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
-from notifier.store.together import ask_all
+from notifier.store.pipelining import ask_all
 from notifier.units import mask, moment
 
 MAX_READ: Final = 500  # of each lane, and of dead tokens

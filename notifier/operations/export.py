@@ -10,8 +10,8 @@ from redis import Redis
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification.job import FUNCTION, decode_data
-from notifier.operations.elsewhere import find_elsewhere
 from notifier.operations.explain import Inspection
+from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import job_key, user_key
 from notifier.store.connection import redis_answers

@@ -15,7 +15,7 @@ from notifier.scripts.loader import run
 from notifier.settings import Settings
 from notifier.settings.checks import check_user
 from notifier.store.partitions import Partitions
-from notifier.store.together import on_all
+from notifier.store.pipelining import on_all
 from notifier.units import format_duration
 
 

@@ -16,7 +16,7 @@ from notifier.scripts.rule_table import bucket_us
 from notifier.settings import Settings
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
-from notifier.store.together import ask_all
+from notifier.store.pipelining import ask_all
 from notifier.units import clock_us
 
 NO_WORKER: Final = "no worker works"

@@ -19,7 +19,7 @@ from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
-from notifier.store.together import Told, ask_all
+from notifier.store.pipelining import Told, ask_all
 from notifier.units import clock_us, counts_in, moment, seconds_text
 
 FAR_S: Final = FAR_US / 1e6

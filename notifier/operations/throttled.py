@@ -17,7 +17,7 @@ from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
-from notifier.store.together import ask_all
+from notifier.store.pipelining import ask_all
 
 MAX_USERS: Final = 10
 PAGE: Final = 100

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from redis import Redis
 
-from notifier.operations.elsewhere import Elsewhere, find_elsewhere
 from notifier.operations.explain import Explanation, Inspection, Standing, places_of
 from notifier.operations.in_force import Known
+from notifier.operations.outside_backlogs import Elsewhere, find_elsewhere
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.scripts.keys import user_key
 from notifier.store.connection import redis_answers

@@ -35,7 +35,7 @@ from notifier.scripts.keys import under
 from notifier.store.aio import Calls
 from notifier.store.exchange import Exchange, Search, exchange_async, nothing, search_async
 from notifier.store.partitions import Partition, connect_all_async
-from notifier.store.together import together_async, whole
+from notifier.store.pipelining import together_async, whole
 from notifier.user_limits.aio import AsyncUserLimiter, Timeout, seconds
 
 if TYPE_CHECKING:

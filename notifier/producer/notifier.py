@@ -34,7 +34,7 @@ from notifier.scripts.keys import under
 from notifier.store.connection import redis_answers
 from notifier.store.exchange import Exchange, Search, exchange, nothing
 from notifier.store.partitions import Partition, Partitions, connect_all, search_at
-from notifier.store.together import together, whole
+from notifier.store.pipelining import together, whole
 from notifier.user_limits.protocol import UserLimiter
 from notifier.user_limits.redis import RedisLimiter
 

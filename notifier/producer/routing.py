@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from notifier.errors import NotifierError, OverloadedError, Refused
 from notifier.store.exchange import Exchange
 from notifier.store.partitions import Partition
-from notifier.store.together import whole
+from notifier.store.pipelining import whole
 
 T = TypeVar("T")
 A = TypeVar("A", bound=str)

@@ -10,8 +10,8 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
+from notifier.scripts.connection_wait import in_turn, in_turn_async
 from notifier.scripts.loader import Script
-from notifier.scripts.turns import in_turn, in_turn_async
 
 T = TypeVar("T")
 

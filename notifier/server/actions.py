@@ -25,12 +25,12 @@ from notifier.rules.preferences import among
 from notifier.server.answers import ProblemError
 from notifier.server.guard import WHO
 from notifier.server.html import Html
-from notifier.server.looks import version_of
+from notifier.server.page_data import version_of
 from notifier.server.state import State
 from notifier.settings.loading import parse_rates
+from notifier.store.pipelining import on_all
 from notifier.store.published import publish
 from notifier.store.published import withdraw as take_back
-from notifier.store.together import on_all
 from notifier.units import parse_duration
 
 PASTED: Final = "the new rates"

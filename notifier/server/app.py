@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from notifier.errors import NotifierError, RedisAwayError, SettingsError
-from notifier.server import actions, limits, looks
+from notifier.server import actions, limits, page_data
 from notifier.server.actions import Asked
 from notifier.server.answers import (
     HEADERS,
@@ -34,13 +34,13 @@ from notifier.server.connections import Bodies
 from notifier.server.guard import MAY_ACT, Guard
 from notifier.server.ids import raw_paths
 from notifier.server.metrics import CONTENT_TYPE
-from notifier.server.pages.acts import log_page, pauses_page, sure_page
-from notifier.server.pages.bad import bad_page
+from notifier.server.pages.confirmations import log_page, pauses_page, sure_page
 from notifier.server.pages.help import help_page
 from notifier.server.pages.job import job_page
 from notifier.server.pages.layout import View, problem_page
 from notifier.server.pages.limits import limits_page
 from notifier.server.pages.now import last_known, now_page
+from notifier.server.pages.problems import bad_page
 from notifier.server.pages.rates import preview_page, rates_page
 from notifier.server.pages.routes import routes_page
 from notifier.server.pages.user import user_page
@@ -80,16 +80,16 @@ def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
 
 def _pages(at: _Paths) -> list[Route]:
     return [
-        at.page("/", looks.stats, now_page),
-        at.page("/user", looks.user, user_page),
-        at.page("/job", looks.job, job_page),
-        at.page("/routes", looks.routes, routes_page),
-        at.page("/rates", looks.rates, rates_page),
-        at.page("/log", looks.log, log_page),
-        at.page("/problems", looks.bad, bad_page),
-        at.page("/pause", looks.pauses, pauses_page),
-        at.page("/help/{name}", looks.runbook, help_page),
-        at.lead("/find", looks.find),
+        at.page("/", page_data.stats, now_page),
+        at.page("/user", page_data.user, user_page),
+        at.page("/job", page_data.job, job_page),
+        at.page("/routes", page_data.routes, routes_page),
+        at.page("/rates", page_data.rates, rates_page),
+        at.page("/log", page_data.log, log_page),
+        at.page("/problems", page_data.bad, bad_page),
+        at.page("/pause", page_data.pauses, pauses_page),
+        at.page("/help/{name}", page_data.runbook, help_page),
+        at.lead("/find", page_data.find),
         at.page("/limits", limits.read, limits_page),
         at.form("/job/cancel", actions.cancel, _after_cancel),
         at.form("/user/cancel", actions.cancel_if_sure, _after_cancel_of),
@@ -104,19 +104,19 @@ def _pages(at: _Paths) -> list[Route]:
 
 def _api(at: _Paths) -> list[Route]:
     return [
-        at.json("/readyz", looks.ready),
-        at.json("/api/v1/stats", looks.stats),
-        at.json("/api/v1/routes", looks.routes),
-        at.json("/api/v1/users", looks.user),
-        at.json("/api/v1/users/{user:id}/history", looks.history),
-        at.json("/api/v1/users/{user:id}", looks.user),
-        at.json("/api/v1/jobs/{job_id:id}", looks.job),
-        at.json("/api/v1/rates", looks.rates),
+        at.json("/readyz", page_data.ready),
+        at.json("/api/v1/stats", page_data.stats),
+        at.json("/api/v1/routes", page_data.routes),
+        at.json("/api/v1/users", page_data.user),
+        at.json("/api/v1/users/{user:id}/history", page_data.history),
+        at.json("/api/v1/users/{user:id}", page_data.user),
+        at.json("/api/v1/jobs/{job_id:id}", page_data.job),
+        at.json("/api/v1/rates", page_data.rates),
         at.json("/api/v1/limits", limits.namespaces),
         at.json("/api/v1/limits/{namespace:id}", limits.namespace),
-        at.json("/api/v1/actions", looks.actions),
-        at.json("/api/v1/pauses", looks.pauses),
-        at.json("/api/v1/problems", looks.bad),
+        at.json("/api/v1/actions", page_data.actions),
+        at.json("/api/v1/pauses", page_data.pauses),
+        at.json("/api/v1/problems", page_data.bad),
         at.act("/api/v1/jobs/{id:id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
         at.act("/api/v1/users/{user:id}/cancel", actions.cancel_of),
         at.act("/api/v1/pause", actions.pause),
@@ -179,7 +179,7 @@ class _Paths:
         """The page Rates once more, with what was pasted and what is wrong with it."""
 
         def show() -> Response:
-            told = looks.rates(self._state, request)
+            told = page_data.rates(self._state, request)
             return html_answer(rates_page(told, view, given=asked.text("rates"), problem=why), 422)
 
         return await self._state.in_time(show)

@@ -22,7 +22,7 @@ from notifier.queue.circuits import paused_words
 from notifier.queue.minutes import BUCKETS, KEPT_MINUTES, Histogram, Numbers, bound_s, find_fields
 from notifier.rules.policy import Window
 from notifier.store.partitions import Partitions
-from notifier.store.together import ask_all
+from notifier.store.pipelining import ask_all
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # (name, help, labels) of each gauge of what is now.

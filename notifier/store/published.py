@@ -16,7 +16,7 @@ from notifier.settings.rates import version_of
 from notifier.store.connection import time_us
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
-from notifier.store.together import ask_all
+from notifier.store.pipelining import ask_all
 
 PART: Final = 1_000  # entries of a section in a line
 

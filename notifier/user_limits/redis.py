@@ -13,11 +13,11 @@ from notifier.limiter.protocol import Hold, describe
 from notifier.rules.costs import check_cost
 from notifier.rules.policies import Rules
 from notifier.rules.policy import Category, Policy
+from notifier.scripts.connection_wait import in_turn
 from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script
 from notifier.scripts.records import AcquireFields
 from notifier.scripts.rule_table import policy_array
-from notifier.scripts.turns import in_turn
 from notifier.store.partitions import Partitions
 from notifier.units import from_bytes, to_bytes
 from notifier.user_limits.choice import Choice, Stale

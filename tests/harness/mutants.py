@@ -199,7 +199,7 @@ MUTANTS = (
     Mutant("a crash is not counted", "dead_workers", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
     Mutant(
         "an attempt is not counted",
-        "other_ends",
+        "outcomes",
         "else add_one(key, 'push_attempts') end",
         "end",
         "integration/test_worker.py::test_attempts_come_to_an_end",
@@ -223,7 +223,7 @@ MUTANTS = (
     ),
     Mutant(
         "a retry waits a second more",
-        "other_ends",
+        "outcomes",
         "'@later', now + us",
         "'@later', now + us + 1000000",
         BACKLOGS,

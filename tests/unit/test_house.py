@@ -287,7 +287,7 @@ def test_nobody_sleeps_in_the_product() -> None:
                 "notifier/testing/embedded",
                 "notifier/store/connection",
                 "notifier/limiter/base",
-                "notifier/scripts/turns",
+                "notifier/scripts/connection_wait",
             )
         ):
             continue

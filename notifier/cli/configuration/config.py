@@ -28,8 +28,8 @@ from notifier.settings.loading import unread
 from notifier.settings.rates import rates_in
 from notifier.settings.secret_files import read_by_others
 from notifier.store.partitions import opened_all
+from notifier.store.pipelining import on_all
 from notifier.store.published import followers, publish, rates_before, withdraw
-from notifier.store.together import on_all
 from notifier.units import UNITS
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold

@@ -20,7 +20,7 @@ from notifier.errors import NotifierError
 from notifier.scripts.keys import redis_key, under
 from notifier.store.connection import ask, unusable
 from notifier.store.partitions import Partition, Partitions
-from notifier.store.together import on_all
+from notifier.store.pipelining import on_all
 from notifier.units import clock_us, moment
 
 GROUP: Final = "recorder"  # read by nobody: with it an empty stream can be made

@@ -16,8 +16,8 @@ from notifier.settings import RedisSettings, load_settings, parse_settings
 from notifier.store.cluster import Owner
 from notifier.store.connection import connect
 from notifier.store.partitions import Partition, Partitions, connect_all
+from notifier.store.pipelining import whole
 from notifier.store.tags import prefixes_of
-from notifier.store.together import whole
 from workers.__main__ import chosen
 
 CLUSTER = "redis+cluster://127.0.0.1:1"

@@ -30,8 +30,8 @@ from notifier.settings import load_settings
 from notifier.settings.checks import check_user
 from notifier.settings.yaml_source import write_yaml
 from notifier.store.exchange import Commands, Exchange
+from notifier.store.pipelining import ask_all
 from notifier.store.published import followers
-from notifier.store.together import ask_all
 from notifier.units import moment
 
 CHANGES: Final = frozenset(

@@ -9,7 +9,7 @@ from random import SystemRandom
 from typing import Final
 
 # Below those that systems give to whoever asks for any port: so nobody gets one while its server is being restarted.
-PORTS: Final = range(10_000, 20_000)
+PORTS: Final = range(12_000, 20_000)
 TRIES: Final = 100
 RESERVED_AT_ONCE: Final = 100
 

@@ -216,8 +216,10 @@ def test_fastapi_without_the_handler() -> None:
 @pytest.mark.usefixtures("redis")
 def test_a_plain_limiter_serves_asgi_too(redis_server: EmbeddedRedis) -> None:
     """It is asked in a thread."""
-    limiter = Limiter.from_url(redis_server.url, namespace="web")
-    with serve_asgi(ASGILimits(asgi_hello, limiter, WebLimit("api", "1/minute"))) as served:
+    with (
+        Limiter.from_url(redis_server.url, namespace="web") as limiter,
+        serve_asgi(ASGILimits(asgi_hello, limiter, WebLimit("api", "1/minute"))) as served,
+    ):
         assert [served.get().status for _ in range(2)] == [200, 429]
 
 

@@ -28,7 +28,7 @@ from django.http import HttpResponse
 from django.test.utils import override_settings
 from django.urls import path
 
-from notifier.limiter import AsyncLimiter, Hold, LimitExceeded, Policy
+from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, Policy
 from notifier.limiter.middleware import ASGILimits, WSGILimits
 from notifier.limiter.middleware import django as of_django
 from notifier.limiter.middleware import fastapi as of_fastapi
@@ -211,6 +211,8 @@ def site(kind: str, limiter: Any, *limits: Any, answer: Any = None) -> Iterator[
     """The program of this kind behind limits, being served."""
     how = {"answer": answer}
     with ExitStack() as stack:
+        if isinstance(limiter, Limiter):
+            stack.callback(limiter.close)
         if kind == "asgi":
             served = serve_asgi(ASGILimits(plain_asgi, limiter, *limits, **how), limiter)
         elif kind == "fastapi":

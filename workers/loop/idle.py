@@ -91,9 +91,10 @@ class IdleWorker:
 
     async def close(self) -> None:
         """Leave the lead to another."""
-        for task in self._listening.values():
-            task.cancel()
-        await asyncio.gather(*self._listening.values(), return_exceptions=True)
+        while listening := [task for task in self._listening.values() if not task.done()]:
+            for task in listening:
+                task.cancel()
+            await asyncio.wait(listening, timeout=AGAIN_S)  # cancelled again where a client has swallowed it
         with contextlib.suppress(RedisError):
             await run_async(self._redis, self.hand_over())
         await self._blocking.aclose()

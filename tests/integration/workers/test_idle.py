@@ -41,3 +41,32 @@ def test_it_looks_when_nobody_listens_any_more(redis_server: EmbeddedRedis, redi
             assert idle.leads
 
     asyncio.run(story())
+
+
+class Deaf(AsyncRedis):
+    """A client that swallows the first cancelling of a call that blocks, as one that is being connected anew may."""
+
+    async def blpop(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            await super().blpop(*args, **kwargs)
+        except asyncio.CancelledError:
+            await super().blpop(*args, **kwargs)
+
+
+def test_it_ends_though_a_client_is_deaf_to_the_first_cancelling(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """A worker that stops would wait for its calls that block, a minute each."""
+
+    async def story() -> None:
+        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+            blocking = Deaf.from_url(redis_server.url, protocol=2, socket_timeout=None)
+            idle = IdleWorker(blocking, client, "w1", ["default"], MANY)
+            await idle.wait(None)  # takes the lead
+            waiting = asyncio.create_task(idle.wait(None))
+            await asyncio.to_thread(
+                eventually, lambda: [c for c in redis.client_list() if c["cmd"] == "blpop"], "a call"
+            )
+            waiting.cancel()
+            async with asyncio.timeout(30):
+                await idle.close()
+
+    asyncio.run(story())

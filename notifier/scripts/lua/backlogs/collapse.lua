@@ -48,7 +48,8 @@ local function supersede(now, user, category, old, id, order, keep)
   return old.order, expected, needs_recheck
 end
 
--- gather_for: `id` stands for a digest in the place of `old`, and waits as long. Returns whether `after` wait now.
+-- gather_for: `id` takes over the digest from `old`, and gathers as long. Returns whether it stands for `after` now:
+-- then it gathers no more, and the caller has its user looked at.
 local function gather_for(id, old, after)
   local full = old.count + 1 >= after
   if full or old.gather then redis.call('HSET', job_key(id), 'push_gather', full and '0' or text(old.gather)) end

@@ -2,8 +2,8 @@
 -- what has expired behind the head of its backlog, where no wake-up leads to.
 -- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
 -- returns how many it ended
--- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept; RQ puts those that it
--- cancels at the s of its caller's clock, which is before. What is in flight is left to *settle*.
+-- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept, to come; RQ puts those that
+-- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
 --! first_write
 --! needs add_to_minute backlog_key CANCEL_READS end_cancelled ends free_dedupe job_key leave_backlog now_us number
 --! needs steering tally text waits
@@ -11,7 +11,8 @@ local MOST = 100
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0
 
-local function look_at(canceled, id)
+-- end_if_rq_cancelled: id: of RQ's registry `canceled`.
+local function end_if_rq_cancelled(canceled, id)
   local key = job_key(id)
   local job = redis.pcall('HMGET', key, 'status', 'push_outcome', 'push_permit', 'push_rq_job', 'meta', 'origin')
   if job.err or job[1] ~= 'canceled' then
@@ -19,7 +20,7 @@ local function look_at(canceled, id)
   elseif job[2] then
     redis.call('ZADD', canceled, whole + math.max(1, redis.call('TTL', key)), id)
   elseif job[4] or not job[6] or not (job[5] or ''):find('"user"', 1, true) then
-    redis.call('ZADD', canceled, whole + keep, id) -- a job of another function: RQ's affair
+    redis.call('ZADD', canceled, whole + keep, id) -- no notification: left to RQ
   elseif not job[3] then
     end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep, keep_delivered)
     ended = ended + 1
@@ -73,7 +74,7 @@ add_to_minute(now, numbers)
 for i = 5, #ARGV do
   local canceled = '@rq:canceled:' .. ARGV[i]
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST)) do
-    look_at(canceled, id)
+    end_if_rq_cancelled(canceled, id)
   end
 end
 waits.write()

@@ -30,6 +30,7 @@ end
 
 local function is_closed(closed, category, bypass) return closed and (closed[category] or not bypass) end
 
+-- mark_orphan: marks a job as possibly sent, and closes its user until it is settled.
 local function mark_orphan(id, user, category)
   redis.call('HSET', job_key(id), 'push_orphan', '1')
   redis.call('HSET', backlogs_key(user), ORPHAN .. id, category)

@@ -13,7 +13,7 @@ local recording = redis.call('EXISTS', '@trace') == 1
 -- max_waiting: how much may wait. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
 local LANES = {'urgent', 'default', 'bulk'}
--- The orders of high priority lie below it: these are dropped last.
+-- Orders below it are of high priority: these are dropped only where nothing else waits.
 local NORMAL = text(-HIGH / 2)
 local MAX_GONE, MAX_OLDEST = 50, 10
 local waiting_in_all, looked_through = nil, {}

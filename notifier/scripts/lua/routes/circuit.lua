@@ -40,6 +40,8 @@ local function up()
   return 'closed'
 end
 
+-- down: opens the circuit for `first` µs; where a probe has come to nothing, for half as long again, up to `most`.
+-- share: what both are multiplied by.
 local function down(kind, reason, first, most, share)
   local full = kind == 'full' -- as it is for all workers alike
   if hold and hold.state == 'paused' then return '' end

@@ -11,7 +11,8 @@ local MAX_TAKEN_IN = 1000
 local HORIZON = 'horizon'
 local function burst_key(sent) return (string.gsub(sent, ':%l+:', ':burst:', 1)) end
 
--- full_after: when it is full again, with these sends, {permit, µs, …} from the latest to the earliest, in it.
+-- full_after: the µs at which it is full again with these sends, {permit, µs, …} from the latest to the earliest, added
+-- to what `full` tells.
 local function full_after(full, sends, burst)
   for i = #sends, 2, -2 do
     local at = tonumber(sends[i])

@@ -22,7 +22,7 @@ PACKAGE = tomllib.loads((ROOT / "packaging/limiter/pyproject.toml").read_text())
 HOUSE = {
     *("errors", "lazy", "units", "rules", "scripts"),
     *(f"rules.{name}" for name in ("calendar_windows", "costs", "hours", "policy", "rate_text", "zones")),
-    *(f"scripts.{name}" for name in ("keys", "loader", "packed", "records", "turns")),
+    *(f"scripts.{name}" for name in ("keys", "loader", "packed", "records", "connection_wait")),
 }
 IN_MEMORY = """
 import sys

@@ -59,9 +59,9 @@ class Drained:
     broken: list[str]
 
 
-def drain(count: int = 200, workers: int = 4, gap: str = "0s") -> Drained:
-    """So many notifications of one user at 10 per 1 s and this gap, with answers after 5 ms."""
-    with start_fleet({"user": {"windows": ["10/1s"], "gap": gap}}, workers=workers, latency_ms=5) as fleet:
+def drain(count: int = 200, workers: int = 4) -> Drained:
+    """So many notifications of one user at 10 per 1 s, with answers after 5 ms."""
+    with start_fleet({"user": {"windows": ["10/1s"]}}, workers=workers, latency_ms=5) as fleet:
         begun_us = time.time_ns() // 1000
         with fleet.notifier() as notifier:
             notifier.send_many(notification("one", n) for n in range(count))

@@ -31,21 +31,12 @@ def test_sixteen_processes_share_one_users_limit(redis: Redis, redis_server: Emb
 
 
 def test_a_backlog_drains_in_order_at_one_dispatch_each() -> None:
-    """Laws 3 and 4: 60 of one user at 10 per 1 s, 90 ms apart: one dispatch each, in order, and no herd is refused."""
-    found = drain(60, gap="90ms")
+    """Laws 3 and 4: 80 of one user at 10 per 1 s: one dispatch each, in order, and no herd that is refused."""
+    found = drain(80)
 
-    assert found.order == list(range(60))
+    assert found.order == list(range(80))
     assert found.broken == []
     assert found.dispatches <= 1.05
-
-
-def test_whoever_looks_while_another_sends_does_so_once() -> None:
-    """Ten may go within milliseconds. Order binds them to the worker that sends: others look once a send at most."""
-    found = drain(40)
-
-    assert found.order == list(range(40))
-    assert found.broken == []
-    assert found.dispatches <= 2
 
 
 def test_nobody_looks_at_anothers_backlog_for_a_bystander() -> None:

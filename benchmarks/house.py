@@ -18,7 +18,7 @@ from tests.harness.words import RETIRED, RIDDLE
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("notifier", "workers", "limiter", "platforms")
-HEART = ("notifier/scripts/", "notifier/queue/", "notifier/queue/", "workers/")
+HEART = ("notifier/scripts/", "notifier/queue/", "workers/")
 GOALS = {"product": 40_000, "heart": 7_000, "Lua": 3_000}
 MAX_FILES = 20
 

@@ -66,8 +66,9 @@ class Fleet:
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
         self.end_workers()
         if isinstance(error, subprocess.TimeoutExpired):  # its log holds where it stood
-            for worker, log in zip(self.workers, sorted(self.folder.glob("worker-*.log")), strict=False):
+            for worker in self.workers:
                 worker.wait()
+            for log in sorted(self.folder.glob("worker-*.log")):
                 error.add_note(f"{log.name}:\n{log.read_text(encoding='utf-8')[-MAX_SHOWN:]}")
         self._stack.close()
 

@@ -23,7 +23,7 @@ from notifier.queue.circuits import circuit
 from notifier.scripts.keys import in_force, under
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.records import CircuitFields, Text
-from workers.sending.unproven_devices import UnprovenDevices
+from workers.sending.unreached_devices import UnreachedDevices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,9 +65,9 @@ class Circuits:
     """
 
     def __init__(self, redis: Any, worker: str, routes: Iterable[str], keys: Mapping[str, str] | None = None) -> None:
-        """keys: see `UnprovenDevices`."""
+        """keys: see `UnreachedDevices`."""
         self._redis = redis
-        self._unproven = UnprovenDevices(redis, keys or {})
+        self._unreached = UnreachedDevices(redis, keys or {})
         self._routes = frozenset(routes)
         self._worker = worker
         self._shut: frozenset[str] = frozenset()
@@ -94,11 +94,11 @@ class Circuits:
         """
         now = asyncio.get_running_loop().time()
         if answer.outcome is Outcome.DELIVERED:
-            self._unproven.delivered(route, device, now)
+            self._unreached.delivered(route, device, now)
             self._worked_again(route, now)
             return answer, True
         alone = refusals and now < self._worked.get(route, -APART_S) + APART_S
-        if answer.outcome is Outcome.FAULT and (alone or self._unproven.is_own_fault(route, device, now)):
+        if answer.outcome is Outcome.FAULT and (alone or self._unreached.is_own_fault(route, device, now)):
             # The route works for others, so the fault is this message's own. A first fault proves nothing: the key may
             # have been revoked just now.
             answer = replace(answer, outcome=Outcome.REFUSED, help=ITS_OWN)
@@ -110,7 +110,7 @@ class Circuits:
             # Its own fault says little of the route, and what was never sent says nothing: another is to probe it.
             if route in self._shut:
                 self._next.add(route)
-        elif route in self._shut and self._unproven.is_no_proof(route, device, answer):
+        elif route in self._shut and self._unreached.is_no_proof(route, device, answer):
             self._next.add(route)
         elif (kind := self._trouble(route, answer, device, now)) is not None:
             self._up.discard(route)
@@ -149,14 +149,14 @@ class Circuits:
         if answer.outcome is Outcome.UNSENT and answer.reason != REFUSED:
             # One with a status comes from a server that was reached, and wants a newer token, which there is by now.
             return None if answer.status is not None or answer.reason in NO_TROUBLE else "unreachable"
-        if self._unproven.is_own_trouble(route, device, now):
+        if self._unreached.is_own_trouble(route, device, now):
             return None
         self._failures[route] += 1
         return "failing" if route in self._shut or self._failures[route] >= FAILURES else None
 
     async def tell(self) -> None:
         """Tell what was seen since the last time, before messages go back to backlogs, or they come at once."""
-        await self._unproven.tell()
+        await self._unreached.tell()
         for route in list(self._up):
             change = await run_async(self._redis, self._seen(route, "up"))
             self._up.discard(route)
@@ -207,12 +207,12 @@ class Circuits:
 
     async def begin(self) -> None:
         """Have the routes that are held probed at once: this worker may have been started to mend one."""
-        await self._unproven.begin(self._routes)
+        await self._unreached.begin(self._routes)
         await self._probe(self._routes)
 
     async def probe(self, platform: str) -> None:
         """Have the routes of a platform that are held probed at once: a new key of it may have mended one."""
-        self._unproven.forget(platform)
+        self._unreached.forget(platform)
         await self._probe(by for by in self._routes | self._shut if platform_of(by) == platform)
 
     async def _probe(self, routes: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Unproven devices: a route has never delivered to them. What only they meet does not decide for the route.
+"""Unreached devices: a route has never delivered to them. What only they meet does not decide for the route.
 
 Clients choose the address at which their push service is asked to deliver, so they also choose what it answers. A
 service that has taken our key goes on taking it, and one that delivers to others has not failed.
@@ -24,7 +24,7 @@ MAX_PROBES: Final = 5  # that come to nothing, one at once after the other
 BY_DEVICE: Final = frozenset({Outcome.FAULT, Outcome.UNKNOWN, Outcome.RETRY})
 
 
-class UnprovenDevices:
+class UnreachedDevices:
     """Knows by which routes this worker has delivered, and to which devices.
 
     keys: a digest of the key that is shown to the services behind each route.

@@ -24,19 +24,19 @@ local function renew(at)
     'push_targets', 'push_answered', 'push_counted'))
   local ends = redis.call('ZSCORE', '@leases', id)
   if not ends or origin and holder ~= permit then return 0 end -- without its hash it was deleted in flight
+  counted = counted_of(permit, counted)
   if lease == 0 then
     if origin then
       mark_orphan(id, user, category)
       if answered ~= '' then
         redis.call('HSET', job_key(id), 'push_answered', answered)
-        if targets and counted_of(permit, counted).devices then close_answered(targets, before, answered, permit) end
+        if targets and counted.devices then close_answered(targets, before, answered, permit) end
       end
     end
     redis.call('ZADD', '@leases', until_text, id)
     note_due(now)
     return 1
   end
-  counted = counted_of(permit, counted)
   stay_in_flight(id, permit, counted, user, category, targets, before, tonumber(ends), now + lease, until_text)
   kept[claim_key(user, category)] = true
   return 1

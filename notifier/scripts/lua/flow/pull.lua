@@ -347,8 +347,9 @@ local function attend_all(first, last)
     end
   end
 end
-attend_all(1, least_share(most))
-attend_all(least_share(most) + 1, math.huge)
+local in_front = least_share(most)
+attend_all(1, in_front)
+attend_all(in_front + 1, math.huge)
 
 write_visits()
 if #look.leased > 0 then

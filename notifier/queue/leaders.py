@@ -33,9 +33,9 @@ def follow(version: str, *, clock: str = "") -> Call[bool]:
     return Call(script("follow"), [], [clock, version], bool)
 
 
-def lead(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[bool]:
-    """Become the idle leader of these lanes, or stay it; the reply tells whether this worker is."""
-    return Call(script("lead"), [leader_keys(lanes).leader], [worker, lapse_ms], bool)
+def lead(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[int]:
+    """Become the idle leader of these lanes, or stay it: then the reply is 0, else ms until another's lead lapses."""
+    return Call(script("lead"), [leader_keys(lanes).leader], [worker, lapse_ms], int)
 
 
 def hand_over(worker: str, lanes: Sequence[str]) -> Call[bool]:

@@ -66,6 +66,7 @@ class Engine:
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
         self._stopping = False
+        self._may_look = True  # nobody else looks for this one
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
         self.mender = Mender(parts.redis, parts.name, list(parts.lanes))
@@ -138,7 +139,7 @@ class Engine:
         """
         self._note_look()
         await self.flights.settle_returned()
-        moved = await self._look()
+        moved = self._may_look and await self._look()
         if self._suspects or self.flights.rq_jobs or not moved:
             await self._hand_over()  # no look follows at once, with which it would go
         if self._suspects:
@@ -297,7 +298,7 @@ class Engine:
                 self.flights.rq_jobs.clear()
 
     async def _wait(self) -> None:
-        wake = self._idle.wake
+        wake, self._may_look = self._idle.wake, True
         away_s = self._circuits.away_s()
         if self._is_full and self._idle.leads and (away_s or self._turns.is_full):  # somebody idle shall look meanwhile
             await self._call(self._idle.hand_over())
@@ -308,7 +309,7 @@ class Engine:
             return
         due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
         if due_in is None or due_in > 0:
-            await self._idle.wait(due_in)
+            self._may_look = await self._idle.wait(due_in)
 
     async def _wait_for_redis(self, error: RedisError) -> None:
         if isinstance(error, NoPermissionError):

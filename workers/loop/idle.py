@@ -22,7 +22,7 @@ from notifier.scripts.loader import Call, run_async
 
 LONGEST_S: Final = 1.0  # between two looks of the leader: bounds what a lost wake can cost
 LOOKS_PER_S: Final = 6  # of all engines in a process: those of many idle partitions look more seldom
-LAPSE: Final = 1.5  # times the longest wait, and LONGEST_S: then the lead of a worker that died is another's
+LAPSE: Final = 1.5  # times the longest wait: then the lead of a worker that died is another's
 LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
 LISTEN_MANY_S: Final = 60.0  # the same, where a process has many of them
 AGAIN_S: Final = 0.5  # after a connection was lost
@@ -43,7 +43,7 @@ class IdleWorker:
         """
         self._redis, self._listen_s = redis, listen_s(engines)
         self._longest_s = max(LONGEST_S, engines / LOOKS_PER_S)
-        self._lapse_ms = round((LONGEST_S + LAPSE * self._longest_s) * 1_000)
+        self._lapse_ms = round(LAPSE * self._longest_s * 1_000)
         self._blocking = blocking
         self._worker = worker
         self._lanes = lanes
@@ -54,17 +54,21 @@ class IdleWorker:
         self.wake = asyncio.Event()
         self.leads = False
 
-    async def wait(self, due_in_s: float | None) -> None:
+    async def wait(self, due_in_s: float | None) -> bool:
         """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
 
         Returns as soon as `wake` is set, which is then cleared; and at once after taking the lead, because what
         was known before may be old: from the next look on, whoever makes something due earlier wakes it.
+        Returns whether to look: not where the time is up while another leads, who looks. If both did, one of them would
+        take the first of a backlog, and the other would look in vain at those behind it.
         """
         if not self.wake.is_set():
             led_before = self.leads
-            self.leads = await run_async(self._redis, leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms))
+            lead = leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms)
+            lapses_in_ms = await run_async(self._redis, lead)
+            self.leads = not lapses_in_ms
             if self.leads and not led_before:
-                return
+                return True
             if self.leads:
                 for queue in self._queues:
                     # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
@@ -73,16 +77,17 @@ class IdleWorker:
                 timeout = self._longest_s if due_in_s is None else min(self._longest_s, due_in_s)
             else:
                 self._listen_for_call(self._keys.handover)
-                timeout = self._longest_s
+                timeout = lapses_in_ms / 1_000
             self._waits = True
             try:
                 async with asyncio.timeout(max(0.0, timeout)):
                     await self.wake.wait()
             except TimeoutError:
-                pass
+                return self.leads
             finally:  # also where it is cancelled: whoever listens is to come to an end
                 self._waits = False
         self.wake.clear()
+        return True
 
     def hand_over(self) -> Call[bool]:
         """The call by which another idle worker of these lanes looks, and leads. This one does not, from now on."""

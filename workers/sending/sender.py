@@ -236,7 +236,7 @@ class Sender:
         except asyncio.CancelledError:
             if not self._deadlines.has_passed(task):
                 raise
-            self._log.error("provider_broke", route=by, job_id=dispatch.job_id, reason="it does not answer")
+            self._log.exception("provider_broke", route=by, job_id=dispatch.job_id, reason="it does not answer")
         except Exception:  # noqa: BLE001 - whatever a driver raises
             self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)
         finally:

@@ -1,4 +1,4 @@
-"""An idle worker whose connection is lost while it listens looks again, however long it would have waited."""
+"""Idle workers: when they look, whatever becomes of their connections, of their leader or of their end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from notifier.queue.leaders import leader_keys
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually
 from workers.loop.idle import IdleWorker
@@ -68,5 +69,37 @@ def test_it_ends_though_a_client_is_deaf_to_the_first_cancelling(redis_server: E
             waiting.cancel()
             async with asyncio.timeout(30):
                 await idle.close()
+
+    asyncio.run(story())
+
+
+def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Two that looked by their own timers would take the same backlog: one the first of it, and the other in vain."""
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
+            leader, follower = (
+                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"])
+                for name in ("w1", "w2")
+            )
+            for idle in (leader, follower):
+                stack.push_async_callback(idle.close)
+            assert await leader.wait(None)
+            following = asyncio.create_task(follower.wait(None))
+            for _ in range(2):
+                assert await leader.wait(0.3)
+            assert not await following, "its time is up, and the other one leads"
+
+            called = asyncio.create_task(follower.wait(None))
+            await asyncio.to_thread(eventually, lambda: "blpop" in {c["cmd"] for c in redis.client_list()}, "a call")
+            redis.rpush(leader_keys(["default"]).handover, "1")
+            assert await called
+            assert not follower.leads
+
+            async with asyncio.timeout(60):
+                while not await follower.wait(None):  # w1 says no more that it leads
+                    pass
+            assert follower.leads
 
     asyncio.run(story())

@@ -60,7 +60,7 @@ class _Reader:
 
     def _comment(self, indent: int, text: str) -> None:
         if row := _TABLE_ROW.fullmatch(text):
-            self._rows[row[1]] = [row[2][0].upper() + row[2][1:].strip()]
+            self._rows[row[1]] = [row[2][0].upper() + row[2][1:].rstrip()]
         elif self._rows and text.startswith("   "):
             self._rows[list(self._rows)[-1]].append(text.strip())
         elif (key := _COMMENTED_KEY.match(text.strip())) and key[1] in self._keys:

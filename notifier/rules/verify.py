@@ -31,7 +31,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Tightness:
-    """How near a user came to a rule: the rule, and the largest count or smallest gap that was seen."""
+    """How near a user came to a rule: the rule, and the largest count or smallest gap that was seen.
+
+    largest: of each window the most that counted in it, a send as much as it costs.
+    """
 
     user: str
     scope: str
@@ -46,7 +49,7 @@ class Tightness:
         """The rules that were broken, for people; empty where the law held."""
         who = f"{self.user} ({self.scope})"
         said = [
-            f"{who}: {count} sends within {window}"
+            f"{who}: {count} within {window}"
             for count, window in zip(self.largest, self.policy.windows, strict=True)
             if count > window.limit
         ]
@@ -96,7 +99,7 @@ def tightness(sends: Iterable[Send], policies: Policies) -> list[Tightness]:
         held = [send for send in group if not policies.category(send.category).bypass]
         if policy.is_empty or not held:
             continue
-        times = sorted(send.first_us for send in held)
+        times = sorted(send.first_us for send in held for _ in range(policies.category(send.category).cost))
         largest = tuple(largest_count(times, window.interval_us) for window in policy.windows)
         over = over_burst_us(times, policy.burst) if policy.burst else 0
         found.append(Tightness(user, scope, policy, len(held), largest, smallest_gap(held), over))

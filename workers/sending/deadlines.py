@@ -7,18 +7,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-SWEEP_S: Final = 0.1  # half of how late a deadline may be noticed
+SWEEP_S: Final = 0.05
+SWEEPS: Final = 4  # times SWEEP_S: how late a deadline may be noticed
 
 
 class Deadlines:
-    """Cancels what outlasts its deadline: at the second sweep that finds it so.
+    """Cancels what outlasts its deadline: at the last of SWEEPS that find it so.
 
-    Where the whole process was stopped, answers have come meanwhile: what waits for them takes them between the sweeps.
+    Where the whole process was stopped, or gets few turns of its processor, answers have come meanwhile, and timeouts
+    of the provider's client have passed: what waits for them takes them between the sweeps.
     """
 
     def __init__(self) -> None:
         self._until: dict[asyncio.Task[Any], float] = {}
-        self._overdue: set[asyncio.Task[Any]] = set()  # as the last sweep found them
+        self._overdue: dict[asyncio.Task[Any], int] = {}  # so many sweeps have found it so
         self._late: set[asyncio.Task[Any]] = set()
         self._sweeping = False
 
@@ -45,11 +47,12 @@ class Deadlines:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        overdue = {task for task, until in self._until.items() if now >= until and task not in self._late}
-        for task in overdue & self._overdue:
-            self._late.add(task)
-            task.cancel()
-        self._overdue = overdue - self._late
+        overdue = [task for task, until in self._until.items() if now >= until and task not in self._late]
+        self._overdue = {task: self._overdue.get(task, 0) + 1 for task in overdue}
+        for task, sweeps in self._overdue.items():
+            if sweeps >= SWEEPS:
+                self._late.add(task)
+                task.cancel()
         self._sweeping = bool(self._until)
         if self._sweeping:
             loop.call_later(SWEEP_S, self._sweep)

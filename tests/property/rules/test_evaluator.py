@@ -9,7 +9,7 @@ from notifier.rules import verify
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import longest_open_us
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Burst, Category, Policy, Window
 from notifier.rules.quiet_hours import ByClock
 from notifier.rules.zones import zone_at
 from tests.property import test_clock
@@ -85,6 +85,17 @@ def test_late_is_what_comes_after_the_first_moment(user: Policy, own: Policy, de
         for n, (at, ready) in enumerate(zip(times, [M, *times], strict=False))
     ]
     assert verify.lateness_us(sends, Policies(user, categories={"chat": Category("chat", policy=own)})) == delays
+
+
+def test_a_cost_counts_at_the_wire() -> None:
+    """Two of cost 3 within a window of 5 break it, and a burst of 5."""
+    policy = Policy((Window(5, interval_us=M),), burst=Burst(5, every_us=S))
+    rules = Policies(policy, categories={"dear": Category("dear", cost=3)})
+    (found,) = verify.tightness([verify.Send(str(n), "ann", "dear", n, n) for n in range(2)], rules)
+    assert found.broken == [
+        f"ann (user): 6 within {policy.windows[0]}",
+        f"ann (user): {policy.burst} exceeded by {S - 1} µs",
+    ]
 
 
 @given(

@@ -8,7 +8,7 @@
 --   burst      {capacity, every µs}: a token bucket, see burst.lua
 -- The sends it judges are a sorted set, permit -> µs: in the future while in flight, the settling time after. A send of
 -- cost n stands as n members: the permit, permit#2, …
-local BURST = -2
+local BURST = -2 -- known too: to history.lua, and to notifier/limiter/protocol.py
 
 -- unfold: a policy as it is used here. counting: whether anybody may have counts.
 local function unfold(policy, counting)

@@ -103,3 +103,18 @@ def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedi
             assert follower.leads
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("lasts_s", [None, 86_400])
+def test_a_lead_that_nobody_set_is_taken(redis_server: EmbeddedRedis, redis: Redis, lasts_s: int | None) -> None:
+    """Whatever stands there: what does not lapse as a lead does would keep all from looking."""
+    redis.set(leader_keys(["default"]).leader, "junk", ex=lasts_s)
+
+    async def story() -> None:
+        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+            idle = IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, "w1", ["default"])
+            assert await idle.wait(None)
+            assert idle.leads
+            await idle.close()
+
+    asyncio.run(story())

@@ -16,8 +16,10 @@ from redis.asyncio import Redis as AsyncRedis
 from notifier.queue import calls, own_rules
 from notifier.queue.calls import Job, Leased, Named, Pulled, Settlement, Told
 from notifier.queue.retention import KEEP_NOTHING, Retention
+from notifier.rules.hours import parse_hours
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Digest, PlatformLimits, Policy, Window
+from notifier.rules.policy import LANES, Burst, CalendarWindow, Category, Digest, PlatformLimits, Policy, Window
+from notifier.rules.zones import zone_or
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
@@ -36,13 +38,18 @@ CATEGORIES: Final = {
     "alarm": Category("alarm", bypass=True),
     "news": Category("news", when_blocked="digest", digest=Digest(60 * S, 10, None, "{count} new")),
     "offers": Category("offers", when_blocked="drop"),
+    "score": Category("score", when_blocked="collapse"),
 }
 RULES: Final = RuleTable(
     Policies(
         Policy((Window(10, interval_us=60 * S),), gap_us=S // 10),
         users={"vip": Policy((Window(99, interval_us=60 * S),))},
         categories=CATEGORIES,
-        limits={"fcm": PlatformLimits(project=Window(100, interval_us=60 * S))},
+        limits={
+            "fcm": PlatformLimits(project=Window(100, interval_us=60 * S), collapsible=Burst(2, every_us=60 * S)),
+            "apns": PlatformLimits(background=Policy((Window(2, interval_us=60 * S),))),
+            "webpush": PlatformLimits(device=Policy((Window(2, interval_us=60 * S),))),
+        },
     )
 )
 
@@ -94,6 +101,11 @@ def worker(redis: Redis) -> Worker:
 def job(name: str = "one", user: str = "ann", category: str = "free", **meta: Any) -> Job:
     written = json.dumps({"user": user, "category": category, **meta}).encode()
     return Job(name, "default", b"data", written, targets=TARGETS, category=category)
+
+
+def of_kind(kind: str, count: int) -> list[Job]:
+    """So many of several users to one device."""
+    return [replace(job(f"{n}", f"u{n}"), targets=f"- {kind}|somewhere") for n in range(count)]
 
 
 def contents(redis: Redis, leased: list[Leased]) -> dict[str, Any]:
@@ -152,6 +164,16 @@ ALIKE: Final = {
     "with a high priority": [job(priority="high")],
     "of two users": [job(), job("two", "bob", "default")],
     "of one user, in two categories past the gap": [job(category="alarm"), job("two", category="alarm")],
+    "with a zone": [job(zone="Asia/Tokyo")],
+    "that collapses": [job(category="score", collapse_id="a")],
+    "of a kind that Google counts": of_kind("fcm:c", 1),
+    "in the background": of_kind("apns:b", 2),
+    "to a device that is counted": of_kind("webpush:n", 2),
+    "to several devices": [replace(job(category="costly"), targets="- fcm:c apns:b webpush:n|a b c")],
+    "that collapse each by itself": [
+        job(category="score", collapse_id="a"),
+        job("two", "bob", "score", collapse_id="a"),
+    ],
 }
 
 
@@ -161,6 +183,42 @@ def test_it_leaves_what_the_long_way_leaves(worker: Worker, case: str) -> None:
     at_once, by_visits = both_ways(worker, lambda: worker.accept(*ALIKE[case]))
     assert [each.job_id for each in at_once] == [each.id for each in ALIKE[case]]
     assert at_once == [each._replace(since_us=None) for each in by_visits], "a visit knows since when they were due"
+
+
+BY_THE_CLOCK: Final = {
+    "when no quiet hours are": Policy(quiet=parse_hours("23:00-07:00"), windows=(Window(9, interval_us=60 * S),)),
+    "in quiet hours": Policy(quiet=parse_hours("22:00-07:00"), windows=(Window(9, interval_us=60 * S),)),
+    "in a calendar window": Policy(calendar=(CalendarWindow(3, "day"),)),
+    "in a full calendar window": Policy(calendar=(CalendarWindow(1, "day"),)),
+    "where nobody has such rules": Policy((Window(9, interval_us=60 * S),)),
+}
+
+
+@pytest.mark.parametrize("zone", ["", "Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize("case", BY_THE_CLOCK)
+def test_by_the_clock_it_leaves_what_the_long_way_leaves(worker: Worker, case: str, zone: str) -> None:
+    """What comes at once, and what waits till its zone's clock lets it go: by both ways at the same moments."""
+    policy = BY_THE_CLOCK[case]
+    worker.rules = RuleTable(Policies(policy, users={"vip": Policy()}, zone="Europe/London", categories=CATEGORIES))
+    of_zone = {"zone": zone} if zone else {}
+    keep = KEPT._replace(history_us=600 * S, max_records=9)
+
+    def prepare() -> None:
+        for name in ("Europe/London", "Asia/Tokyo", "America/New_York"):
+            worker.redis.hset("notifier:zones", name, zone_or(name, "UTC", NOW).encode())
+        worker.accept(job(**of_zone), job("bobs", "bob", "default", **of_zone), keep=keep)
+
+    def later() -> None:
+        prepare()
+        worker.settle(worker.take(keep), keep)
+        worker.accept(job("two", **of_zone), keep=keep)
+        worker.settle(worker.take(keep), keep)
+        worker.now += 10 * 3_600 * S
+
+    for step in (prepare, later):
+        at_once, by_visits = both_ways(worker, step, keep)
+        assert [each.job_id for each in at_once] == [each.job_id for each in by_visits]
+        assert step is later or all(each.since_us is None for each in at_once)
 
 
 WAITED: Final = {
@@ -229,6 +287,11 @@ def over_the_projects_limit(worker: Worker) -> None:
     worker.accept(job())
 
 
+def sent_two(worker: Worker, kind: str) -> None:
+    worker.redis.zadd("notifier:device:somewhere", {"1": NOW, "2": NOW})
+    worker.accept(*of_kind(kind, 1))
+
+
 LONG: Final = {
     "without our fields": of_a_plain_producer,
     "that has expired": expired,
@@ -237,11 +300,16 @@ LONG: Final = {
     "of one with other rules": of_one_with_other_rules,
     "under an open circuit": under_an_open_circuit,
     "over the project's limit": over_the_projects_limit,
-    "with a zone": lambda worker: worker.accept(job(zone="Asia/Tokyo")),
-    "that collapses": lambda worker: worker.accept(job(collapse_id="score")),
+    "of whom another one takes the place": lambda worker: worker.accept(
+        job(category="score", collapse_id="a"), job("two", category="score", collapse_id="a")
+    ),
     "of a digest": lambda worker: worker.accept(job(category="news")),
-    "of a kind that Google counts": lambda worker: worker.accept(replace(job(), targets="- fcm:c|somewhere")),
-    "with rules by the clock": lambda worker: (worker.redis.hset("notifier:zones", "x", "{}"), worker.accept(job())),
+    "of a kind that Google counts no more of": lambda worker: (
+        worker.redis.set("notifier:device:somewhere:c", NOW + 600 * S),
+        worker.accept(*of_kind("fcm:c", 1)),
+    ),
+    "in the background to one that takes no more": lambda worker: sent_two(worker, "apns:b"),
+    "to a device that takes no more": lambda worker: sent_two(worker, "webpush:n"),
     "that RQ gives a time to live": lambda worker: (worker.accept(job()), worker.redis.hset("rq:job:one", "ttl", 9)),
     "that was requeued": lambda worker: (
         worker.accept(job()),
@@ -281,10 +349,7 @@ def test_who_begins_to_wait_has_a_wake_up_at_once(worker: Worker) -> None:
 
 def test_who_takes_the_heads_place_is_looked_at_when_it_expires(worker: Worker) -> None:
     """A newcomer that replaces the head expires in time, though the rules let nothing go before that."""
-    score = Category("score", when_blocked="collapse")
-    worker.rules = RuleTable(
-        Policies(Policy((Window(1, interval_us=60 * S),)), categories={**CATEGORIES, "score": score})
-    )
+    worker.rules = RuleTable(Policies(Policy((Window(1, interval_us=60 * S),)), categories=CATEGORIES))
     worker.accept(job("goes"))
     worker.settle(worker.take())
     head = job("head", category="score", collapse_id="a")

@@ -1,7 +1,8 @@
 --! exports direct
---! needs backlogs_key claim_key claim_of count_sends device_policy gather HIGH history is_backlog job_key lacking
---! needs lease_job leased_job new_backlog new_user number opens_at orders pace plan_of read_claims read_job remember
---! needs seconds set_wake_up set_wake_ups spend_room steering text text_of_counted waits why_of
+--! needs backlogs_key claim_key claim_of count_device count_sends counts_devices device_next gather HIGH history
+--! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
+--! needs read_claims read_job remember seconds set_wake_up set_wake_ups spend_room steering targets_of text
+--! needs text_of_counted uses_local_time waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a user who follows the rules of
 -- everyone; a new job of a producer of ours of a user of whom nothing waits, which stands in a backlog only if these
@@ -26,7 +27,8 @@ function direct.begin(of_call, own_rules)
   direct.unpublished = direct.own_rules and redis.call('EXISTS', direct.own_rules) == 0
 end
 
--- new_job: {user, category, high, data, targets, deadline, accepted}, or nil where there is more to look at.
+-- new_job: {user, category, high, data, targets, zone, collapse, deadline, accepted, origin}, or nil where
+-- there is more to look at.
 local function new_job(id, lane, now)
   local job = redis.pcall('HMGET', job_key(id), unpack(NEW_JOB))
   if job.err then return nil end
@@ -36,18 +38,25 @@ local function new_job(id, lane, now)
   local deadline = ends and number(ends)
   if ends and not (deadline and deadline > now) or id:find('[\128-\255]') then return nil end
   local meta = steering(said)
-  if not meta or meta.zone or meta.collapse_id or meta.expires_in and not deadline then return nil end
+  if not meta or meta.expires_in and not deadline then return nil end
+  local zone, collapse = meta.zone, meta.collapse_id
   return {user = meta.user, category = meta.category, high = meta.priority == 'high', data = data, targets = targets,
+    zone = type(zone) == 'string' and zone ~= '' and zone, collapse = type(collapse) == 'string' and collapse,
     deadline = deadline, accepted = accepted, origin = origin}
 end
 
 -- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
 -- nothing waited of any of their users.
 function direct.read(ids, lane)
-  local jobs, backlogs, claims, last = {}, {}, {}, nil
+  local jobs, backlogs, claims, last, candidates = {}, {}, {}, nil, {}
   for _, id in ipairs(direct.room > 0 and ids or {}) do
     local job = new_job(id, lane, look.now)
     jobs[id] = job
+    if job and job.collapse then -- of several that have come, the last takes the place of the others: in their backlog
+      local same = job.user .. '\n' .. job.category .. '\n' .. job.collapse
+      if candidates[same] then jobs[candidates[same]], jobs[id] = nil, nil end
+      candidates[same] = id
+    end
     if job and not (last and last.user == job.user and last.category == job.category) then
       last, backlogs[#backlogs + 1] = job, backlogs_key(job.user)
       claims[#claims + 1] = claim_key(job.user, job.category)
@@ -75,17 +84,28 @@ function direct.nothing_waits(user)
   return not waits
 end
 
+-- devices_open: notes the devices that are counted, and returns whether all of them have room.
+local function devices_open(job, backlog, plan, app)
+  local rules = look.rules
+  backlog.open = nil
+  if not (plan.limited or counts_devices(rules, 0, plan)) then return true end
+  backlog.open = targets_of(job.targets, nil, app)
+  for _, target in ipairs(backlog.open) do
+    if device_next(rules, 0, target, backlog.bypass) > look.now then return false end
+  end
+  return true
+end
+
 -- plan_for: by which routes a job goes, where no other worker has heads of its backlog in flight, and the providers let
--- it go now: their projects, the devices, and what the caller may send by a route; or nil.
+-- it go now: their projects, the devices, and what the caller may send by a route; or nil. backlog.open: the devices
+-- that are counted, or nil.
 function direct.plan_for(job, user, backlog)
   local rules = look.rules
   backlog.claim = claim_of(user.name, backlog.category, look.claimant, look.now)
   if backlog.claim.elsewhere or backlog.claim.left then return nil end
-  local plan = plan_of(job.targets, rules.apps and rules.apps[backlog.category])
-  if plan.limited then return nil end
-  for i = 1, #plan.of do
-    if device_policy(rules, 0, plan.of[i], backlog.bypass) then return nil end
-  end
+  local app = rules.apps and rules.apps[backlog.category]
+  local plan = plan_of(job.targets, app)
+  if not devices_open(job, backlog, plan, app) then return nil end
   return not lacking(rules, look.rooms, plan.needs, look.now) and plan
 end
 
@@ -96,7 +116,14 @@ function direct.is_simple(category)
     or rules.overall and rules.overall[category])
 end
 
--- opens: the µs at which the rules let a job go that is at the head of its backlog.
+-- clock_fields: of a job's hash that rules by the clock go by, as *first_time* has them.
+local function clock_fields(job)
+  local fields = job.zone and {'push_zone', job.zone} or {}
+  if uses_local_time() then fields[#fields + 1], fields[#fields + 2] = 'push_since', text(look.now) end
+  return unpack(fields)
+end
+
+-- opens: the µs at which the rules let a job go that is at the head of its backlog; or nil where a zone is unknown.
 function direct.opens(user, backlog, id)
   backlog.head, backlog.own, backlog.by = id, nil, nil
   return opens_at(look.rules, user, backlog, look.now)
@@ -114,21 +141,25 @@ function direct.wait(lane, job, user, backlog, opens)
   redis.call('ZADD', backlog.key, place, id)
   waits.add(why, 1)
   if job.accepted then
-    local held = history.add(job.accepted, nil, now, history.rule_of(unpack(backlog.by)))
-    redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held)
-  else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place) end
+    local held = history.add(job.accepted, nil, now, history.mark_of(backlog.by))
+    redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held, clock_fields(job))
+  else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, clock_fields(job)) end
   gather('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id)
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 
 -- send: the job goes, under this number. since: µs since when it was due, or nil. More fields of its hash may follow.
 function direct.send(job, user, backlog, plan, number_of, since, ...)
-  local id, permit, cost = backlog.head, text(number_of), backlog.cost
+  local id, permit, cost, open = backlog.head, text(number_of), backlog.cost, backlog.open
   look.trim = number_of % 8 == 0
   count_sends(look, user, backlog, permit)
   spend_room(look.rules, look.rooms, plan.needs, look.now)
-  if cost == 1 then lease_job(look, id, permit, job.origin, ...)
-  else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost), ...) end
+  for _, target in ipairs(open or {}) do
+    local ends = look.now + look.lease_us
+    count_device(look.rules, 0, target, backlog.bypass, permit, ends, look.until_text, look.now)
+  end
+  if cost == 1 and not open then lease_job(look, id, permit, job.origin, ...)
+  else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost, open ~= nil), ...) end
   backlog.claim.taken = backlog.claim.taken + 1
   local leased = leased_job(id, permit, user.name, backlog.category, job.data, job.deadline, look.now)
   leased[LEASED.since] = since
@@ -143,17 +174,20 @@ function direct.take(id, lane)
   if not (job and direct.nothing_waits(job.user) and direct.is_simple(job.category)) then return false end
   local user = new_user(job.user, look.rules.users[1], 0)
   local backlog = new_backlog(look.rules, user, job.category, lane)
+  backlog.arrives = {job.zone, look.now}
   local opens = direct.opens(user, backlog, id)
+  if not opens then return false end
   if opens > look.now then
-    if backlog.drops then return false end
+    if backlog.drops or job.collapse then return false end
     direct.wait(lane, job, user, backlog, opens)
     return true
   end
   local plan = direct.plan_for(job, user, backlog)
   if not plan then return false end
-  local order = orders.next()
+  local number_of = orders.next()
   direct.room = direct.room - 1
-  direct.send(job, user, backlog, plan, order, nil, 'push_order', text(job.high and order - HIGH or order))
+  local order = text(job.high and number_of - HIGH or number_of)
+  direct.send(job, user, backlog, plan, number_of, nil, 'push_order', order, clock_fields(job))
   return true
 end
 
@@ -203,6 +237,7 @@ function direct.visit(name, lane, since)
     local heads = redis.call('ZRANGE', backlog.key, '0', '1')
     if not heads[1] then return false end
     backlog.at = direct.opens(user, backlog, heads[1])
+    if not backlog.at then return false end
     local is_full = #look.leased >= full
     if backlog.at > look.now or is_full then
       -- What has expired is due whatever the rules say, and ends by a visit.

@@ -24,7 +24,7 @@
 --! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
 --! needs job_key lane_shares least_share let_follow let_go_of_held note_candidate note_due orders pass_behind
 --! needs preferences read_behind read_circuits read_rules remember same_waiting stands_behind steering supersede
---! needs take_over_dead text uses_local_time visit waits wake_leaders write_claims write_gathered write_projects
+--! needs take_over_dead text visit waits wake_leaders write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
@@ -271,7 +271,7 @@ local function open_direct()
     some_wait = some_wait or queued[i] > 0
     left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now))
   end
-  if not some_wait and left == room_of_all or look.rules.clock or uses_local_time() then return end
+  if not some_wait and left == room_of_all then return end
   if direct.unpublished or some_rare and redis.call('EXISTS', '@routes') == 1 then return end
   direct.is_open = true
   if not some_behind and left >= most * 3 / 4 then direct.room = left end

@@ -97,11 +97,12 @@ end
 
 -- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a backlog go, where
 -- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. backlog.by becomes what
--- decides it, see *set_wake_ups*.
+-- decides it, see *set_wake_ups*. backlog.arrives: {zone or false, µs}, of a head that has just come, in place of what
+-- its hash does not tell yet.
 local function by_the_clock(rules, user, backlog, at, now)
   local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
-  local head = redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since')
+  local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since')
   local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end

@@ -1,12 +1,12 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of count_device count_sends counts_devices device_next gather HIGH history
 --! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
---! needs read_claims read_job remember seconds set_wake_up set_wake_ups spend_room steering targets_of text
---! needs text_of_counted uses_local_time waits why_of
+--! needs preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_room steering targets_of
+--! needs text text_of_counted uses_local_time waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
--- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a user who follows the rules of
--- everyone; a new job of a producer of ours of a user of whom nothing waits, which stands in a backlog only if these
--- rules do not let it go; or the head of a user's only backlog that no worker has had. All else is left to *visit*.
+-- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a new job of a producer of ours,
+-- of a user who follows the rules of everyone and of whom nothing waits, which stands in a backlog only if these rules
+-- do not let it go; or the head of a user's only backlog that no worker has had. All else is left to *visit*.
 --   @own_rules:<name>  set of the users that have other rules than everyone; their jobs go through their backlogs
 local OWN_RULES = '@own_rules:'
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_accepted', 'push_order',
@@ -25,6 +25,7 @@ function direct.begin(of_call, own_rules)
   look = of_call
   direct.own_rules = own_rules ~= '' and OWN_RULES .. own_rules
   direct.unpublished = direct.own_rules and redis.call('EXISTS', direct.own_rules) == 0
+  direct.is_open = not direct.unpublished and redis.call('EXISTS', '@routes') == 0
 end
 
 -- new_job: {user, category, high, data, targets, zone, collapse, deadline, accepted, origin}, or nil where
@@ -85,13 +86,13 @@ function direct.nothing_waits(user)
 end
 
 -- devices_open: notes the devices that are counted, and returns whether all of them have room.
-local function devices_open(job, backlog, plan, app)
+local function devices_open(job, user, backlog, plan, app)
   local rules = look.rules
   backlog.open = nil
-  if not (plan.limited or counts_devices(rules, 0, plan)) then return true end
+  if not (plan.limited or counts_devices(rules, user.index, plan)) then return true end
   backlog.open = targets_of(job.targets, nil, app)
   for _, target in ipairs(backlog.open) do
-    if device_next(rules, 0, target, backlog.bypass) > look.now then return false end
+    if device_next(rules, user.index, target, backlog.bypass) > look.now then return false end
   end
   return true
 end
@@ -105,7 +106,7 @@ function direct.plan_for(job, user, backlog)
   if backlog.claim.elsewhere or backlog.claim.left then return nil end
   local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
-  if not devices_open(job, backlog, plan, app) then return nil end
+  if not devices_open(job, user, backlog, plan, app) then return nil end
   return not lacking(rules, look.rooms, plan.needs, look.now) and plan
 end
 
@@ -156,7 +157,7 @@ function direct.send(job, user, backlog, plan, number_of, since, ...)
   spend_room(look.rules, look.rooms, plan.needs, look.now)
   for _, target in ipairs(open or {}) do
     local ends = look.now + look.lease_us
-    count_device(look.rules, 0, target, backlog.bypass, permit, ends, look.until_text, look.now)
+    count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
   end
   if cost == 1 and not open then lease_job(look, id, permit, job.origin, ...)
   else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost, open ~= nil), ...) end
@@ -191,7 +192,8 @@ function direct.take(id, lane)
   return true
 end
 
--- only_backlog: of a user who waits in no other and for nothing out of the ordinary; or nil.
+-- only_backlog: of a user who waits in no other and for nothing out of the ordinary, and whether RQ was told when those
+-- behind its head are to go; or nil.
 local function only_backlog(user, lane)
   local fields, category, paced = redis.call('HGETALL', backlogs_key(user.name)), nil, false
   for i = 1, #fields, 2 do
@@ -202,9 +204,9 @@ local function only_backlog(user, lane)
     elseif name == '#pace' then paced = true
     elseif name:sub(1, 3) ~= '#w:' then return nil end
   end
-  if not (paced and category and direct.is_simple(category)) then return nil end
+  if not (category and direct.is_simple(category)) then return nil end
   local backlog = new_backlog(look.rules, user, category, lane, waits.read(fields)[category] or '?')
-  return not backlog.drops and backlog or nil
+  if not backlog.drops then return backlog, paced end
 end
 
 -- send_head: sends the head of a backlog that the rules let go. Returns false where there is more to look at.
@@ -226,11 +228,12 @@ local function send_head(user, backlog, since)
   return true
 end
 
--- visit: leases what may go of a plain user whose wake-up in `lane` is due since µs `since`, and sets it anew. Returns
--- false where there is more to look at.
-function direct.visit(name, lane, since)
-  local user = direct.is_open and new_user(name, look.rules.users[1], 0)
-  local backlog = user and only_backlog(user, lane)
+-- visit: leases what may go of a user whose wake-up in `lane` is due since µs `since`, and sets it anew. index: of the
+-- user's policy in the rules. Returns false where there is more to look at.
+function direct.visit(name, lane, since, index)
+  if not direct.is_open or preferences.known[name] then return false end
+  local user = new_user(name, look.rules.users[index + 1], index)
+  local backlog, paced = only_backlog(user, lane)
   if not backlog then return false end
   local full = math.min(look.full, #look.leased + MAX_HEADS)
   while true do
@@ -240,6 +243,7 @@ function direct.visit(name, lane, since)
     if not backlog.at then return false end
     local is_full = #look.leased >= full
     if backlog.at > look.now or is_full then
+      if not paced then return false end
       -- What has expired is due whatever the rules say, and ends by a visit.
       return set_wake_ups(name, {backlog}, look.now, nil)[lane] > look.now or is_full
     end

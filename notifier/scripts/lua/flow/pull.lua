@@ -226,10 +226,14 @@ local function visit_told()
     elseif text_of_user then
       chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user
       ask_for(user, lane, at)
-    elseif visit(look, user, lane, at, told[i + 3]) then ask_for(user, lane, at) end
+    elseif not direct.visit(user, lane, at, told[i + 3]) and visit(look, user, lane, at, told[i + 3]) then
+      ask_for(user, lane, at)
+    end
   end
   write_visits()
 end
+direct.begin(look, ARGV[PULL.own_rules])
+reply[PULLED.unpublished] = direct.unpublished and 1 or 0
 if is_told then
   if ARGV[PULL.targets] ~= '' then
     for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
@@ -242,8 +246,6 @@ end
 -- half_of_room: what falls due does not keep back what arrives.
 local function half_of_room() return math.ceil(room / 2) end
 
-direct.begin(look, ARGV[PULL.own_rules])
-reply[PULLED.unpublished] = direct.unpublished and 1 or 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, half_of_room())) do
   redis.call('ZREM', '@later', id)
   place(id)
@@ -262,21 +264,17 @@ end
 local queued, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
 for i, lane in ipairs(lanes) do queued[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
 
--- open_direct: lets what comes now, or is due, go the direct way, where nothing is in force that only a visit knows of.
--- Those who are due already keep their room beside what comes; where they are many, that goes through its backlogs.
-local function open_direct()
+-- make_room_for_direct: lets what comes now go the direct way, where nothing is in force that only a visit knows of.
+-- Those who are due already keep their room beside it; where they are many, it goes through its backlogs.
+local function make_room_for_direct()
   local some_wait, left = false, most - #look.leased
-  local room_of_all = left
   for i, lane in ipairs(lanes) do
     some_wait = some_wait or queued[i] > 0
     left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now))
   end
-  if not some_wait and left == room_of_all then return end
-  if direct.unpublished or some_rare and redis.call('EXISTS', '@routes') == 1 then return end
-  direct.is_open = true
-  if not some_behind and left >= most * 3 / 4 then direct.room = left end
+  if some_wait and direct.is_open and not some_behind and left >= most * 3 / 4 then direct.room = left end
 end
-open_direct()
+make_room_for_direct()
 
 -- take_from: as many of a lane's queue.
 local function take_from(lane, n)
@@ -334,7 +332,7 @@ end
 local function attend(user, lane, is_due)
   local at, is_plain = since[user], direct.is_plain(user)
   if #look.leased >= (is_plain and look.full or most) then leave(user, lane, at)
-  elseif is_due and is_plain and direct.visit(user, lane, at) then return
+  elseif is_due and is_plain and direct.visit(user, lane, at, 0) then return
   elseif not is_plain or visit(look, user, lane, at, 0) then ask_for(user, lane, at) end
 end
 

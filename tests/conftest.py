@@ -101,6 +101,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Leave logging as it was found: at another level the next test, whichever that is, does not see what it awaits."""
+    logging.getLogger("rq.worker").setLevel(logging.NOTSET)  # RQ sets it, whoever configured the rest
     if not structlog.is_configured():
         return
     structlog.reset_defaults()

@@ -1,7 +1,8 @@
 """How many instructions Redis needs for a message, counted by callgrind: load on the machine does not disturb them.
 
-`python -m benchmarks.instructions [count]`; it needs valgrind and redis-server. Each figure is the difference of two
-runs, one with the messages and one without, so that what Redis does besides cancels out.
+`python -m benchmarks.instructions [count]`, and with `features` behind it what each feature costs a message that uses
+it; it needs valgrind and redis-server. Each figure is the difference of two runs, one with the messages and one
+without, so that what Redis does besides cancels out.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from benchmarks.features import FEATURES, Change, Feature, rates_with
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
 from notifier.queue import calls
-from notifier.queue.calls import Leased, Measured, Settlement
+from notifier.queue.calls import Leased, Measured, Settlement, Told
 from notifier.queue.history import Handed, Reply
 from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
+from notifier.rules.zones import zone_at
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run, script
 from notifier.scripts.rule_table import RuleTable
@@ -40,22 +43,29 @@ FIVE: Final = 5
 EMPTY_LOOKS: Final = 200
 WORKER: Final = "w" * 32
 GAP: Final = RATES.replace("gap: 1ms", "gap: 10s")
+NO_FEATURE: Final = Feature()
+NOTHING_TOLD: Final = Told()
 Phase = Callable[["Rounds"], object]
 
 
 class Rounds:
     """What a worker with a null provider asks of Redis, by a clock of its own."""
 
-    def __init__(self, redis: Any, rates: str) -> None:
-        self._redis, self._settings = redis, parse_settings(rates)
+    def __init__(self, redis: Any, rates: str, change: Change = NO_FEATURE.change) -> None:
+        """change: what is done to each notification."""
+        self._redis, self._settings, self._change = redis, parse_settings(rates), change
         self._rules = RuleTable(self._settings.policies(), LANES, lead_us=LEASE_US)
         self._keep = Retention.of(self._settings)
         self._now_us = time.time_ns() // 1000
+        if self._rules.own_rules:
+            redis.sadd(redis_key("own_rules", self._rules.own_rules), *self._rules.with_own_rules)
+        if (policies := self._settings.policies()).uses_local_time:
+            redis.hset(self._rules.zones, policies.zone, zone_at(policies.zone, self._now_us).encode())
 
     def send(self, users: int, each: int = 1) -> None:
         """Accept notifications, those of a user one after the other."""
         Notifier(self._redis, self._settings).send_many(
-            Notification(f"u{n // each}", [Device("fcm", "x" * 40)], title="hi", body="b" * 200)
+            self._change(Notification(f"u{n // each}", [Device("fcm", f"{n:x>40}")], title="hi", body="b" * 200))
             for n in range(users * each)
         )
 
@@ -69,20 +79,23 @@ class Rounds:
         while True:
             self._now_us += 2_000
             pulled = self._pull(batch)
-            if not (pulled.leased or pulled.taken):
+            if not (pulled.leased or pulled.taken or pulled.untold):
                 return delivered
-            if pulled.leased:
-                self._settle(pulled.leased)
-            delivered += len(pulled.leased)
+            leased = pulled.leased
+            if pulled.untold:
+                leased = leased + self._pull(batch - len(leased), Told(pulled.untold)).leased
+            if leased:
+                self._settle(leased)
+            delivered += len(leased)
 
     def look(self, times: int) -> None:
         """Look for work where there is none; a worker settles nothing then."""
         for _ in range(times):
             self._pull()
 
-    def _pull(self, batch: int = BATCH) -> calls.Pulled:
+    def _pull(self, batch: int = BATCH, told: Told = NOTHING_TOLD) -> calls.Pulled:
         worker = calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, keep=self._keep, clock=str(self._now_us))
-        return run(self._redis, calls.pull(worker, calls.Room(batch, by_route={"fcm": 1000}), self._rules))
+        return run(self._redis, calls.pull(worker, calls.Room(batch, by_route={"fcm": 1000}), self._rules, told))
 
     def _settle(self, leased: list[Leased]) -> None:
         self._now_us += 2_000
@@ -137,12 +150,12 @@ def counted_in(folder: Path) -> int:
     return int(found[1])
 
 
-def instructions(rates: str, *phases: Phase, delivers_all: bool = False) -> int:
+def instructions(rates: str, *phases: Phase, change: Change = NO_FEATURE.change, delivers_all: bool = False) -> int:
     """The instructions of all these, one after the other, and of a Redis that starts and ends."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with counted_redis(folder) as redis:
-            rounds = Rounds(redis, rates)
+            rounds = Rounds(redis, rates, change)
             for verb in ("pull", "settle"):
                 redis.script_load(script(verb).source)  # so that none is compiled in one run alone
             rounds.send(1)
@@ -182,16 +195,36 @@ def cases(count: int) -> dict[str, tuple[str, tuple[Phase, ...], Phase, int]]:
     }
 
 
-def main(count: int = 2_000) -> None:
-    """Print the table."""
+def features(count: int) -> dict[str, float]:
+    """By the name of a feature: how many instructions a message that uses it needs that goes at once."""
+
+    def send(rounds: Rounds) -> None:
+        rounds.send(count)
+
+    found = {}
+    for name, feature in {"none": NO_FEATURE, **FEATURES}.items():
+        rates, change = rates_with(feature, count), feature.change
+        delivered = instructions(rates, send, Rounds.deliver, change=change, delivers_all=True)
+        found[name] = (delivered - instructions(rates, send, change=change)) / count
+    return found
+
+
+def main(count: int, *more: str) -> None:
+    """Print the table. more: 'features' for that table."""
     for program in ("valgrind", "redis-server"):
         if shutil.which(program) is None:
             raise SystemExit(f"{program} is not installed")
     print(f"thousands of Redis's instructions, {count:,} messages, {BATCH} at a time, with history")
+    if more:
+        found = features(count)
+        for name, each in found.items():
+            print(f"{name:<40} {each / 1000:8.1f} {each / found['none']:8.2f} x")
+        return
     for name, (rates, before, phase, times) in cases(count).items():
         difference = instructions(rates, *before, phase, delivers_all=True) - instructions(rates, *before)
         print(f"{name:<30} {difference / times / 1000:8.1f}", flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    how_many, *others = sys.argv[1:] or ["2000"]
+    main(int(how_many), *others)

@@ -40,10 +40,11 @@ local function new_job(id, lane, now)
   if ends and not (deadline and deadline > now) or id:find('[\128-\255]') then return nil end
   local meta = steering(said)
   if not meta or meta.expires_in and not deadline then return nil end
-  local zone, collapse = meta.zone, meta.collapse_id
-  return {user = meta.user, category = meta.category, high = meta.priority == 'high', data = data, targets = targets,
-    zone = type(zone) == 'string' and zone ~= '' and zone, collapse = type(collapse) == 'string' and collapse,
-    deadline = deadline, accepted = accepted, origin = origin}
+  local found = {user = meta.user, category = meta.category, high = meta.priority == 'high', data = data,
+    targets = targets, deadline = deadline, accepted = accepted, origin = origin}
+  if meta.zone and meta.zone ~= '' and type(meta.zone) == 'string' then found.zone = meta.zone end
+  if meta.collapse_id and type(meta.collapse_id) == 'string' then found.collapse = meta.collapse_id end
+  return found
 end
 
 -- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
@@ -85,14 +86,10 @@ function direct.nothing_waits(user)
   return not waits
 end
 
--- devices_open: notes the devices that are counted, and returns whether all of them have room.
-local function devices_open(job, user, backlog, plan, app)
-  local rules = look.rules
-  backlog.open = nil
-  if not (plan.limited or counts_devices(rules, user.index, plan)) then return true end
-  backlog.open = targets_of(job.targets, nil, app)
-  for _, target in ipairs(backlog.open) do
-    if device_next(rules, user.index, target, backlog.bypass) > look.now then return false end
+-- have_room: whether all these devices have.
+local function have_room(targets, user, backlog)
+  for _, target in ipairs(targets) do
+    if device_next(look.rules, user.index, target, backlog.bypass) > look.now then return false end
   end
   return true
 end
@@ -106,7 +103,9 @@ function direct.plan_for(job, user, backlog)
   if backlog.claim.elsewhere or backlog.claim.left then return nil end
   local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
-  if not devices_open(job, user, backlog, plan, app) then return nil end
+  local counts = plan.limited or rules.devices and counts_devices(rules, user.index, plan)
+  backlog.open = counts and targets_of(job.targets, nil, app) or nil
+  if counts and not have_room(backlog.open, user, backlog) then return nil end
   return not lacking(rules, look.rooms, plan.needs, look.now) and plan
 end
 
@@ -119,6 +118,7 @@ end
 
 -- clock_fields: of a job's hash that rules by the clock go by, as *first_time* has them.
 local function clock_fields(job)
+  if not (job.zone or uses_local_time()) then return end
   local fields = job.zone and {'push_zone', job.zone} or {}
   if uses_local_time() then fields[#fields + 1], fields[#fields + 2] = 'push_since', text(look.now) end
   return unpack(fields)
@@ -155,9 +155,11 @@ function direct.send(job, user, backlog, plan, number_of, since, ...)
   look.trim = number_of % 8 == 0
   count_sends(look, user, backlog, permit)
   spend_room(look.rules, look.rooms, plan.needs, look.now)
-  for _, target in ipairs(open or {}) do
+  if open then
     local ends = look.now + look.lease_us
-    count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
+    for _, target in ipairs(open) do
+      count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
+    end
   end
   if cost == 1 and not open then lease_job(look, id, permit, job.origin, ...)
   else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost, open ~= nil), ...) end
@@ -175,7 +177,7 @@ function direct.take(id, lane)
   if not (job and direct.nothing_waits(job.user) and direct.is_simple(job.category)) then return false end
   local user = new_user(job.user, look.rules.users[1], 0)
   local backlog = new_backlog(look.rules, user, job.category, lane)
-  backlog.arrives = {job.zone, look.now}
+  if look.rules.clock then backlog.arrives = {job.zone, look.now} end
   local opens = direct.opens(user, backlog, id)
   if not opens then return false end
   if opens > look.now then

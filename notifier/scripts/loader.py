@@ -39,6 +39,9 @@ INCLUDED: Final = "--! included\n"
 _INCLUDE: Final = re.compile(r"^--! include (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 _MADE: Final = re.compile(r"\b(?:local function|function|local) (\w+)")
+_MADE_ALONE: Final = re.compile(r"^local (?:function )?(\w+)(?: = |\(|$)", re.MULTILINE)
+_ASSIGNED: Final = re.compile(r"^ +([\w., ]+) = ", re.MULTILINE)
+_WORD: Final = re.compile(r"\w+")
 _CALLED: Final = re.compile(r"(?<![\w.:])(\w+)\(")
 # What stands in quotes, and what is the name of a field, is no use of a name.
 _USED: Final = re.compile(r"'(?:\\.|[^'\\])*'|--.*$|(?<![\w:])(?<![^.]\.)([a-zA-Z_]\w*)\b(?! = )", re.MULTILINE)
@@ -157,14 +160,15 @@ def read_part(name: str, text: str) -> Part:
         told[word] += names.split() or [word]
     body = _FIELD.sub(_place, _TOLD.sub("", text))
     exports = told["exports"] + told["on_demand"]
+    made, words = Counter(_MADE_ALONE.findall(body)), set(_WORD.findall(body))
+    assigned = {each for names in _ASSIGNED.findall(body) for each in names.split(", ")}
     for exported in exports:
-        if len(re.findall(rf"^local (?:function )?{exported}(?: = |\(|$)", body, re.MULTILINE)) != 1:
+        if made[exported] != 1:
             raise ValueError(f"{name}.lua exports {exported}, which it does not make once, on a line of its own")
-        if re.search(rf"^ +(?:[\w., ]+, )?{exported}(?:, [\w., ]+)? = ", body, re.MULTILINE):
+        if exported in assigned:
             raise ValueError(f"{name}.lua exports {exported}, and makes it anew: others would not see that")
-    for needed in told["needs"]:
-        if not re.search(rf"\b{needed}\b", body):
-            raise ValueError(f"{name}.lua needs {needed}, and does not use it")
+    if unused := sorted({*told["needs"]} - words):
+        raise ValueError(f"{name}.lua needs {', '.join(unused)}, and does not use it")
     return Part(name, exports, told["needs"], bool(told["first_write"]), bool(told["on_demand"]), body)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -94,14 +95,26 @@ class Connection(Wire):
         waiting = self._waiting
         if waiting and not self._streams and not self.sure():
             return
+        began, latest = self.loop.time(), math.inf
         while waiting and self._admits(next(iter(waiting))):
             request, _ = waiting.popitem(last=False)
             if self.loop.time() >= request.send_by:
                 request.lose("TooLate")
             elif not request.result.done():
                 self._start(request)
+                latest = min(latest, request.send_by)
+        if self.loop.time() >= latest:
+            self._keep_back(began)
+            return
         self.flush()
         self._hang_up_if_done()
+
+    def _keep_back(self, began: float) -> None:
+        """Cut the connection: the process stood still since then, and what is to be written now would come too late."""
+        for request in [each for each in self._streams.values() if each.started_at >= began]:
+            request.resolve(Answer(Outcome.UNSENT, reason="TooLate"))
+            self._forget(request)
+        self.abort()
 
     def _admits(self, request: Request) -> bool:
         if self.retired or not self.may_write or self._blocked or len(self._streams) >= self._limit:

@@ -44,6 +44,23 @@ async def test_sends_one_after_the_other_do_not_wait(identity):
         assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
+async def test_what_would_leave_too_late_is_not_written(identity, monkeypatch):
+    """A process that is stopped between its look at the clock and the write sends nothing when it goes on."""
+    async with rig(identity) as r:
+        await r.send()
+        start = connection(r)._start
+
+        def stop_behind(request: Any) -> None:
+            start(request)
+            request.send_by = 0.0  # its time passes meanwhile
+
+        monkeypatch.setattr(connection(r), "_start", stop_behind)
+        answers = await asyncio.gather(r.send(), r.send())
+        assert {(a.outcome, a.reason) for a in answers} == {(Outcome.UNSENT, "TooLate")}
+        assert (await r.insist()).outcome is Outcome.DELIVERED
+        assert len(r.log.arrivals) == 2
+
+
 # Windows.
 
 

@@ -298,6 +298,9 @@ LONG: Final = {
     "of one who waits": of_one_who_waits,
     "of a backlog that another worker sends": of_a_backlog_that_another_worker_sends,
     "of one with other rules": of_one_with_other_rules,
+    "of one with other rules, and behind it another": lambda worker: worker.accept(
+        job(user="vip", category="default"), *(job(f"{n}", "vip", "default") for n in range(6))
+    ),
     "under an open circuit": under_an_open_circuit,
     "over the project's limit": over_the_projects_limit,
     "of whom another one takes the place": lambda worker: worker.accept(

@@ -1,5 +1,5 @@
 --! on_demand set_at ask is_due decide
---! needs change_hold counts_devices device_next has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
+--! needs change_hold counts_devices devices_open has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
 --! needs number opens_at overall_of overall_opens waiting_key plan_of project_frees routes_of targets_of text
 -- Decide: whether the head of a backlog may go now. What the rules say is in admits_at.lua; here is what the providers
 -- say, and what is to be known first.
@@ -114,17 +114,6 @@ local function split_targets(look, backlog, job, targets)
   return open, shut
 end
 
--- devices_open: when all these devices have room, and whether those that have none are sent background pushes alone.
-local function devices_open(look, backlog, index, open)
-  local at, in_background = 0, true
-  for _, target in ipairs(open) do
-    local free = device_next(look.rules, index, target, backlog.bypass)
-    in_background = in_background and (free <= look.now or target.kind == 'b')
-    at = math.max(at, free)
-  end
-  return at, in_background
-end
-
 -- is_in_turn: whether it is the user's turn, where others wait for the pace of a category: none waits since before, and
 -- the user has not had so many in this look as *pull* let each have.
 local function is_in_turn(look, user, category, name)
@@ -165,7 +154,7 @@ local function by_providers(look, user, backlog, job)
   local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
   if not open then return 'behind' end
   if #open == 0 and #shut > 0 then return 'waits_for_route', {waits_for = routes_of(shut)} end
-  local at, in_background = devices_open(look, backlog, user.index, open)
+  local at, in_background = devices_open(look, user, backlog, open)
   if at > look.now then return 'wait', {at = at, background = in_background} end
   local needs = needs_of(open)
   local full = lacks_room(look, needs, backlog.lane)

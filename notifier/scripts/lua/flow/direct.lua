@@ -1,7 +1,7 @@
 --! exports direct
---! needs backlogs_key claim_key claim_of count_device count_sends counts_devices device_next gather HIGH history
---! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
---! needs preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_room steering targets_of
+--! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather HIGH history is_backlog
+--! needs job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of preferences
+--! needs read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room steering targets_of
 --! needs text text_of_counted uses_local_time waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a new job of a producer of ours,
@@ -20,12 +20,12 @@ local direct = {is_open = false, unpublished = false, room = 0, own_rules = nil,
   none_wait = false}
 local look -- of *pull*
 
--- begin: own_rules: the name of the set, or ''.
-function direct.begin(of_call, own_rules)
+-- begin: own_rules: the name of the set, or ''. some_rare: whether a route may be held.
+function direct.begin(of_call, own_rules, some_rare)
   look = of_call
   direct.own_rules = own_rules ~= '' and OWN_RULES .. own_rules
   direct.unpublished = direct.own_rules and redis.call('EXISTS', direct.own_rules) == 0
-  direct.is_open = not direct.unpublished and redis.call('EXISTS', '@routes') == 0
+  direct.is_open = not (direct.unpublished or some_rare and redis.call('EXISTS', '@routes') == 1)
 end
 
 -- new_job: {user, category, high, data, targets, zone, collapse, deadline, accepted, origin}, or nil where
@@ -86,14 +86,6 @@ function direct.nothing_waits(user)
   return not waits
 end
 
--- have_room: whether all these devices have.
-local function have_room(targets, user, backlog)
-  for _, target in ipairs(targets) do
-    if device_next(look.rules, user.index, target, backlog.bypass) > look.now then return false end
-  end
-  return true
-end
-
 -- plan_for: by which routes a job goes, where no other worker has heads of its backlog in flight, and the providers let
 -- it go now: their projects, the devices, and what the caller may send by a route; or nil. backlog.open: the devices
 -- that are counted, or nil.
@@ -105,7 +97,7 @@ function direct.plan_for(job, user, backlog)
   local plan = plan_of(job.targets, app)
   local counts = plan.limited or rules.devices and counts_devices(rules, user.index, plan)
   backlog.open = counts and targets_of(job.targets, nil, app) or nil
-  if counts and not have_room(backlog.open, user, backlog) then return nil end
+  if counts and devices_open(look, user, backlog, backlog.open) > look.now then return nil end
   return not lacking(rules, look.rooms, plan.needs, look.now) and plan
 end
 
@@ -155,12 +147,7 @@ function direct.send(job, user, backlog, plan, number_of, since, ...)
   look.trim = number_of % 8 == 0
   count_sends(look, user, backlog, permit)
   spend_room(look.rules, look.rooms, plan.needs, look.now)
-  if open then
-    local ends = look.now + look.lease_us
-    for _, target in ipairs(open) do
-      count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
-    end
-  end
+  if open then spend_devices(look, user, backlog, open, permit) end
   if cost == 1 and not open then lease_job(look, id, permit, job.origin, ...)
   else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost, open ~= nil), ...) end
   backlog.claim.taken = backlog.claim.taken + 1
@@ -240,7 +227,7 @@ function direct.visit(name, lane, since, index)
   local full = math.min(look.full, #look.leased + MAX_HEADS)
   while true do
     local heads = redis.call('ZRANGE', backlog.key, '0', '1')
-    if not heads[1] then return false end
+    if not heads[1] or heads[2] and not paced then return false end
     backlog.at = direct.opens(user, backlog, heads[1])
     if not backlog.at then return false end
     local is_full = #look.leased >= full

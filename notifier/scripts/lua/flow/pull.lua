@@ -232,7 +232,7 @@ local function visit_told()
   end
   write_visits()
 end
-direct.begin(look, ARGV[PULL.own_rules])
+direct.begin(look, ARGV[PULL.own_rules], some_rare)
 reply[PULLED.unpublished] = direct.unpublished and 1 or 0
 if is_told then
   if ARGV[PULL.targets] ~= '' then
@@ -267,14 +267,11 @@ for i, lane in ipairs(lanes) do queued[i] = redis.call('LLEN', '@rq:queue:' .. l
 -- make_room_for_direct: lets what comes now go the direct way, where nothing is in force that only a visit knows of.
 -- Those who are due already keep their room beside it; where they are many, it goes through its backlogs.
 local function make_room_for_direct()
-  local some_wait, left = false, most - #look.leased
-  for i, lane in ipairs(lanes) do
-    some_wait = some_wait or queued[i] > 0
-    left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now))
-  end
-  if some_wait and direct.is_open and not some_behind and left >= most * 3 / 4 then direct.room = left end
+  local left = most - #look.leased
+  for _, lane in ipairs(lanes) do left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now)) end
+  if left >= most * 3 / 4 then direct.room = left end
 end
-make_room_for_direct()
+if direct.is_open and not some_behind and math.max(unpack(queued)) > 0 then make_room_for_direct() end
 
 -- take_from: as many of a lane's queue.
 local function take_from(lane, n)

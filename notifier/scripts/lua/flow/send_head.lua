@@ -1,6 +1,6 @@
 --! on_demand send_head
---! needs change_hold count_device count_overall count_sends forget_candidate gather history lease_job leased_job
---! needs orders overall_of pass_on routes_of spend_room text text_of_counted waits
+--! needs change_hold count_overall count_sends forget_candidate gather history lease_job leased_job
+--! needs orders overall_of pass_on routes_of spend_devices spend_room text text_of_counted waits
 -- Lease, of a backlog: its head goes, with what was decided.
 local TRIM_EVERY = 8
 
@@ -23,11 +23,7 @@ local function spend(look, user, backlog, permit, said)
   if look.circuits then
     for _, need in ipairs(needs) do note_probe(look, need.route) end
   end
-  if not said.open then return end
-  local ends = look.now + look.lease_us
-  for _, target in ipairs(said.open) do
-    count_device(rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
-  end
+  if said.open then spend_devices(look, user, backlog, said.open, permit) end
 end
 
 -- tell: what the worker needs to send it. names: the routes it is not to go by now, or false.

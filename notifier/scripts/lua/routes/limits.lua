@@ -1,4 +1,4 @@
---! on_demand device_policy counts_devices device_next count_device close_device lacking spend_room project_frees
+--! on_demand counts_devices devices_open spend_devices close_device lacking spend_room project_frees
 --! exports write_projects
 --! needs device_key next_for record text
 -- The platforms' own limits; see targets.lua.
@@ -47,6 +47,17 @@ local function device_next(rules, index, target, bypass)
   return at
 end
 
+-- devices_open: when all these devices have room, and whether those that have none are sent background pushes alone.
+local function devices_open(look, user, backlog, targets)
+  local at, in_background = 0, true
+  for _, target in ipairs(targets) do
+    local free = device_next(look.rules, user.index, target, backlog.bypass)
+    in_background = in_background and (free <= look.now or target.kind == 'b')
+    at = math.max(at, free)
+  end
+  return at, in_background
+end
+
 -- count_device: counts a send under a lease that ends at `until_us`. It may come as late as that, so until it is
 -- settled a bucket is fuller by the whole lease.
 local function count_device(rules, index, target, bypass, permit, until_us, until_text, now)
@@ -57,6 +68,14 @@ local function count_device(rules, index, target, bypass, permit, until_us, unti
     local key = device_key(target.device) .. ':c'
     local full = math.max(tonumber(redis.call('GET', key) or 0), now) + burst[2] + until_us - now
     redis.call('SET', key, text(full), 'PX', text(math.ceil((full - now) / 1000)))
+  end
+end
+
+-- spend_devices: counts what goes to these under `permit`, in flight from now on.
+local function spend_devices(look, user, backlog, targets, permit)
+  local ends = look.now + look.lease_us
+  for _, target in ipairs(targets) do
+    count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
   end
 end
 

@@ -97,7 +97,7 @@ end
 
 -- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a backlog go, where
 -- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. backlog.by becomes what
--- decides it, see *set_wake_ups*. backlog.arrives: {zone or false, µs}, of a head that has just come, in place of what
+-- decides it, see *set_wake_ups*. backlog.arrives: {zone or nil, µs}, of a head that has just come, in place of what
 -- its hash does not tell yet.
 local function by_the_clock(rules, user, backlog, at, now)
   local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar

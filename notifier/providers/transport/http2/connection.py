@@ -11,6 +11,7 @@ from notifier.providers.transport.http2.requests import MAX_STREAMS, Request, Wa
 from notifier.providers.transport.http2.wire import Said, Wire
 
 MAX_UNANSWERED: Final = 3
+LATE_S: Final = 0.25  # after `send_by`; a write that is late by less still comes long before the lease ends
 SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
 
 
@@ -91,7 +92,8 @@ class Connection(Wire):
         if not self.open:
             return
         for request in list(self._blocked.values()):
-            self._send_body(request)
+            if self.loop.time() < request.send_by:  # else its timer, which is due, gives it up
+                self._send_body(request)
         waiting = self._waiting
         if waiting and not self._streams and not self.sure():
             return
@@ -103,14 +105,17 @@ class Connection(Wire):
             elif not request.result.done():
                 self._start(request)
                 latest = min(latest, request.send_by)
-        if self.loop.time() >= latest:
+        if self.loop.time() >= latest + LATE_S:
             self._keep_back(began)
             return
         self.flush()
         self._hang_up_if_done()
 
     def _keep_back(self, began: float) -> None:
-        """Cut the connection: the process stood still since then, and what is to be written now would come too late."""
+        """Cut the connection: the process stood still since then, and what is to be written now would come too late.
+
+        Nobody can say what becomes of the rest that it carries, so this is for what nothing else prevents.
+        """
         for request in [each for each in self._streams.values() if each.started_at >= began]:
             request.resolve(Answer(Outcome.UNSENT, reason="TooLate"))
             self._forget(request)

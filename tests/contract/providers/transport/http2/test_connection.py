@@ -61,7 +61,41 @@ async def test_what_would_leave_too_late_is_not_written(identity, monkeypatch):
         assert len(r.log.arrivals) == 2
 
 
+async def test_a_moment_too_late_costs_no_connection(identity, monkeypatch):
+    """A busy process whose write is a moment late writes: to cut would leave in doubt what the connection carries."""
+    async with rig(identity, latency_ms=20) as r:
+        await r.send()
+        start = connection(r)._start
+
+        def pass_meanwhile(request: Any) -> None:
+            start(request)
+            request.send_by = asyncio.get_running_loop().time()
+
+        monkeypatch.setattr(connection(r), "_start", pass_meanwhile)
+        answers = await asyncio.gather(*(r.send() for _ in range(20)))
+        assert outcomes(answers) == {Outcome.DELIVERED: 20}
+        assert r.simulator.connections_opened == 1
+
+
 # Windows.
+
+
+async def test_the_rest_of_a_body_is_not_written_too_late(identity, monkeypatch):
+    """A window that comes only after a request's time lets nothing more of it leave."""
+    async with rig(identity) as r:
+        r.simulator.window_updates = False
+        for _ in range(65_535 // 3030):
+            await r.send(title="t", body="x" * 3000)
+        last = asyncio.create_task(r.send(title="t", body="x" * 3000))
+        for _ in range(10):  # turns of the loop, until what fits has left
+            await asyncio.sleep(0)
+        (blocked,) = connection(r)._blocked.values()
+        blocked.send_by = 0.0
+        monkeypatch.setattr(connection(r)._h2, "room", lambda _: 10_000)
+        connection(r).on_ready()
+        assert not blocked.complete
+        r.provider._channel._expire(blocked)
+        assert (await last).outcome is Outcome.UNSENT
 
 
 async def test_three_thousand_error_answers(identity):

@@ -35,7 +35,7 @@ from notifier.units import from_bytes, moment, to_bytes
 CHUNK: Final = 100
 UNKNOWN: Final = Expected(None)
 PREFERENCES: Final = "preferences and file"
-CHOSEN_BY: Final = {"gap": "gap", "burst": "tier", "quiet": "quiet_hours", "send": "send_hours"}  # else windows
+KEYS: Final = {"quiet": "quiet_hours", "send": "send_hours"}  # of rules whose first word is another than their key
 Scope = Literal["user", "category"]
 
 
@@ -299,15 +299,16 @@ def _later(at_us: int, now_us: int) -> datetime | None:
 def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
     """Where each of the uses of this scope stands, in their order."""
     windows = iter(places.windows)
-    others = {"gap": places.gap, "burst": places.burst, "quiet": places.quiet, "send": places.send}
-    others["overall"] = places.overall
     chosen = found.preferences.keys() if scope == "user" else set()
 
     def place(use: Use) -> str:
-        kind = use.rule.partition(" ")[0]
-        if {"tier", CHOSEN_BY.get(kind, "windows")} & chosen:
+        word = use.rule.partition(" ")[0]
+        key = KEYS.get(word, word)
+        if key not in places.others:
+            key = "windows"  # a rate begins with itself
+        if {"tier", key} & chosen:
             return PREFERENCES
-        return others[kind] if kind in others else next(windows)
+        return next(windows) if key == "windows" else places.others[key]
 
     return [place(use) for use in found.uses if use.scope == scope]
 

@@ -16,7 +16,6 @@ from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings, read_source
 from notifier.settings.provenance import Provenance
 from notifier.settings.rates import rates_in
-from notifier.settings.users_files import as_written
 from notifier.settings.yaml_source import Source
 from notifier.store.connection import ask
 from notifier.store.followed import Followed
@@ -85,5 +84,5 @@ def read_known(path: Path, redis: Redis) -> Known:
 def with_users(rates: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """The rates, with the users of `users_from` among them: on another host the same path may name nothing."""
     if settings.users_in_files:
-        rates["users"] = {**rates.get("users", {}), **as_written(settings.users_in_files)}
+        rates["users"] = {**rates.get("users", {}), **settings.users_in_files}
     return rates

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from notifier.rules.policy import DEFAULT_CATEGORY, NO_LIMITS, Category, PlatformLimits, Policy
+from notifier.rules.policy import DEFAULT_CATEGORY, NO_LIMITS, NO_RULES, Category, PlatformLimits, Policy
 from notifier.rules.preferences import Chosen, Combining, Mute, Preferences, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
 
-NO_RULES: Final = Policy()
 USERS_MAY: Final = UsersMay()
 MAX_CHOSEN: Final = 10_000  # kept in memory, of those that were asked for last
 

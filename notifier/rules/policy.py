@@ -197,6 +197,9 @@ class Policy:
         return ", ".join(parts) or "no rules"
 
 
+NO_RULES: Final = Policy()
+
+
 @lru_cache(maxsize=1024)  # for tens of thousands of users there are few
 def _parted(windows: tuple[Window | CalendarWindow, ...]) -> tuple[tuple[Window, ...], tuple[CalendarWindow, ...]]:
     return (
@@ -237,7 +240,7 @@ class Category:
 
     name: str
     lane: Lane = "default"
-    policy: Policy = Policy()
+    policy: Policy = NO_RULES
     expires_us: int | None = None
     bypass: bool = False
     attempts: int = 5
@@ -265,8 +268,8 @@ class PlatformLimits:
     each device, of what has a collapse id. project: for each route, whoever the users are.
     """
 
-    device: Policy = Policy()
-    background: Policy = Policy()
+    device: Policy = NO_RULES
+    background: Policy = NO_RULES
     collapsible: Burst | None = None
     project: Window | None = None
 

@@ -107,9 +107,7 @@ def _of_overrides(settings: Settings) -> Said:
             if policy == everyone:
                 yield (section, name), "changes nothing: its rules are those of user"
                 continue
-            own = {"windows"} if entry.windows is not None else set()
-            own |= {"gap"} if entry.gap_us is not None else set()
-            own |= {"burst"} if entry.burst is not None else set()
+            own = {type(entry).model_fields[name].alias or name for name in entry.model_fields_set}
             # What it takes from `user` has no place of its own to complain at.
             yield from ((at, text) for at, text in _of_policy((section, name), policy) if own & set(at))
 

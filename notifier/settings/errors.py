@@ -36,7 +36,7 @@ class Finding:
 
     def explain(self, schema: type[BaseModel]) -> Problem:
         """Say what is wrong, and what would be right."""
-        return Problem(self.mark, self.path, _message(self.details, self.path, schema))
+        return Problem(self.mark, self.path, message(self.details, self.path, schema))
 
 
 def findings(error: ValidationError, source: Source) -> list[Finding]:
@@ -79,7 +79,8 @@ def _mark(path: KeyPath, source: Source, *, of_key: bool) -> Mark:
     return Mark(1, 1)
 
 
-def _message(details: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> str:
+def message(details: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> str:
+    """Say what is wrong at a path of a file of this schema, and what would be right."""
     value, context = details["input"], details.get("ctx", {})
     match details["type"]:
         case "value_error":

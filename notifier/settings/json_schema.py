@@ -55,7 +55,7 @@ def _as_written(node: Any) -> Any:
 
 def overriding() -> dict[str, str]:
     """The sections that override another, which holds what there is to say of their keys."""
-    found = {"OverrideSettings": "UserSettings"}
+    found = {}
     for section in ProvidersSettings.keys().values():
         found[get_args(section.model_fields["apps"].annotation)[1].__name__] = section.__name__
     return found

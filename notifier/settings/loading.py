@@ -185,7 +185,7 @@ def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settin
         users_digest = ""
         if settings.users_from is not None:
             users = read_users(settings.users_from, settings.tiers, settings.users)
-            settings.take_users(users.entries)
+            settings.take_users(users)
             users_digest = users.digest
         settings.name_rates(version_of(rates_in(source.data), users_digest))
         source.forget_places()

@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from notifier.rules.policy import DEFAULT_CATEGORY
-from notifier.settings.users_files import Entry, Override
+from notifier.settings.schema_rules import CELLS
+from notifier.settings.users_files import Written
 from notifier.settings.yaml_source import Path as KeyPath
 from notifier.settings.yaml_source import Source
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where rules stand, as `file:line`; an empty text for what is not in the file. path: of their section in it."""
+    """Where rules stand, as `file:line`; an empty text for what is not in the file. path: of their section in it.
+
+    windows: of each one. others: of the other rules, by their keys.
+    """
 
     path: str
     windows: tuple[str, ...]
-    gap: str
-    burst: str
-    quiet: str
-    send: str
-    overall: str = ""
+    others: Mapping[str, str]
 
 
 class Provenance:
     """The places of the rules in one configuration, which must have been found right before."""
 
-    def __init__(self, source: Source, name: str, in_files: Mapping[str, Entry] | None = None) -> None:
+    def __init__(self, source: Source, name: str, in_files: Mapping[str, Written] | None = None) -> None:
         """source: its data and their places. name: its file; of data that has no places, what to call it.
 
         in_files: the users of `users_from`.
@@ -40,19 +40,17 @@ class Provenance:
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
         entry = self._in_files.get(user) or _get(self._source.data, "users", user)
-        if isinstance(entry, Override):
+        if user in self._in_files and not isinstance(entry, str):
             return self._of_file(user, entry)
         own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()
         named = f"users.{user} → tiers.{entry}" if isinstance(entry, str) else ".".join(map(str, own))
         return self._places(named or "user", own, ("user",))
 
-    def _of_file(self, user: str, entry: Override) -> Places:
+    def _of_file(self, user: str, entry: Mapping[str, Any]) -> Places:
         own, everyone = str(_get(self._source.data, "users_from")), self._places("", ("user",))
-        windows = everyone.windows if entry.windows is None else (own,) * len(entry.windows)
-        gap = everyone.gap if entry.gap_us is None else own
-        burst = everyone.burst if entry.burst is None else own
-        quiet = everyone.quiet if entry.quiet is None else own
-        return Places(f"users_from, {user}", windows, gap, burst, quiet, everyone.send if entry.send is None else own)
+        windows = (own,) * len(entry["windows"]) if "windows" in entry else everyone.windows
+        others = {key: own if key in entry else place for key, place in everyone.others.items()}
+        return Places(f"users_from, {user}", windows, others)
 
     def of_category(self, category: str) -> Places:
         """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
@@ -61,11 +59,11 @@ class Provenance:
         return self._places(f"categories.{name}", ("categories", name))
 
     def _places(self, path: str, *sections: KeyPath) -> Places:
-        keys = ("windows", "gap", "burst", "quiet_hours", "send_hours", "overall")
-        windows, *others = (self._first(key, sections) for key in keys)
+        windows = self._first("windows", sections)
         count = len(_get(self._source.data, *windows) or ()) if windows else 0
         each = tuple(self._at((*windows, index)) for index in range(count))
-        return Places(path, each, *(self._at(other) if other else "" for other in others))
+        others = {key: self._first(key, sections) for key in (*CELLS, "overall") if key != "windows"}
+        return Places(path, each, {key: self._at(at) if at else "" for key, at in others.items()})
 
     def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:
         found = ((*section, key) for section in sections if section)

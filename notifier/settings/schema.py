@@ -15,9 +15,10 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from notifier.errors import SettingsError
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies, WaitingLimits
-from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Policy, Priority, WhenBlocked
+from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Priority, WhenBlocked
 from notifier.rules.preferences import How, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
+from notifier.settings import hours
 from notifier.settings.checks import Duration, File, Limit, LimitName, Name, Positive, Rate, Tier, User, Zone, wrong_at
 from notifier.settings.hours import Given, NoTime, without_time
 from notifier.settings.schema_processes import (
@@ -32,8 +33,9 @@ from notifier.settings.schema_processes import (
 )
 from notifier.settings.schema_providers import Providers, ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
-from notifier.settings.schema_types import BurstRule, QuietOrIgnore, QuietOrNone, Section, SendOrNone, Windows
-from notifier.settings.users_files import Entry
+from notifier.settings.schema_rules import MaxWaiting, RuleSettings, UserSettings
+from notifier.settings.schema_types import Section
+from notifier.settings.users_files import Entry, UsersFiles, Written
 from notifier.units import format_duration
 
 # What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
@@ -41,53 +43,8 @@ LEASE_MARGIN_US: Final = 2 * SECOND
 
 MAX_OVERALL: Final = 100_000  # sends that stand in Redis, of a category
 
+QuietOrIgnore = Annotated[tuple[Hours, ...] | Literal["ignore"], hours.QUIET_OR_IGNORE]
 COUNTED: Final = "A text of the one message; {count} in it becomes how many it stands for."
-MaxWaiting = Annotated[int, Field(ge=1, le=1_000_000_000)]
-
-
-class RuleSettings(Section):
-    """Rules that are given whole: those of everyone, or of a category."""
-
-    windows: Windows = ()
-    gap_us: Duration = Field(default=0, alias="gap")
-    burst: BurstRule | None = None
-    send: SendOrNone | None = Field(default=None, alias="send_hours")
-
-    def policy(self) -> Policy:
-        """Return these rules."""
-        return Policy().replaced(self.windows, self.gap_us, self.burst, self.quiet_hours, self.send)
-
-    @property
-    def quiet_hours(self) -> tuple[Hours, ...] | None:
-        """The quiet hours given here."""
-        return None
-
-
-class UserSettings(RuleSettings):
-    """Limits of one user in all."""
-
-    max_waiting: MaxWaiting | None = None
-    quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
-
-    @property
-    def quiet_hours(self) -> tuple[Hours, ...] | None:
-        """The quiet hours given here."""
-        return self.quiet
-
-
-class OverrideSettings(Section):
-    """Rules of a tier or of one user; what is not given is taken from `user`."""
-
-    windows: Windows | None = None
-    gap_us: Duration | None = Field(default=None, alias="gap")
-    burst: BurstRule | None = None
-    quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
-    send: SendOrNone | None = Field(default=None, alias="send_hours")
-    max_waiting: MaxWaiting | None = None
-
-    def policy(self, everyone: Policy) -> Policy:
-        """Return these rules, and those of everyone for what is not given."""
-        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet, self.send)
 
 
 class UsersMaySettings(Section):
@@ -181,7 +138,7 @@ def _shape(value: object) -> str:
 
 # The tags stand in pydantic's error paths; `settings_errors` takes them out again.
 UserEntry = Annotated[
-    Annotated[Tier, Tag("<tier>")] | Annotated[OverrideSettings, Tag("<rules>")],
+    Annotated[Tier, Tag("<tier>")] | Annotated[UserSettings, Tag("<rules>")],
     Discriminator(_shape),
 ]
 
@@ -192,7 +149,7 @@ class Settings(Section):
     redis: RedisSettings = RedisSettings()
     zone: Zone = DEFAULT_ZONE
     user: UserSettings = UserSettings()
-    tiers: dict[Name, OverrideSettings] = Field(default_factory=dict)
+    tiers: dict[Name, UserSettings] = Field(default_factory=dict)
     users: dict[User, UserEntry] = Field(default_factory=dict)
     users_from: File | None = None
     users_may: UsersMaySettings = UsersMaySettings()
@@ -210,7 +167,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     tracing: Literal["none", "opentelemetry"] = "none"
     _rates_version: str = PrivateAttr("")
-    _users_in_files: dict[str, Entry] = PrivateAttr(default_factory=dict)
+    _users_in_files: UsersFiles = PrivateAttr(default_factory=UsersFiles)
 
     @model_validator(mode="after")
     def _partitions_have_a_share(self) -> Self:
@@ -244,14 +201,14 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _hours_leave_time_to_send(self) -> Self:
-        own: dict[str, UserSettings | OverrideSettings | Entry] = {"user": self.user}
+        own: dict[str, Entry] = {"user": self.user}
         for section, entries in (("tiers", self.tiers), ("users", self.users)):
             own |= {f"{section}.{name}": entry for name, entry in entries.items()}
         for path, why in self._without_time(own):
             raise wrong_at(path, why)
         return self
 
-    def _without_time(self, own: Mapping[str, UserSettings | OverrideSettings | Entry]) -> Iterator[NoTime]:
+    def _without_time(self, own: Mapping[str, Entry]) -> Iterator[NoTime]:
         """Which of these, or of the categories beside them, have hours that leave no time to send."""
         user = Given.of(self.user.quiet, self.user.send)
         given = {
@@ -300,24 +257,27 @@ class Settings(Section):
         self._rates_version = version
 
     @property
-    def users_in_files(self) -> Mapping[str, Entry]:
-        """The users of `users_from`: the name of a tier, or rules."""
-        return self._users_in_files
+    def users_in_files(self) -> Mapping[str, Written]:
+        """The users of `users_from`, each as under `users`: the name of a tier, or rules."""
+        return self._users_in_files.written
 
-    def take_users(self, users: dict[str, Entry]) -> None:
+    def take_users(self, users: UsersFiles) -> None:
         """Keep the users of `users_from`, which have been read. Raises SettingsError for hours that leave no time."""
-        for path, why in self._without_time(users):
+        for path, why in self._without_time(users.entries):
             user, _, key = path.rpartition(".")
             raise SettingsError(f"{self.users_from}: user {user[:20]!r}: {key}: {why}")
         self._users_in_files = users
+
+    def _entries(self) -> Iterator[tuple[str, Entry]]:
+        yield from self.users.items()
+        yield from self._users_in_files.entries.items()
 
     def waiting_limits(self) -> WaitingLimits:
         """Return how many may wait, in all and of each user."""
         in_all = None if self.max_waiting is None else self.max_waiting // self.redis.partitions  # the share of each
         tiers = {name: tier.max_waiting for name, tier in self.tiers.items()}
-        of_user = {user: entry.max_waiting for user, entry in self.users.items() if isinstance(entry, OverrideSettings)}
-        entries = (*self.users.items(), *self._users_in_files.items())
-        of_user |= {user: tiers[entry] for user, entry in entries if isinstance(entry, str)}
+        of_user = {user: entry.max_waiting for user, entry in self.users.items() if isinstance(entry, UserSettings)}
+        of_user |= {user: tiers[entry] for user, entry in self._entries() if isinstance(entry, str)}
         chosen = {name: n for name in self.users_may.tier if (n := tiers[name]) is not None}
         return WaitingLimits(in_all, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None}, chosen)
 
@@ -327,10 +287,7 @@ class Settings(Section):
         return Policies(
             everyone,
             {name: tier.policy(everyone) for name, tier in self.tiers.items()},
-            {
-                user: entry if isinstance(entry, str) else entry.policy(everyone)
-                for user, entry in (*self.users.items(), *self._users_in_files.items())
-            },
+            {user: entry if isinstance(entry, str) else entry.policy(everyone) for user, entry in self._entries()},
             {name: category.value(name) for name, category in self.categories.items()},
             self.providers.limits(),
             zone=self.zone,

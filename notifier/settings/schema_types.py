@@ -1,22 +1,10 @@
-"""The types of rules in `notifier.yaml`, and the base of its sections."""
+"""The base of the sections of `notifier.yaml`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-
-from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.hours import Hours
-from notifier.rules.policy import Window
-from notifier.settings import hours, rule_forms
-from notifier.settings.checks import WINDOWS
-
-Windows = Annotated[tuple[Annotated[Window | CalendarWindow, rule_forms.WINDOW], ...], WINDOWS]
-BurstRule = Annotated[rule_forms.BurstRule, rule_forms.BURST]
-QuietOrNone = Annotated[tuple[Hours, ...], hours.QUIET_OR_NONE]
-QuietOrIgnore = Annotated[tuple[Hours, ...] | Literal["ignore"], hours.QUIET_OR_IGNORE]
-SendOrNone = Annotated[tuple[Hours, ...], hours.SEND_OR_NONE]
 
 
 class Section(BaseModel):

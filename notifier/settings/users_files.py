@@ -10,36 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from notifier.errors import SettingsError
-from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.hours import Hours, parse_hours, text_of
-from notifier.rules.policy import Policy
-from notifier.settings.checks import MAX_WINDOWS, check_user
-from notifier.settings.errors import line_of
-from notifier.settings.rule_forms import NONE, BurstRule, burst_cell, window
-from notifier.settings.yaml_source import YamlError, decode
-from notifier.units import Window, format_duration, parse_duration
+from pydantic import ValidationError
 
-COLUMNS: Final = ("user", "tier", "windows", "gap", "burst", "quiet_hours", "send_hours")
+from notifier.errors import SettingsError
+from notifier.settings.checks import check_user
+from notifier.settings.errors import line_of, message
+from notifier.settings.schema_rules import CELLS, UserSettings
+from notifier.settings.yaml_source import YamlError, decode
+
+COLUMNS: Final = ("user", "tier", *CELLS)
 MAX_BYTES: Final = 50_000_000
 MAX_PROBLEMS: Final = 50
 
-
-class Override(NamedTuple):
-    """Rules of one user; None is as under `user`."""
-
-    windows: tuple[Window | CalendarWindow, ...] | None
-    gap_us: int | None
-    burst: BurstRule | None = None
-    quiet: tuple[Hours, ...] | None = None
-    send: tuple[Hours, ...] | None = None
-
-    def policy(self, everyone: Policy) -> Policy:
-        """Return these rules, and those of everyone for what is not given."""
-        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet, self.send)
-
-
-Entry: TypeAlias = str | Override  # the name of a tier, or rules
+Entry: TypeAlias = str | UserSettings  # the name of a tier, or rules
+Written: TypeAlias = str | Mapping[str, Any]  # the same as it would stand under `users` in the configuration
 
 
 class Wrong(NamedTuple):
@@ -53,27 +37,8 @@ class UsersFiles:
     """The users in some files, and a digest that changes when one does."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
+    written: dict[str, Written] = field(default_factory=dict)
     digest: str = ""
-
-
-def as_written(entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """The entries as they would stand under `users` in the configuration: plain data."""
-    return {user: entry if isinstance(entry, str) else _rules(entry) for user, entry in entries.items()}
-
-
-def _rules(entry: Override) -> dict[str, Any]:
-    windows = {} if entry.windows is None else {"windows": [str(window) for window in entry.windows]}
-    gap = {} if entry.gap_us is None else {"gap": format_duration(entry.gap_us)}
-    burst = {} if entry.burst is None else {"burst": _burst(entry.burst)}
-    both = {"quiet_hours": entry.quiet, "send_hours": entry.send}
-    hours = {key: text_of(given) or NONE for key, given in both.items() if given is not None}
-    return windows | gap | burst | hours
-
-
-def _burst(burst: BurstRule) -> str | dict[str, Any]:
-    if burst == "none":
-        return burst
-    return {"capacity": burst.limit, "refill": str(Window(1, interval_us=burst.every_us))}
 
 
 def files_at(place: Path) -> list[Path]:
@@ -106,7 +71,7 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> U
                 problems.append(f"{path}:{line}: {user!r} has an entry in {seen[user]} already; keep one")
             else:
                 seen[user] = f"{path.name}:{line}"
-                found.entries[user] = entry
+                found.entries[user], found.written[user] = entry
     if problems:
         more = [f"{place}: and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
         raise SettingsError("\n".join(problems[:MAX_PROBLEMS] + more))
@@ -133,10 +98,10 @@ def _decoded(raw: bytes, path: Path) -> str:
         raise SettingsError(line_of(str(path), error.problem)) from None
 
 
-def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, Entry | Wrong]]:
+def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[Entry, Written] | Wrong]]:
     """Line, user and entry of each row below the first, which names the columns."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    entries: dict[tuple[str, ...], Entry | Wrong] = {}  # there are few rules and many users
+    entries: dict[tuple[str, ...], tuple[Entry, Written] | Wrong] = {}  # there are few rules and many users
     columns: list[str] = []
     try:
         for cells in reader:
@@ -167,23 +132,19 @@ def _of_user(user: str) -> Wrong | None:
     return None
 
 
-def _entry(cells: dict[str, str], tiers: Collection[str]) -> Entry | Wrong:
-    tier, windows, gap, burst, quiet, send = (cells.get(name, "").strip() for name in COLUMNS[1:])
-    if tier and (windows or gap or burst or quiet or send):
+def _entry(cells: Mapping[str, str], tiers: Collection[str]) -> tuple[Entry, Written] | Wrong:
+    given = {name: text for name, cell in cells.items() if (text := cell.strip())}
+    tier = given.pop("tier", "")
+    if tier and given:
         return Wrong(f"names the tier {tier!r} and has rules of its own; keep one")
     if tier:
-        return tier if tier in tiers else Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
+        if tier not in tiers:
+            return Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
+        return tier, tier
     try:
-        parsed = () if windows == NONE else tuple(window(part) for part in windows.split())
-        if len(parsed) > MAX_WINDOWS:
-            return Wrong(f"has {len(parsed)} windows; at most {MAX_WINDOWS} are allowed")
-        rules = parsed if windows else None, parse_duration(gap) if gap else None
-        return Override(*rules, burst_cell(burst), _hours_cell(quiet, "quiet hours"), _hours_cell(send, "send hours"))
+        written = {name: CELLS[name](text) for name, text in given.items()}
+        return UserSettings.model_validate(written), written
+    except ValidationError as error:
+        return Wrong(message(error.errors(include_url=False)[0], (), UserSettings))
     except ValueError as error:
         return Wrong(str(error))
-
-
-def _hours_cell(text: str, what: str) -> tuple[Hours, ...] | None:
-    if not text or text == NONE:
-        return () if text else None
-    return parse_hours(text, what)

@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import DAY_US, WEEK_US, Closed
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Policy
+from notifier.rules.policy import NO_RULES, Policy
 from notifier.rules.quiet_hours import said
 from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.rule_table import decoded
 
 Span = tuple[int, int]  # from, until, in µs since the epoch
-NO_RULES: Final = Policy()
 
 
 class Stale(NamedTuple):

@@ -12,7 +12,7 @@ from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold, describe
 from notifier.rules.costs import check_cost
 from notifier.rules.policies import Rules
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import NO_RULES, Category, Policy
 from notifier.scripts.connection_wait import in_turn
 from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script
@@ -23,7 +23,6 @@ from notifier.units import from_bytes, to_bytes
 from notifier.user_limits.choice import Choice, Stale
 from notifier.user_limits.protocol import UserPermit, split
 
-_NO_POLICY = Policy()
 T = TypeVar("T")
 
 
@@ -88,7 +87,7 @@ def _acquire_call(
     check_cost(policy, category, cost)
     # Random, not counted: a user's keys then stand alone in their hash slot.
     permit = secrets.token_urlsafe(8)
-    of_category = category.policy if category else _NO_POLICY
+    of_category = category.policy if category else NO_RULES
     args = AcquireFields(
         *(clock, permit, cost),
         take=int(take),

@@ -213,10 +213,10 @@ def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> N
     assert [use.rule for use in found.uses] == ["100/1h", "2/1h"]
     assert (found.decided_by, found.not_before) == ("the user's mute", "the user's mute")
     assert inspection.explain("42", "default").decided_by is None
-    assert places_of(found, Places("user", ("n.yaml:1",), "", "", "", ""), "user") == [PREFERENCES] * 2
+    assert places_of(found, Places("user", ("n.yaml:1",), {"gap": ""}), "user") == [PREFERENCES] * 2
     producer.users.set("42", windows=None, gap="1m")
     by_gap = inspection.explain("42", "chat")
-    assert places_of(by_gap, Places("user", ("n.yaml:1",), "", "", "", ""), "user") == ["n.yaml:1", PREFERENCES]
+    assert places_of(by_gap, Places("user", ("n.yaml:1",), {"gap": ""}), "user") == ["n.yaml:1", PREFERENCES]
 
 
 @pytest.mark.usefixtures("redis")

@@ -319,8 +319,8 @@ def test_no_one_reads_a_thousand_lines() -> None:
 def test_what_nobody_reads_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of very many problems no more messages are made than are shown; they are the first of the file."""
     made: list[Any] = []
-    write = errors._message
-    monkeypatch.setattr(errors, "_message", lambda *given: made.append(given) or write(*given))
+    write = errors.message
+    monkeypatch.setattr(errors, "message", lambda *given: made.append(given) or write(*given))
     lines = problems("users:\n" + "".join(f"  u{number}: {{gapp: 1s}}\n" for number in range(1_000)))
     assert len(made) == 50
     assert lines[49].endswith(" users.u49.gapp: unknown key; did you mean gap?")

@@ -16,7 +16,6 @@ from notifier.rules.hours import Hours
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings, read_source
 from notifier.settings.provenance import Provenance
-from notifier.settings.users_files import as_written
 from workers.configuration.reload import read
 
 S, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
@@ -69,10 +68,11 @@ def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     )
     assert policies.for_user("b") == Policy(gap_us=S, quiet=(Hours(1350 * MINUTE, 360 * MINUTE),))
     assert policies.for_user("c") == Policy(gap_us=S)
-    written = as_written(found.users_in_files)
+    written = found.users_in_files
     assert [written[user].get("quiet_hours") for user in "abc"] == [None, "22:30-06:00", "none"]
     places = Provenance(read_source(tmp_path / "n.yaml"), "n.yaml", found.users_in_files)
-    assert [places.of_user(user).quiet for user in ("a", "b", "d")] == ["n.yaml:1", "users.csv", "n.yaml:1"]
+    quiet = [places.of_user(user).others["quiet_hours"] for user in ("a", "b", "d")]
+    assert quiet == ["n.yaml:1", "users.csv", "n.yaml:1"]
 
 
 def test_a_burst_in_a_cell(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_burst_in_a_cell(tmp_path: Path) -> None:
         (Window(2000, interval_us=DAY, precision_us=15 * MINUTE),), burst=Burst(3, every_us=MINUTE)
     )
     assert policies.for_user("c").is_empty
-    written = as_written(found.users_in_files)
+    written = found.users_in_files
     assert [written["a"]["burst"], written["c"]["burst"]] == [{"capacity": 20, "refill": "1/3m"}, "none"]
 
 
@@ -141,11 +141,11 @@ def test_a_changed_line_changes_the_version(tmp_path: Path) -> None:
 def test_what_is_written_out_is_what_was_read(tmp_path: Path) -> None:
     """Published to other hosts, the users of a file have the same rules."""
     read = load(tmp_path, "user,tier,windows,gap\na,quiet,,\nb,,20/minute 300/day,\nc,,none,1500ms\n")
-    again = parse_settings("{}", rates={"tiers": {"quiet": {"gap": "9s"}}, "users": as_written(read.users_in_files)})
+    rates = {"user": {"windows": ["10/minute"], "gap": "1s"}, "tiers": {"quiet": {"gap": "9s"}}}
+    again = parse_settings("{}", rates=rates | {"users": read.users_in_files})
     assert set(again.users) == {"a", "b", "c"}
     for user in again.users:
-        own, there = read.users_in_files[user], again.users[user]
-        assert own == there if isinstance(there, str) else (own.windows, own.gap_us) == (there.windows, there.gap_us)
+        assert read.policies().for_user(user) == again.policies().for_user(user)
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="under coverage all takes longer")

@@ -1,16 +1,20 @@
-"""Rules as people write them in YAML and CSV: windows in their short and long form, and bursts."""
+"""Rules as people write them: the keys of the sections of `notifier.yaml` and of a CSV of users, and their forms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
-from notifier.rules.policy import MAX_BUCKETS, Burst
-from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, kind
+from notifier.rules.hours import Hours
+from notifier.rules.policy import MAX_BUCKETS, NO_RULES, Burst, Policy
+from notifier.settings import hours
+from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, WINDOWS, Duration, kind
+from notifier.settings.schema_types import Section
 from notifier.units import LONGEST_US, UNITS, Window, format_duration, parse_duration, parse_window, shown
 
 MAX_AUTOMATIC: Final = 1_000  # a larger limit is counted in buckets, if nobody says otherwise
@@ -89,17 +93,16 @@ def _precision_us(rate: Window, text: str) -> int:
 
 
 def burst(value: object) -> BurstRule:
-    """A burst: {capacity, refill}, or `none`. Raises ValueError, saying what would be right."""
+    """A burst: {capacity, refill}, as many at once and then as many as `refill` says, one by one; or `none`.
+
+    Raises ValueError, saying what would be right.
+    """
     if value == NONE:
         return "none"
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a mapping such as {{capacity: 20, refill: 1/3m}}, or none, is {kind(value)}")  # noqa: TRY004
     _check_keys(value, "capacity", "refill")
-    return burst_of(_whole(value, "capacity"), _text(value, "refill"))
-
-
-def burst_of(capacity: int, refill: str) -> Burst:
-    """So many at once, and then as many as `refill` says, one by one; raises ValueError."""
+    capacity, refill = _whole(value, "capacity"), _text(value, "refill")
     if not 1 <= capacity <= MAX_CAPACITY:
         raise ValueError(f"capacity: must be from 1 to {MAX_CAPACITY}, is {capacity}")
     try:
@@ -114,14 +117,14 @@ def burst_of(capacity: int, refill: str) -> Burst:
     return Burst(capacity, every_us=every_us)
 
 
-def burst_cell(text: str) -> BurstRule | None:
-    """A burst in a cell of a table, `20 1/3m`; an empty one is None."""
-    if not text or text == NONE:
-        return "none" if text else None
+def burst_cell(text: str) -> str | dict[str, int | str]:
+    """A burst in a cell of a table, `20 1/3m`, as `burst` takes it."""
+    if text == NONE:
+        return text
     capacity, _, refill = text.partition(" ")
     if not capacity.isdecimal():
         raise ValueError(f"{shown(text)} is not a burst; write capacity and refill, such as '20 1/3m', or none")
-    return burst_of(int(capacity), refill)
+    return {"capacity": int(capacity), "refill": refill}
 
 
 def _check_keys(value: Mapping[Any, object], *must: str, may: tuple[str, ...] = ()) -> None:
@@ -149,5 +152,51 @@ def _text(value: Mapping[Any, object], key: str) -> str:
 
 
 CALENDAR_TEXT: Final = Annotated[str, Field(pattern=f"^{CALENDAR_FORM}$", examples=["3/calendar-day"])]
-WINDOW: Final = PlainValidator(window, json_schema_input_type=RATE_TEXT | CALENDAR_TEXT | WindowForm)
-BURST: Final = PlainValidator(burst, json_schema_input_type=Literal["none"] | BurstForm)
+_WINDOW: Final = PlainValidator(window, json_schema_input_type=RATE_TEXT | CALENDAR_TEXT | WindowForm)
+_BURST: Final = PlainValidator(burst, json_schema_input_type=Literal["none"] | BurstForm)
+
+Windows = Annotated[tuple[Annotated[Window | CalendarWindow, _WINDOW], ...], WINDOWS]
+BurstOrNone = Annotated[BurstRule, _BURST]
+QuietOrNone = Annotated[tuple[Hours, ...], hours.QUIET_OR_NONE]
+SendOrNone = Annotated[tuple[Hours, ...], hours.SEND_OR_NONE]
+MaxWaiting = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class RuleSettings(Section):
+    """Rules that a section may give; None is not given."""
+
+    windows: Windows | None = None
+    gap_us: Duration | None = Field(default=None, alias="gap")
+    burst: BurstOrNone | None = None
+    send: SendOrNone | None = Field(default=None, alias="send_hours")
+
+    def policy(self, everyone: Policy = NO_RULES) -> Policy:
+        """Return these rules, and those of everyone for what is not given."""
+        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet_hours, self.send)
+
+    @property
+    def quiet_hours(self) -> tuple[Hours, ...] | None:
+        """The quiet hours given here."""
+        return None
+
+
+class UserSettings(RuleSettings):
+    """Limits of one user in all. What a tier or one user does not give is as under `user`."""
+
+    max_waiting: MaxWaiting | None = None
+    quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
+
+    @property
+    def quiet_hours(self) -> tuple[Hours, ...] | None:
+        """The quiet hours given here."""
+        return self.quiet
+
+
+def _several(text: str) -> list[str]:
+    return [] if text == NONE else text.split()
+
+
+# The rules that have a column in a CSV of users, and what a cell is in the file.
+CELLS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
+    {"windows": _several, "gap": str, "burst": burst_cell, "quiet_hours": str, "send_hours": str}
+)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from notifier.limiter.protocol import BLOCK, BURST, describe
+from notifier.limiter.protocol import BLOCK, BURST
 from notifier.rules.costs import check_fits_all
 from notifier.rules.policy import Policy
 from notifier.rules.zones import zone_at
+from notifier.units import format_duration
 
 MAX_PLANS: Final = 1024
 ID_BYTES: Final = 2
@@ -54,9 +55,8 @@ def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]],
     check_fits_all(policy, cost)
     windows = tuple((window.limit, window.interval_us) for window in policy.windows)
     burst = (policy.burst.limit, policy.burst.every_us) if policy.burst else None
-    reasons = {rule: describe("", policy, rule).strip() for rule in (BURST, *range(len(windows) + 1))}
-    reasons |= {len(windows) + n: str(window) for n, window in enumerate(policy.calendar, 1)}
-    reasons |= {-1: "", BLOCK: "blocked"}
+    reasons = {-1: "", 0: f"gap {format_duration(policy.gap_us)}", BURST: str(policy.burst), BLOCK: "blocked"}
+    reasons |= {n: str(window) for n, window in enumerate((*policy.windows, *policy.calendar), 1)}
     numbers = [cost, policy.gap_us, policy.horizon_us, *(burst or (0, 0)), len(windows)]
     numbers += itertools.chain(*windows, *((limit, len(begins), *begins) for limit, begins in dates))
     raw = struct.pack(f">{len(numbers)}Q", *numbers)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from notifier.rules.policy import Policy
-from notifier.units import format_duration
 
 BURST: Final = -2  # among the numbers of rules, see limit_rules.lua
 BLOCK: Final = -3
@@ -66,10 +65,3 @@ class Hold:
     def time_left(self) -> timedelta:
         """The time left, rounded up to the microsecond."""
         return timedelta(microseconds=self.time_left_us)
-
-
-def describe(scope: str, policy: Policy, rule: int) -> str:
-    """The name of a rule for people: 'user 10/1m', 'chat gap 1.5s'. rule: 0 is the gap, n the n-th window, or BURST."""
-    if rule == BURST:
-        return f"{scope} {policy.burst}"
-    return f"{scope} gap {format_duration(policy.gap_us)}" if rule == 0 else f"{scope} {policy.windows[rule - 1]}"

@@ -12,19 +12,20 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from notifier.queue.circuits import OVERALL, paused_words
+from notifier.rules.policy import rule_words
 from notifier.scripts.keys import user_key
-from notifier.units import format_duration, moment, seconds_text
+from notifier.units import moment, seconds_text
 
 MAX_REPLIES: Final = 8  # of one hand-over
 MAX_REASON: Final = 40
 FIELDS: Final = 10  # of a record
 PERIODS: Final = ("0", "1")  # of the lists of a user, see `history.lua`
 SHOWN_S: Final = 0.005  # what held it for less is not told
+OWNED: Final = frozenset("uc")  # a mark of a rule begins with whose it is: the user's, or the category's
 BEHIND: Final = "the backlog before it"
 # What may hold the head of a backlog, and with it those behind.
 _OF_HEADS: Final = frozenset({"rule", "quiet_hours", "muted", "paused", "device", "route", "digest", "sending"})
 _APART: Final = re.compile(r"[\s,;]+")
-_RULE: Final = re.compile(r"([uc])(?:g(\d+)|(t?)(\d+)/(\w+))")
 
 Why = Literal[
     "queue",
@@ -286,7 +287,7 @@ def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:
 
 
 def _why(mark: str) -> Why:
-    if mark[:1] in {"u", "c"}:
+    if mark[:1] in OWNED:
         return "rule"
     if mark[:1] == "h":
         return "paused"
@@ -299,15 +300,8 @@ def _what(mark: str, category: str) -> str:
     if mark[:1] == "h":
         name, _, who = mark[1:].rpartition("=")
         return f"the pause of {paused_words(name)} by {who}"
-    found = _RULE.fullmatch(mark)
-    if found is None:
-        return ""
-    scope, gap, burst, limit, interval = found.groups()
-    owner = "user" if scope == "u" else category
-    if gap:
-        return f"{owner} gap {format_duration(int(gap))}"
-    per = format_duration(int(interval)) if interval.isdigit() else interval
-    return f"{owner} burst {limit} then 1/{per}" if burst else f"{owner} {limit}/{per}"
+    words = rule_words(mark[1:]) if mark[:1] in OWNED else ""
+    return words and f"{'user' if mark[0] == 'u' else category} {words}"
 
 
 def describe_why(mark: str, category: str) -> tuple[Why, str]:

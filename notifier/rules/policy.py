@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -35,6 +36,7 @@ Priority = Literal["normal", "high"]
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
 MAX_BUCKETS: Final = 1_000
+_MARK: Final = re.compile(r"g(?P<gap>\d+)|(?P<burst>t?)(?P<limit>\d+)/(?P<interval>\w+)")
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
@@ -198,6 +200,18 @@ class Policy:
 
 
 NO_RULES: Final = Policy()
+
+
+def rule_words(mark: str) -> str:
+    """Return the words of a rule by its mark in Redis, see `rules.lua`, as `str` of a policy has them; or none."""
+    found = _MARK.fullmatch(mark)
+    if found is None:
+        return ""
+    gap, burst, limit, interval = found.groups()
+    if gap:
+        return f"gap {format_duration(int(gap))}"
+    per = format_duration(int(interval)) if interval.isdigit() else f"calendar-{interval}"
+    return f"burst {limit} then 1/{per}" if burst else f"{limit}/{per}"
 
 
 @lru_cache(maxsize=1024)  # for tens of thousands of users there are few

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
-from notifier.limiter.protocol import Hold, describe
+from notifier.limiter.protocol import Hold
 from notifier.rules.costs import check_cost
 from notifier.rules.policies import Rules
-from notifier.rules.policy import NO_RULES, Category, Policy
+from notifier.rules.policy import NO_RULES, Policy, rule_words
 from notifier.scripts.connection_wait import in_turn
 from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script
@@ -105,7 +105,8 @@ def _acquire_call(
         word = from_bytes(scope)
         if choice is not None and word not in {"user", "category"}:
             return Hold(left, choice.describe(word, rule, now + left))
-        return Hold(left, _name(word, rule, policy, category))
+        owner = category.name if category is not None and word == "category" else "user"
+        return Hold(left, f"{owner} {rule_words(from_bytes(rule))}")
 
     return Call(script("acquire"), _keys(user, category.name if category else None), args, decode)
 
@@ -124,9 +125,3 @@ def reset_call(user: str, categories: Sequence[str], clock: str = "") -> Call[in
 def _keys(user: str, category: str | None) -> list[str]:
     sent = user_key("sent", user)
     return [sent, f"{sent}:{category}" if category else sent]
-
-
-def _name(scope: str, rule: int, policy: Policy, category: Category | None) -> str:
-    if category is not None and scope == "category":
-        return describe(category.name, category.policy, rule)
-    return describe("user", policy, rule)

@@ -183,7 +183,7 @@ def test_the_rule_is_named_that_decides(hand: Hand) -> None:
         (Policy((Window(1, interval_us=2 * S),)), "chat", 5 * S, "chat 1/5s"),
         (Policy(gap_us=3 * S), "default", 3 * S, "user gap 3s"),
         (Policy(burst=Burst(1, every_us=4 * S)), "default", 4 * S, "user burst 1 then 1/4s"),
-        (Policy(calendar=(CalendarWindow(1, "day"),)), "default", 12 * HOUR, "user 1/day"),
+        (Policy(calendar=(CalendarWindow(1, "day"),)), "default", 12 * HOUR, "user 1/calendar-day"),
     ]
     for n, (policy, category, after_us, what) in enumerate(shapes):
         hand.redis.flushall()

@@ -18,13 +18,19 @@ from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
 from tests.integration.conftest import Run
 
-CATEGORIES = {"default": {"lane": "default"}, "chat": {"lane": "urgent"}, "news": {"lane": "bulk", "windows": ["1/1d"]}}
+CATEGORIES = {
+    "default": {"lane": "default"},
+    "chat": {"lane": "urgent"},
+    "news": {"lane": "bulk", "windows": ["1/1d"]},
+    "offers": {"lane": "bulk", "windows": ["1/calendar-month"]},
+}
 
 
 @pytest.fixture
 def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
     assert redis.dbsize() == 0
-    return write_config(tmp_path, redis_server.url, user={"windows": ["2/1h"]}, categories=CATEGORIES)
+    rules = {"user": {"windows": ["2/1h"]}, "users": {"eve": {"windows": []}}, "categories": CATEGORIES}
+    return write_config(tmp_path, redis_server.url, **rules)
 
 
 @pytest.fixture
@@ -46,11 +52,13 @@ def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redi
             producer.send(note("ann", "Hello", fcm("ann")))
         for _ in range(4):
             producer.send(note("bob", "Hello", fcm("bob"), category="news"))
+            producer.send(note("eve", "Hello", fcm("eve"), category="offers"))
         assert run("pause", "category:chat", "--who", "anna").status == 0
         for user in ("ann", "cy"):
             producer.send(note(user, "Hello", fcm(user), category="chat"))
         producer.send(note("dee", "Hello", fcm("dee"), send_at=datetime.now(UTC) + timedelta(hours=1)))
-        expected = {"user 2/1h": 4, "news 1/1d": 3, "the pause of category:chat by anna": 1, WORDS["send_at"]: 1}
+        expected = {"user 2/1h": 4, "news 1/1d": 3, "offers 1/calendar-month": 3}
+        expected |= {"the pause of category:chat by anna": 1, WORDS["send_at"]: 1}
         eventually(lambda: waits(run) == expected, f"{expected}, not {waits(run)}")
         metrics = server("/metrics")[1]
         assert 'notifier_waiting{why="news 1/1d"} 3.0' in metrics

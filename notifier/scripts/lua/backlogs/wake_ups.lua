@@ -7,7 +7,7 @@
 local function expect(id, at, now, by)
   local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline', 'push_accepted', 'push_held')
   if job[1] then redis.call('ZADD', '@rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
-  if job[3] and by then history.note(id, job[3], job[4], now, history.mark_of(by)) end
+  if job[3] and by then history.note(id, job[3], job[4], now, by) end
   return number(job[2])
 end
 
@@ -69,8 +69,7 @@ local function why_of(backlog, at, now)
   if backlog.waits_for then return by end
   if at <= now then return 'due' end
   if backlog.elsewhere then return 'f' end
-  if type(by) ~= 'table' then return by or '?' end
-  return history.rule_of(unpack(by)) .. (by[1] == 'c' and ' ' .. backlog.category or '')
+  return by and by:find('^c') and by .. ' ' .. backlog.category or by or '?'
 end
 
 local function set_at(user, lane, at)
@@ -85,8 +84,7 @@ local function set_wake_up(user, lane, at, now) set_at(user, lane, math.min(at, 
 -- expires before that, at its expiry; and the expected time of each backlog's head beside it. backlogs: array of
 -- {category, lane, head, at, waits_for: what the head waits for without a wake-up but of its expiry; elsewhere: the
 -- backlog is shut until something is settled, for what expires in it too; by: what holds the head back, as history.lua
--- has it, or of a rule {'u' or 'c', policy, rule}, or nil where that is not known; why: see waits.lua}. turn: the
--- user's #turn, or nil.
+-- has it, or nil where that is not known; why: see waits.lua}. turn: the user's #turn, or nil.
 -- Returns the wake-ups by lane. The caller is to call *wake_leaders* in the end.
 local function set_wake_ups(user, backlogs, now, turn)
   local wake_ups = {}

@@ -1,5 +1,5 @@
 --! exports opens_at
---! needs by_the_clock digest_at is_empty muted_until next_for preferences
+--! needs by_the_clock digest_at is_empty muted_until next_for preferences rule_mark
 -- of_user: the first µs at which the user's own rules let `cost` go, and which rule decides it.
 local function of_user(user, cost)
   local known = user.next and user.next[cost]
@@ -12,8 +12,8 @@ end
 -- opens_at: the first µs at which the rules let the head of a backlog go, whatever the providers say; or nil and the
 -- name of a zone of which @zones does not tell yet. Where it has met a limit of its device, not before backlog.least.
 -- What the category's rules say stands in backlog.own from then on, and what the user's say in user.next, {cost: {µs,
--- rule}}, as long as nothing of theirs goes; without user.next it is asked once. backlog.by becomes what decides, see
--- *set_wake_ups*; backlog.mutes whether its user has it dropped, backlog.zone the one that the user chose.
+-- rule}}, as long as nothing of theirs goes; without user.next it is asked once. backlog.by becomes what decides, as
+-- history.lua has it; backlog.mutes whether its user has it dropped, backlog.zone the one that the user chose.
 local function opens_at(rules, user, backlog, now)
   local at, rule = 0, nil
   if not backlog.bypass then at, rule = of_user(user, backlog.cost) end
@@ -25,7 +25,8 @@ local function opens_at(rules, user, backlog, now)
   if at > now or own > now or least > now then
     local by_user = at >= own
     at = math.max(at, own, least)
-    backlog.by = at == least and 'd' or by_user and {'u', user.policy, rule} or {'c', backlog.policy, backlog.rule}
+    backlog.by = at == least and 'd' or by_user and 'u' .. rule_mark(user.policy, rule)
+      or 'c' .. rule_mark(backlog.policy, backlog.rule)
   end
   if backlog.bypass then return digest_at(rules, backlog, at, now) end
   local chosen = preferences.known[user.name]

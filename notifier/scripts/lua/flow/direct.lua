@@ -134,7 +134,7 @@ function direct.wait(lane, job, user, backlog, opens)
   redis.call('ZADD', backlog.key, place, id)
   waits.add(why, 1)
   if job.accepted then
-    local held = history.add(job.accepted, nil, now, history.mark_of(backlog.by))
+    local held = history.add(job.accepted, nil, now, backlog.by)
     redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held, clock_fields(job))
   else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, clock_fields(job)) end
   gather('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id)

@@ -20,7 +20,7 @@ local function end_or_drop(look, user, i, job, origin)
     pass_on(user, i)
   elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job, {})
   elseif backlog.at > look.now then
-    send_head(look, user, i, job, {dropped = backlog.mutes and 'm' or history.mark_of(backlog.by or '?')})
+    send_head(look, user, i, job, {dropped = backlog.mutes and 'm' or backlog.by or '?'})
   else return false end
   return true
 end

@@ -9,12 +9,12 @@
 --     r a retry
 --     t its own time, send_at
 --     f a worker has it, and f=<answers> what became of that: '<route>,<status>,<ms>,<outcome>,<reason>;…'
---     A rule is '<limit>/<µs>', '<limit>/<unit>' of the calendar, 'g<µs>' for a gap, 't<limit>/<µs>' for a burst.
+--     A rule is as *rule_mark* of rules.lua has it, or '<limit>/<unit>' of the calendar.
 --   @history:{user}:0, …:1  two lists of records, the newest last. Periods of `keep` ms go by turns to :0 and :1, and
 --     each list expires when the period after its own ends. So a record costs one command, and lasts for `keep` at
 --     least. A record: µs at which it ended, µs since it was accepted or '', outcome, category, push_held, worker,
 --     version of the rates, a reason or the job that took its place, job id; with backlog breaks between.
-local BURST_RULE, MAX_HELD, TRIM_EVERY = -2, 500, 8
+local MAX_HELD, TRIM_EVERY = 500, 8
 -- keep: ms; nil where there is no history. max: records of a user. by: worker and version, of who settles.
 local history = {keep = nil, max = 0, by = '\n\n\n'}
 
@@ -48,17 +48,6 @@ function history.note(id, accepted, held, now, why)
   if not accepted or held and held:match('%S+$') == why then return end
   redis.call('HSET', job_key(id), 'push_held', history.add(accepted, held, now, why))
 end
-
--- rule_of: in words as above, what decided in `policy`; see *next_for*. scope: 'u' or 'c'.
-function history.rule_of(scope, policy, rule)
-  if rule == 0 then return scope .. 'g' .. text(policy[1]) end
-  if rule == BURST_RULE then return scope .. 't' .. text(policy.burst[1]) .. '/' .. text(policy.burst[2]) end
-  if rule < 0 then return 'b' end
-  return scope .. text(policy[2 * rule + 1]) .. '/' .. text(policy[2 * rule + 2])
-end
-
--- mark_of: in words as above, what decides when a backlog's head may go. by: as backlog.by of admits_at.lua.
-function history.mark_of(by) return type(by) == 'table' and history.rule_of(unpack(by)) or by end
 
 -- write: the record of what ended. told: {user, category, accepted, held, handed}.
 function history.write(now, id, outcome, detail, told)

@@ -4,8 +4,8 @@
 --      quiet: {{from, until}, …} in order, calendar: {{limit, from, until}, …}, of: {from, until}: when this is right,
 --      where it goes by the clock}
 -- returns {now, time left µs (0: admitted), '' | 'user' | 'category' | 'mute' | 'quiet' | 'calendar', rule (see
---         rules.lua; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
---! needs glance is_counting is_empty next_for note_horizon now_us nth record remember text unfold
+--         *rule_mark*; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
+--! needs glance is_counting is_empty next_for note_horizon now_us nth record remember rule_mark text unfold
 local now, cost, user = now_us(ARGV[ACQUIRE.clock]), tonumber(ARGV[ACQUIRE.cost]), ARGV[ACQUIRE.user]
 local ROUNDED = 5000 -- µs by which a set may live longer than it has to
 local rare = redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
@@ -19,7 +19,7 @@ end
 local counting = rare and is_counting()
 local function policy_of(said) return unfold(cjson.decode(said), counting) end
 local policies = {policy_of(ARGV[ACQUIRE.rules]), policy_of(ARGV[ACQUIRE.of_category])}
-local scopes, at, scope, rule = {'user', 'category'}, 0, '', -1
+local scopes, at, scope, rule = {'user', 'category'}, 0, '', ''
 local chosen = ARGV[ACQUIRE.chosen] ~= '' and cjson.decode(ARGV[ACQUIRE.chosen]) or {}
 
 -- stale: the user's text, where the caller is to ask again; or nil.
@@ -39,9 +39,9 @@ local function hold_by_choice()
     local latest = nth(KEYS[3], policies[1], math.max(1, window[1] - cost + 1), redis.call('ZCARD', KEYS[3]))
     if latest and tonumber(latest) >= window[2] then later(window[3], 'calendar', i - 1) end
   end
-  later(chosen.muted or 0, 'mute', 0)
+  later(chosen.muted or 0, 'mute', '')
   for _, span in ipairs(chosen.quiet or {}) do
-    if math.max(at, now) >= span[1] then later(span[2], 'quiet', 0) end
+    if math.max(at, now) >= span[1] then later(span[2], 'quiet', '') end
   end
 end
 
@@ -53,7 +53,7 @@ end
 if ARGV[ACQUIRE.bypass] ~= '1' then
   for i, policy in ipairs(policies) do
     local next_at, deciding = next_for(KEYS[i + 2], policy, cost, now)
-    if next_at > at then at, scope, rule = next_at, scopes[i], deciding end
+    if next_at > at then at, scope, rule = next_at, scopes[i], rule_mark(policy, deciding) end
   end
   hold_by_choice()
 end
@@ -72,4 +72,4 @@ if ARGV[ACQUIRE.take] == '1' then
     end
   end
 end
-return answer(0, '', -1)
+return answer(0, '', '')

@@ -1,4 +1,4 @@
---! exports unfold is_empty nth next_for pace note_horizon record
+--! exports unfold is_empty nth next_for rule_mark pace note_horizon record
 --! needs burst_key burst_next counted_nth fold HORIZON keep_burst MANY MAX_FOLDED text
 -- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window. Rules of more kinds
 -- stand in an object at its end, which *unfold* takes off and turns into fields of the array:
@@ -8,7 +8,7 @@
 --   burst      {capacity, every µs}: a token bucket, see burst.lua
 -- The sends it judges are a sorted set, permit -> µs: in the future while in flight, the settling time after. A send of
 -- cost n stands as n members: the permit, permit#2, …
-local BURST = -2 -- known too: to history.lua, and to notifier/limiter/protocol.py
+local BURST = -2
 
 -- unfold: a policy as it is used here. counting: whether anybody may have counts.
 local function unfold(policy, counting)
@@ -55,6 +55,14 @@ local function next_for(sent, policy, cost, now)
     if opens > at then at, rule = opens, BURST end
   end
   return at, rule
+end
+
+-- rule_mark: the rule that decides, in words for `rule_words` of notifier/rules/policy.py: '<limit>/<µs>' is a window,
+-- 'g<µs>' a gap, 't<limit>/<µs>' a burst.
+local function rule_mark(policy, rule)
+  if rule == 0 then return 'g' .. text(policy[1]) end
+  if rule == BURST then return 't' .. text(policy.burst[1]) .. '/' .. text(policy.burst[2]) end
+  return text(policy[2 * rule + 1]) .. '/' .. text(policy[2 * rule + 2])
 end
 
 -- pace: µs between two sends of a user who always has something waiting, in the long run.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator
 
 from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.rules.hours import Hours
@@ -169,6 +169,14 @@ class RuleSettings(Section):
     gap_us: Duration | None = Field(default=None, alias="gap")
     burst: BurstOrNone | None = None
     send: SendOrNone | None = Field(default=None, alias="send_hours")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_not_empty(cls, value: object) -> object:
+        """Refuse a key without a value: it would turn a limit off that somebody meant to give."""
+        if value is None:
+            raise ValueError("is empty; give a value, or delete the key")
+        return value
 
     def policy(self, everyone: Policy = NO_RULES) -> Policy:
         """Return these rules, and those of everyone for what is not given."""

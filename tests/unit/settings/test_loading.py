@@ -236,6 +236,9 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {windows: [1/calendar-day, 1/hour]}", ("1:17: user.windows: has a calendar window before another one; "
          "put those of the calendar last")),
         ("user:", "1:6: user: must be a mapping of keys, is empty; write {} or delete the key"),
+        ("user: {windows: }", "1:17: user.windows: is empty; give a value, or delete the key"),
+        ("tiers: {few: {gap: }}", "1:20: tiers.few.gap: is empty; give a value, or delete the key"),
+        ("categories: {c: {lane: bulk, gap: }}", "1:35: categories.c.gap: is empty; give a value, or delete the key"),
         ("catgories: {}", "1:1: catgories: unknown key; did you mean categories?"),
         ("users: {1: quit}", "1:12: users.1: unknown tier 'quit'; there are none under tiers"),
         ("tiers: {quiet: {}, loud: {}}\nusers: {1: quit}", ("2:12: users.1: unknown tier 'quit'; "

@@ -123,7 +123,7 @@ class RunFields(NamedTuple):
 class AcquireFields(NamedTuple):
     """The arguments of *acquire*. take: 1 to take the permit, 0 to look only.
 
-    rules, of_category: policies, JSON, see `policy_array`. bypass: 1 where the category bypasses the user's rules.
+    rules, of_category: policies, JSON, see `policy_json`. bypass: 1 where the category bypasses the user's rules.
     chosen: what the caller knows of what the user chose, JSON, see choice.py; '' where that has no say.
     """
 

@@ -46,9 +46,7 @@ class RuleTable:
         self._policies = policies
         self.people = People() if people is None else people
         categories = policies.categories.values()
-        arrays = {c.name: policy_array(c.policy) for c in categories}
-        of_category = ",".join(f"{json.dumps(name)}:{array}" for name, array in arrays.items())
-        self._more = any(map(has_more, arrays.values()))
+        of_category = ",".join(f"{json.dumps(c.name)}:{policy_json(c.policy)}" for c in categories)
         rest: dict[str, Any] = {
             "bypass": {c.name: True for c in categories if c.bypass},
             "lanes": [*LANES, *(lane for lane in lanes if lane not in LANES)],
@@ -98,7 +96,7 @@ class RuleTable:
             rest["limited"] = True
         for name, of in limits.items():
             if not of.background.is_empty:
-                rest.setdefault("background", {})[name] = json.loads(policy_array(of.background))
+                rest.setdefault("background", {})[name] = json.loads(policy_json(of.background))
             if (burst := of.collapsible) is not None:
                 rest.setdefault("collapsible", {})[name] = [burst.limit, burst.every_us]
             if (project := of.project) is not None:
@@ -148,14 +146,13 @@ class RuleTable:
         places = {of: n for n, of in enumerate(distinct)}
         indexes = [places[id(policy)] for policy in found]
         known = distinct.values()
-        arrays = [policy_array(policy) for policy in known]
-        more = '"has_more":true,' if self._more or any(map(has_more, arrays)) else ""
+        of_users = ",".join(map(policy_json, known))
         of_devices = ",".join(
             f'"{name}":[{",".join(self._devices(name, user) for user in known)}]' for name in self._limited
         )
         devices = f'"devices":{{{of_devices}}},' if of_devices else ""
         clock = self._clock_of_users if any(policy.uses_local_time for policy in known) else ""
-        return f'{{"users":[{",".join(arrays)}],{more}{devices}{clock}{self._rest}}}', indexes
+        return f'{{"users":[{of_users}],{devices}{clock}{self._rest}}}', indexes
 
     def _devices(self, platform: str, user: Policy) -> str:
         text = self._of_device.get((platform, user))
@@ -164,7 +161,7 @@ class RuleTable:
             if held.is_empty and not any(c.bypass for c in self._policies.categories.values()):
                 text = "false"
             else:
-                text = f"[{'false' if held.is_empty else policy_array(held)},{policy_array(bypassing)}]"
+                text = f"[{'false' if held.is_empty else policy_json(held)},{policy_json(bypassing)}]"
             self._of_device[platform, user] = text
         return text
 
@@ -226,30 +223,19 @@ def bucket_us(interval_us: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def policy_array(policy: Policy) -> str:
-    """A policy as the scripts read it, see `rules.lua`: a JSON array of gap, horizon, then limit and interval of each
-    window, in µs; and at the end an object, if there are rules of more kinds.
-    """
-    array: list[Any] = [policy.gap_us, policy.horizon_us]
-    for window in policy.windows:
-        array += [window.limit, window.interval_us]
-    more: dict[str, Any] = {}
-    if not policy.is_exact:
-        more["exact_us"] = policy.exact_us
+def policy_json(policy: Policy) -> str:
+    """A policy as the scripts read it, see `rules.lua`."""
+    if policy.is_empty:
+        return "{}"
+    windows = [number for window in policy.windows for number in (window.limit, window.interval_us)]
+    table: dict[str, Any] = {"gap": policy.gap_us, "windows": windows, "horizon": policy.horizon_us}
     if policy.precision_us:
-        more["bucket_us"] = policy.precision_us
+        table |= {"exact_us": policy.exact_us, "bucket_us": policy.precision_us}
     if policy.burst is not None:
-        more["burst"] = [policy.burst.limit, policy.burst.every_us]
+        table["burst"] = [policy.burst.limit, policy.burst.every_us]
     if policy.calendar:
-        more["calendar"] = [[window.limit, window.unit] for window in policy.calendar]
+        table["calendar"] = [[window.limit, window.unit] for window in policy.calendar]
     if closed := policy.closed:
         week = [WEEK_US]
-        more["quiet"] = [[c.from_us, c.to_us, *(week if c.every_us == WEEK_US else ())] for c in closed]
-    if more:
-        array.append(more)
-    return json.dumps(array, separators=(",", ":"))
-
-
-def has_more(array: str) -> bool:
-    """Whether a policy, as `policy_array` wrote it, has rules of more kinds than windows and a gap."""
-    return array.endswith("}]")
+        table["quiet"] = [[c.from_us, c.to_us, *(week if c.every_us == WEEK_US else ())] for c in closed]
+    return ENCODE(table)

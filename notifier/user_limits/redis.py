@@ -17,7 +17,7 @@ from notifier.scripts.connection_wait import in_turn
 from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script
 from notifier.scripts.records import AcquireFields
-from notifier.scripts.rule_table import policy_array
+from notifier.scripts.rule_table import policy_json
 from notifier.store.partitions import Partitions
 from notifier.units import from_bytes, to_bytes
 from notifier.user_limits.choice import Choice, Stale
@@ -91,8 +91,8 @@ def _acquire_call(
     args = AcquireFields(
         *(clock, permit, cost),
         take=int(take),
-        rules=policy_array(policy),
-        of_category=policy_array(of_category),
+        rules=policy_json(policy),
+        of_category=policy_json(of_category),
         bypass=int(category is not None and category.bypass),
         user=to_bytes(user),
         chosen=to_bytes(choice.encode()) if choice else "",

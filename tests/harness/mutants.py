@@ -45,10 +45,10 @@ CIRCUIT = "contract/queue/test_circuits.py"
 LIMITER = "property/test_limiter_laws.py"
 
 MUTANTS = (
-    Mutant("gap one µs short", "rules", "last + policy[1], 0", "last + policy[1] - 1, 0", BACKLOGS),
-    Mutant("gap one µs long", "rules", "last + policy[1], 0", "last + policy[1] + 1, 0", BACKLOGS),
-    Mutant("window of one more", "rules", "policy[i] - cost", "policy[i] - cost + 1", BACKLOGS),
-    Mutant("window of one less", "rules", "policy[i] - cost", "policy[i] - cost - 1", WAKE_UPS),
+    Mutant("gap one µs short", "rules", "last + gap, 0", "last + gap - 1, 0", BACKLOGS),
+    Mutant("gap one µs long", "rules", "last + gap, 0", "last + gap + 1, 0", BACKLOGS),
+    Mutant("window of one more", "rules", "windows[i] - cost", "windows[i] - cost + 1", BACKLOGS),
+    Mutant("window of one less", "rules", "windows[i] - cost", "windows[i] - cost - 1", WAKE_UPS),
     Mutant("nothing is taken back", "settle", "else redis.call('ZREM', sent, member) end", "end", BACKLOGS),
     Mutant(
         "what was sent is taken back",

@@ -5,7 +5,7 @@
 --      where it goes by the clock}
 -- returns {now, time left µs (0: admitted), '' | 'user' | 'category' | 'mute' | 'quiet' | 'calendar', rule (see
 --         *rule_mark*; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
---! needs glance is_counting is_empty next_for note_horizon now_us nth record remember rule_mark text unfold
+--! needs glance is_counting is_empty next_for note_horizon now_us nth record remember rule_mark text
 local now, cost, user = now_us(ARGV[ACQUIRE.clock]), tonumber(ARGV[ACQUIRE.cost]), ARGV[ACQUIRE.user]
 local ROUNDED = 5000 -- µs by which a set may live longer than it has to
 local rare = redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
@@ -17,8 +17,8 @@ local function answer(...)
 end
 
 local counting = rare and is_counting()
-local function policy_of(said) return unfold(cjson.decode(said), counting) end
-local policies = {policy_of(ARGV[ACQUIRE.rules]), policy_of(ARGV[ACQUIRE.of_category])}
+local policies = {cjson.decode(ARGV[ACQUIRE.rules]), cjson.decode(ARGV[ACQUIRE.of_category])}
+policies[1].counted, policies[2].counted = counting, counting
 local scopes, at, scope, rule = {'user', 'category'}, 0, '', ''
 local chosen = ARGV[ACQUIRE.chosen] ~= '' and cjson.decode(ARGV[ACQUIRE.chosen]) or {}
 
@@ -48,7 +48,7 @@ end
 local text_now = chosen.t and stale()
 if text_now then return answer(-1, text_now) end
 if ARGV[ACQUIRE.take] == '1' then
-  for i, policy in ipairs(policies) do note_horizon(KEYS[i + 2], policy[2], now) end
+  for i, policy in ipairs(policies) do note_horizon(KEYS[i + 2], policy.horizon or 0, now) end
 end
 if ARGV[ACQUIRE.bypass] ~= '1' then
   for i, policy in ipairs(policies) do
@@ -66,7 +66,7 @@ if ARGV[ACQUIRE.take] == '1' then
       local sent = KEYS[i + 2]
       local left, latest = redis.call('PTTL', sent), redis.call('ZREVRANGE', sent, 0, 0, 'WITHSCORES')[2]
       local longest = latest and now + left * 1000 - latest or 0
-      if left > 0 and longest > policy[2] + ROUNDED then policy[2] = longest end
+      if left > 0 and longest > policy.horizon + ROUNDED then policy.horizon = longest end
       record(sent, policy, ARGV[ACQUIRE.permit], now, text(now), now, true, cost)
       if left > redis.call('PTTL', sent) then redis.call('PEXPIRE', sent, left) end -- what is in flight matters longer
     end

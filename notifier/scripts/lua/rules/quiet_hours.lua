@@ -75,9 +75,10 @@ local function pace_after_quiet(policy)
   local function narrow(limit, interval)
     if interval < shortest then shortest, pace = interval, math.ceil(interval / limit) end
   end
-  for i = 3, #policy, 2 do narrow(policy[i], policy[i + 1]) end
+  local windows = policy.windows or {}
+  for i = 1, #windows, 2 do narrow(windows[i], windows[i + 1]) end
   for _, window in ipairs(policy.calendar or {}) do narrow(window[1], SPANS[window[2]]) end
-  return math.max(pace, policy[1])
+  return math.max(pace, policy.gap or 0)
 end
 
 -- As `bypasses`.

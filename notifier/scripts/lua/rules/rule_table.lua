@@ -1,12 +1,11 @@
 --! exports rules_read read_rules rules_of bypasses_any is_dropped digest_at
---! needs is_counting job_key number text unfold
+--! needs is_counting job_key number text
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
 -- left out, save users, categories, bypass and lanes.
 --   users          array of policies, of the users whom the call is about
 --   categories     {category: policy}; a category that is not (or no longer) among them follows those of 'default'
 --   bypass         {category: true}: no rules hold it back
 --   lanes          array
---   has_more       true if a policy has rules of more kinds than windows and a gap
 --   costs          {category: as how many sends one counts}
 --   overall        {category: {limit, µs}}, of all users together, see overall.lua
 --   digests        {category: µs in which a digest gathers}
@@ -19,13 +18,12 @@
 local rules_read = {} -- the version of the table that was read last
 local function read_rules(json)
   local rules, rare = cjson.decode(json), redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
-  local counting = rare and is_counting()
   rules.prefers = rare and redis.call('EXISTS', '@preferences') == 1
   rules.forgets = rare and redis.call('EXISTS', '@forgotten') == 1
   rules_read.version, rules.of = rules.version, {}
-  if rules.has_more or counting then
-    for _, policy in ipairs(rules.users) do unfold(policy, counting) end
-    for _, policy in pairs(rules.categories) do unfold(policy, counting) end
+  if rare and is_counting() then
+    for _, policy in ipairs(rules.users) do policy.counted = true end
+    for _, policy in pairs(rules.categories) do policy.counted = true end
   end
   return rules
 end

@@ -1,8 +1,10 @@
---! exports unfold is_empty nth next_for rule_mark pace note_horizon record
+--! exports is_empty nth next_for rule_mark pace note_horizon record
 --! needs burst_key burst_next counted_nth fold HORIZON keep_burst MANY MAX_FOLDED text
--- A policy is an array of numbers: gap_us, horizon_us, then limit and interval_us of each window. Rules of more kinds
--- stand in an object at its end, which *unfold* takes off and turns into fields of the array:
---   exact_us   µs that a send is kept as itself, whatever else counts it
+-- A policy, as notifier/scripts/rule_table.py writes it: {} where nothing holds, else
+--   gap        the least µs between two sends, or 0
+--   windows    {limit, µs, limit, µs, …}
+--   horizon    for how many µs a send matters to any rule
+--   exact_us   µs that a send is kept as itself, whatever else counts it; from here on, what is not needed is left out
 --   bucket_us  how wide a bucket is, of the windows that count what is older in buckets, see counts.lua
 --   quiet, calendar   quiet hours and calendar windows, see quiet_hours.lua
 --   burst      {capacity, every µs}: a token bucket, see burst.lua
@@ -10,16 +12,10 @@
 -- cost n stands as n members: the permit, permit#2, …
 local BURST = -2
 
--- unfold: a policy as it is used here. counting: whether anybody may have counts.
-local function unfold(policy, counting)
-  if type(policy[#policy]) == 'table' then
-    for name, rule in pairs(table.remove(policy)) do policy[name] = rule end
-  end
-  policy.counted = counting or policy.bucket_us ~= nil
-  return policy
-end
+local function is_empty(policy) return not policy.horizon end
 
-local function is_empty(policy) return policy[2] == 0 and not policy.quiet end
+-- may_be_counted: whether sends under a policy may stand in counts; counted: those of anybody may, see counts.lua.
+local function may_be_counted(policy) return policy.counted or policy.bucket_us end
 
 -- nth: when the n-th latest send was, or nil. count: how many stand in the set.
 local function nth(sent, policy, n, count)
@@ -27,7 +23,7 @@ local function nth(sent, policy, n, count)
     local rank = n == 1 and '0' or text(n - 1)
     return redis.call('ZREVRANGE', sent, rank, rank, 'WITHSCORES')[2]
   end
-  return policy.counted and counted_nth(sent, n - count)
+  return may_be_counted(policy) and counted_nth(sent, n - count)
 end
 
 -- next_for: the first µs at which `cost` more sends fit `policy`, and the rule that decides it:
@@ -36,19 +32,19 @@ end
 local function next_for(sent, policy, cost, now)
   local at, rule = 0, -1
   if is_empty(policy) then return at, rule end
-  local count = redis.call('ZCARD', sent)
-  if count == 0 and not policy.counted and not policy.burst then return at, rule end
-  if policy[1] > 0 then
+  local count, counted, gap, windows = redis.call('ZCARD', sent), may_be_counted(policy), policy.gap, policy.windows
+  if count == 0 and not counted and not policy.burst then return at, rule end
+  if gap > 0 then
     local last = nth(sent, policy, 1, count)
-    if last then at, rule = last + policy[1], 0 end
+    if last then at, rule = last + gap, 0 end
   end
-  for i = 3, #policy, 2 do
+  for i = 1, #windows, 2 do
     -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
     -- What costs more than a limit, as the rules have changed, is let go when nothing else counts.
-    local rank = policy[i] - cost
+    local rank = windows[i] - cost
     if rank < 0 then rank = 0 end
-    local leaves = (rank < count or policy.counted) and nth(sent, policy, rank + 1, count)
-    if leaves and leaves + policy[i + 1] > at then at, rule = leaves + policy[i + 1], (i - 1) / 2 end
+    local leaves = (rank < count or counted) and nth(sent, policy, rank + 1, count)
+    if leaves and leaves + windows[i + 1] > at then at, rule = leaves + windows[i + 1], (i + 1) / 2 end
   end
   if policy.burst then
     local opens = burst_next(sent, policy.burst, math.min(cost, policy.burst[1]), now)
@@ -60,16 +56,17 @@ end
 -- rule_mark: the rule that decides, in words for `rule_words` of notifier/rules/policy.py: '<limit>/<µs>' is a window,
 -- 'g<µs>' a gap, 't<limit>/<µs>' a burst.
 local function rule_mark(policy, rule)
-  if rule == 0 then return 'g' .. text(policy[1]) end
+  if rule == 0 then return 'g' .. text(policy.gap) end
   if rule == BURST then return 't' .. text(policy.burst[1]) .. '/' .. text(policy.burst[2]) end
-  return text(policy[2 * rule + 1]) .. '/' .. text(policy[2 * rule + 2])
+  return text(policy.windows[2 * rule - 1]) .. '/' .. text(policy.windows[2 * rule])
 end
 
 -- pace: µs between two sends of a user who always has something waiting, in the long run.
 local function pace(policy)
   if policy.pace then return policy.pace end
-  local most = policy.burst and math.max(policy[1], policy.burst[2]) or policy[1]
-  for i = 3, #policy, 2 do most = math.max(most, policy[i + 1] / policy[i]) end
+  local most, windows = policy.gap or 0, policy.windows or {}
+  if policy.burst then most = math.max(most, policy.burst[2]) end
+  for i = 1, #windows, 2 do most = math.max(most, windows[i + 1] / windows[i]) end
   policy.pace = most
   return most
 end
@@ -123,7 +120,7 @@ local renewed = {} -- a set -> how long it lasts from this call on
 -- lapsed: not needed for what the rules answer, only for memory, so now and then is enough.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if policy.burst then keep_burst(sent, policy.burst, now) end
-  local horizon = some_noted == false and policy[2] or math.max(policy[2], (noted(sent, now)))
+  local horizon = some_noted == false and policy.horizon or math.max(policy.horizon, (noted(sent, now)))
   if policy.exact_us then set_aside(sent, policy, horizon, now)
   elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - horizon)) end
   redis.call('ZADD', sent, stamp, permit)

@@ -298,7 +298,7 @@ class Engine:
                 self.flights.rq_jobs.clear()
 
     async def _wait(self) -> None:
-        wake, self._may_look = self._idle.wake, True
+        wake, follows, self._may_look = self._idle.wake, not self._may_look, True
         away_s = self._circuits.away_s()
         if self._is_full and self._idle.leads and (away_s or self._turns.is_full):  # somebody idle shall look meanwhile
             await self._call(self._idle.hand_over())
@@ -308,7 +308,7 @@ class Engine:
             wake.clear()
             return
         due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
-        if due_in is None or due_in > 0:
+        if follows or due_in is None or due_in > 0:
             self._may_look = await self._idle.wait(due_in)
 
     async def _wait_for_redis(self, error: RedisError) -> None:

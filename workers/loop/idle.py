@@ -68,6 +68,8 @@ class IdleWorker:
             lapses_in_ms = await run_async(self._redis, lead)
             self.leads = not lapses_in_ms
             if self.leads and not led_before:
+                if call := self._listening.pop(self._keys.handover, None):
+                    call.cancel()  # or it hears its own call, by which another is to look
                 return True
             if self.leads:
                 for queue in self._queues:

@@ -11,6 +11,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.queue.leaders import leader_keys
+from notifier.scripts.loader import run_async
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually
 from workers.loop.idle import IdleWorker
@@ -101,6 +102,34 @@ def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedi
                 while not await follower.wait(None):  # w1 says no more that it leads
                     pass
             assert follower.leads
+
+    asyncio.run(story())
+
+
+def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """It has followed until then, so it listens for the call by which it now wakes the next."""
+
+    def listening() -> int:
+        return [client["cmd"] for client in redis.client_list()].count("blpop")
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
+            leader, follower = (
+                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"], MANY)
+                for name in ("w1", "w2")
+            )
+            for idle in (leader, follower):
+                stack.push_async_callback(idle.close)
+            redis.set(leader_keys(["default"]).leader, "dead", px=500)
+            while not await leader.wait(None):
+                pass
+            following = asyncio.create_task(follower.wait(None))
+            await asyncio.to_thread(eventually, lambda: listening() == 1, "the follower alone to listen")
+            await run_async(client, leader.hand_over())
+            async with asyncio.timeout(60):
+                assert await following
+            assert not leader.wake.is_set()
 
     asyncio.run(story())
 

@@ -134,6 +134,19 @@ def test_somebody_idle_is_called_before_this_one_waits(monkeypatch: pytest.Monke
     assert rounds.go() == ["pull", "hand_over", "waits"]
 
 
+def test_who_follows_looks_for_nothing_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it knew to fall due is its leader's to look for, also once its time has passed."""
+    rounds = Rounds(monkeypatch, [pulled()])
+
+    async def follows(_due_in_s: float | None) -> bool:
+        rounds.did.append("waits")
+        rounds.engine._due_at = 0.0
+        return False
+
+    rounds.engine._idle.wait = follows  # type: ignore[method-assign]
+    assert rounds.go(4) == ["pull", "waits", "waits", "waits", "waits"]
+
+
 def test_what_was_leased_begins_though_the_settlement_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One script may meet what it cannot read; the other's reply is not lost for that, and the error is told."""
     rounds = Rounds(monkeypatch, [])

@@ -11,7 +11,7 @@ from notifier.providers.transport.http2.requests import MAX_STREAMS, Request, Wa
 from notifier.providers.transport.http2.wire import Said, Wire
 
 MAX_UNANSWERED: Final = 3
-LATE_S: Final = 0.25  # after `send_by`; a write that is late by less still comes long before the lease ends
+LATE_S: Final = 0.25  # after `send_by`: late by less is long before the lease ends, if a moment after an expiry
 SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
 
 
@@ -91,13 +91,14 @@ class Connection(Wire):
         self._woken = False
         if not self.open:
             return
+        began, latest = self.loop.time(), math.inf
         for request in list(self._blocked.values()):
             if self.loop.time() < request.send_by:  # else its timer, which is due, gives it up
                 self._send_body(request)
+                latest = min(latest, request.send_by)
         waiting = self._waiting
         if waiting and not self._streams and not self.sure():
             return
-        began, latest = self.loop.time(), math.inf
         while waiting and self._admits(next(iter(waiting))):
             request, _ = waiting.popitem(last=False)
             if self.loop.time() >= request.send_by:

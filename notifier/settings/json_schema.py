@@ -45,10 +45,9 @@ def _as_written(node: Any) -> Any:
     # Pydantic's titles say a key's name again; a property may be called title, and is a mapping.
     kept = {key: _as_written(value) for key, value in node.items() if key != "title" or isinstance(value, dict)}
     match kept:
-        case {"anyOf": [*values, {"type": "null"}], **rest}:
-            # What may be left out is left out, not written as null.
-            given = {key: value for key, value in rest.items() if value is not None}
-            return (values[0] if len(values) == 1 else {"anyOf": values}) | given
+        case {"anyOf": [*values, {"type": "null"}], "default": None, **rest}:
+            # What may be left out is left out, not written as null; which takes a default away, where there is one.
+            return (values[0] if len(values) == 1 else {"anyOf": values}) | rest
         case {"type": "string", "default": int(us)}:
             return kept | {"default": format_duration(us)}
         case {"default": dict(section)}:

@@ -39,7 +39,7 @@ class Provenance:
 
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
-        entry = self._in_files.get(user) or _get(self._source.data, "users", user)
+        entry = self._in_files[user] if user in self._in_files else _get(self._source.data, "users", user)
         if user in self._in_files and not isinstance(entry, str):
             return self._of_file(user, entry)
         own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, field_validator
 
 from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.rules.hours import Hours
@@ -172,9 +172,10 @@ class RuleSettings(Section):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_not_empty(cls, value: object) -> object:
+    def _is_not_empty(cls, value: object, info: ValidationInfo) -> object:
         """Refuse a key without a value: it would turn a limit off that somebody meant to give."""
-        if value is None:
+        assert info.field_name is not None
+        if value is None and not cls.model_fields[info.field_name].is_required():
             raise ValueError("is empty; give a value, or delete the key")
         return value
 

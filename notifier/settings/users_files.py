@@ -107,8 +107,8 @@ def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[E
         for cells in reader:
             if not columns:
                 columns = [cell.strip() for cell in cells]
-                if "user" not in columns or not set(columns) <= set(COLUMNS):
-                    yield 1, "", Wrong(f"must name the columns: user, and any of {', '.join(COLUMNS[1:])}")
+                if "user" not in columns or not set(columns) <= set(COLUMNS) or len(set(columns)) < len(columns):
+                    yield 1, "", Wrong(f"must name the columns, each once: user, and any of {', '.join(COLUMNS[1:])}")
                     return
                 place = columns.index("user")
                 names = [name for name in columns if name != "user"]

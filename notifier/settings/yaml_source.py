@@ -119,7 +119,13 @@ def read_yaml(text: str) -> Source:
 
 def write_yaml(data: Any) -> str:
     """Plain data as YAML, in its own order, the innermost parts in one line each."""
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100))
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100))
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, _data: Any) -> bool:
+        """Write out what stands twice: `read_yaml` takes no aliases."""
+        return True
 
 
 class _Builder:

@@ -16,6 +16,7 @@ from notifier.rules.hours import Hours
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings, read_source
 from notifier.settings.provenance import Provenance
+from notifier.settings.yaml_source import write_yaml
 from workers.configuration.reload import read
 
 S, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
@@ -59,7 +60,7 @@ def test_a_folder(tmp_path: Path) -> None:
 def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     """`none` is none; an empty cell is as under `user`; where they stand is known."""
     config = 'user: {quiet_hours: "21:00-08:00", gap: 1s}\nusers_from: users.csv\n'
-    users = "user,windows,quiet_hours\na,10/minute 3/calendar-day,\nb,,22:30-06:00\nc,,none\n"
+    users = "user,windows,quiet_hours\na,10/minute 3/calendar-day,\nb,,22:30-06:00\nc,,none\ne,,\n"
     found = load(tmp_path, users, config)
     policies = found.policies()
     night = Hours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
@@ -71,6 +72,7 @@ def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     written = found.users_in_files
     assert [written[user].get("quiet_hours") for user in "abc"] == [None, "22:30-06:00", "none"]
     places = Provenance(read_source(tmp_path / "n.yaml"), "n.yaml", found.users_in_files)
+    assert places.of_user("e").others["gap"] == "n.yaml:1", "an empty row is as under user"
     quiet = [places.of_user(user).others["quiet_hours"] for user in ("a", "b", "d")]
     assert quiet == ["n.yaml:1", "users.csv", "n.yaml:1"]
 
@@ -90,7 +92,7 @@ def test_a_burst_in_a_cell(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "usr,tier\n": ":1: must name the columns: user, and any of tier, windows, gap",
+    "usr,tier\n": ":1: must name the columns, each once: user, and any of tier, windows, gap",
     "": "users_from",
     "user,tier\na\n": ":2: has 1 cells; 2 columns are named",
     "user,tier\na,loud\n": ":2: unknown tier 'loud'; tiers are quiet",
@@ -101,6 +103,7 @@ WRONG = {
     "user,quiet_hours\na,21-8\n": ":2: '21-8' are no quiet hours; write from when until when",
     "user,burst\na,20\n": ":2: refill: '' is not a rate",
     "user,burst\na,many 1/m\n": ":2: 'many 1/m' is not a burst; write capacity and refill, such as '20 1/3m'",
+    "user,gap,gap\na,5s,6s\n": ":1: must name the columns, each once: user",
     "user,gap\n,5s\n": ":2: '' is not a user's id",
     "user,gap\na,5s\n\na,6s\n": ":4: 'a' has an entry in users.csv:2 already; keep one",
     'user,gap\n"a,5s\n': "is not CSV",
@@ -139,11 +142,12 @@ def test_a_changed_line_changes_the_version(tmp_path: Path) -> None:
 
 
 def test_what_is_written_out_is_what_was_read(tmp_path: Path) -> None:
-    """Published to other hosts, the users of a file have the same rules."""
-    read = load(tmp_path, "user,tier,windows,gap\na,quiet,,\nb,,20/minute 300/day,\nc,,none,1500ms\n")
+    """Published to other hosts, or pasted from the page, the users of a file have the same rules."""
+    rows = "a,quiet,,\nb,,20/minute 300/day,\nc,,none,1500ms\nd,,,\ne,,none,1500ms\n"
+    read = load(tmp_path, "user,tier,windows,gap\n" + rows)
     rates = {"user": {"windows": ["10/minute"], "gap": "1s"}, "tiers": {"quiet": {"gap": "9s"}}}
-    again = parse_settings("{}", rates=rates | {"users": read.users_in_files})
-    assert set(again.users) == {"a", "b", "c"}
+    again = parse_settings(write_yaml(rates | {"users": dict(read.users_in_files)}))
+    assert set(again.users) == {"a", "b", "c", "d", "e"}
     for user in again.users:
         assert read.policies().for_user(user) == again.policies().for_user(user)
 

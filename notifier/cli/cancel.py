@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption, notifier_of
+from notifier.cli.options import JsonOption, settings_to_stop
 from notifier.cli.output import ProgressBar, answer, confirm, counted, login, say
 from notifier.operations.action_log import record_action
 from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
 from notifier.producer.notifier import Notifier
-from notifier.settings import load_settings
 from notifier.store.partitions import each_opened, opened_all
 
 
@@ -44,7 +43,8 @@ def cancel(
         return
     if bool(ids) == (user is not None) or (ids and not category is collapse_id is tag is None):
         raise typer.BadParameter("give job ids, or --user and what else is to match; not both")
-    with notifier_of(context) as notifier:
+    settings, _ = settings_to_stop(context.obj)
+    with Notifier.of(settings) as notifier:
         if user is not None:
             tell(notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag), json=json)
         elif len(ids) > 1:
@@ -57,7 +57,7 @@ def cancel(
 def _cancel_of_all(
     context: typer.Context, category: str | None, tag: str | None, *, dry_run: bool, yes: bool, json: bool
 ) -> None:
-    settings = load_settings(context.obj)
+    settings, _ = settings_to_stop(context.obj)
     kind = ", ".join(f"{name} {value}" for name, value in (("category", category), ("tag", tag)) if value)
     with Notifier.of(settings) as notifier:
         found, users = dict[str, None](), set[str]()

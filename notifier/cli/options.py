@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from notifier.errors import SettingsError
 from notifier.producer.notifier import Notifier
+from notifier.settings import Settings, load_settings
 from notifier.units import UNITS, parse_duration
 
 A_TIME: Final = "2026-12-24T18:00:00+01:00"
@@ -46,3 +50,16 @@ def a_time(text: str, option: str) -> datetime:
 def notifier_of(context: typer.Context) -> Notifier:
     """Return a producer by the configuration that the command was given."""
     return Notifier.from_config(context.obj, follow=False)
+
+
+def settings_to_stop(path: Path | None) -> tuple[Settings, bool]:
+    """The settings for what must work also where rates are wrong, and whether they have any; what is wrong is said.
+
+    Raises SettingsError where more than rates is wrong.
+    """
+    try:
+        return load_settings(path), True
+    except SettingsError as error:
+        settings = load_settings(path, rates={})
+        print(f"warning: {error}", file=sys.stderr)
+        return settings, False

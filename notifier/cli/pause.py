@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption, WhoOption, duration_us
+from notifier.cli.options import JsonOption, WhoOption, duration_us, settings_to_stop
 from notifier.cli.output import Rows, answer, login
 from notifier.operations.pause import By, PauseError, check_what, pause_it, resume_it
 from notifier.queue.circuits import Held, by_route, paused_words
 from notifier.queue.pauses import read_pauses
-from notifier.settings import Settings, load_settings
+from notifier.settings import Settings
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
 
@@ -34,8 +34,8 @@ def pause(
     What a worker has already handed to a provider cannot be stopped.
     """
     lasts_us = 0 if lasting is None else duration_us(lasting, "--for", least_us=1)
-    settings = load_settings(context.obj)
-    name = None if what is None else _name(what, settings)
+    settings, rates = settings_to_stop(context.obj)
+    name = None if what is None else _name(what, settings, rates=rates)
 
     with opened_all(settings) as partitions:
         if name is not None:
@@ -45,17 +45,17 @@ def pause(
 
 def resume(context: typer.Context, what: What, *, who: WhoOption = None, json: JsonOption = False) -> None:
     """Let go what was paused. Exit status 1 if it was not paused."""
-    settings = load_settings(context.obj)
-    name = _name(what, settings)
+    settings, rates = settings_to_stop(context.obj)
+    name = _name(what, settings, rates=rates)
     with opened_all(settings) as partitions:
         resumed = resume_it(partitions, name, By(who or login()))
     said = f"{paused_words(name)} {'is resumed' if resumed else 'was not paused'}"
     answer({"what": paused_words(name), "resumed": resumed}, said, json=json, right=resumed)
 
 
-def _name(what: str, settings: Settings) -> str:
+def _name(what: str, settings: Settings, *, rates: bool) -> str:
     try:
-        return check_what(what, settings)
+        return check_what(what, settings, rates=rates)
     except PauseError as error:
         raise typer.BadParameter(str(error), param_hint="WHAT") from None
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from redis import Redis
 
+from notifier.errors import SettingsError
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings, read_source
+from notifier.settings.loading import Seen
 from notifier.settings.provenance import Provenance
 from notifier.settings.rates import rates_in
 from notifier.settings.yaml_source import Source
@@ -47,7 +49,10 @@ class Known:
 
 
 class InForce:
-    """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread."""
+    """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread.
+
+    refused: what is wrong with those that stand there now, so that the last ones hold on, as in workers; or ''.
+    """
 
     def __init__(self, path: Path, redis: Any, settings: Settings) -> None:
         """settings: as they were read before, of whichever rates."""
@@ -55,18 +60,30 @@ class InForce:
         self._partitions = Partitions.around(redis)
         self._lock = threading.Lock()
         self._known: Known | None = None
+        self.refused = ""
 
     def read(self) -> Known:
-        """Read the rates in force. Raises SettingsError, and RedisUnusableError where Redis does not answer."""
+        """Read the rates in force. Raises SettingsError where none were right before, and RedisUnusableError."""
         version, at_us = self._partitions.ask_any(lambda redis: redis.hmget(redis_key("rates"), ["version", "at"]))
         published = decode(version, at_us)
         with self._lock:
             seen = self._followed.fingerprint()
             if self._followed.is_changed(seen, published) or self._known is None or seen is None:
-                self._known = self._partitions.ask_any(partial(read_known, self._followed.path))
-                self._followed.settings = self._known.settings
-                self._followed.note(seen, self._known.published)
+                self._take_up(seen, published)
+            assert self._known is not None
             return self._known
+
+    def _take_up(self, seen: Seen, published: Published) -> None:
+        try:
+            self._known = self._partitions.ask_any(partial(read_known, self._followed.path))
+        except SettingsError as error:
+            if self._known is None:
+                raise
+            self.refused = str(error)
+        else:
+            self.refused, self._followed.settings = "", self._known.settings
+            published = self._known.published
+        self._followed.note(seen, published)
 
 
 def read_known(path: Path, redis: Redis) -> Known:

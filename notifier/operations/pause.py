@@ -30,8 +30,11 @@ class PauseError(NotifierError):
     """Raised if what was named cannot be paused; the text says what can be."""
 
 
-def check_what(what: str, settings: Settings) -> str:
-    """The name of what is meant, as `pause_name`, if there is such a thing. Raises PauseError."""
+def check_what(what: str, settings: Settings, *, rates: bool = True) -> str:
+    """The name of what is meant, as `pause_name`, if there is such a thing. Raises PauseError.
+
+    rates: whether the settings have any; without them any category may be.
+    """
     try:
         name = pause_name(what)
         if what.startswith("user:"):
@@ -44,7 +47,7 @@ def check_what(what: str, settings: Settings) -> str:
         "route": routes_of(settings),
     }
     scope, _, of = what.partition(":")
-    if scope in known and of not in known[scope]:
+    if scope in known and of not in known[scope] and (rates or scope != "category"):
         raise PauseError(f"there is no {scope} {of!r}; there is {', '.join(known[scope]) or 'none'}")
     return name
 

@@ -22,7 +22,7 @@ RELEASE: Final = "push_release"  # of this package
 SUSPENDED: Final = "push_suspended"  # µs at which it saw that all are suspended
 IN_FLIGHT: Final = "push_in_flight"  # how many sends are under way or about to begin
 FIELDS: Final = (
-    *("hostname", "current_job", "last_heartbeat", "rates_version", "birth", "state"),
+    *("hostname", "current_job", "last_heartbeat", "rates_version", "rates_problem", "birth", "state"),
     *(LOOKED, RELEASE, SUSPENDED, IN_FLIGHT),
 )
 WITHIN_US: Final = 30_000_000  # a worker looks once a second; one that waits for slow providers may take longer
@@ -34,7 +34,7 @@ class Alive:
     """A worker that Redis knows. age_us: since it last looked for work. since: when it began.
 
     rq_job: the job of another function that it runs now, which keeps it from looking, or ''. version: of this package.
-    rates: the version of the rates that it follows. in_flight: how many sends are under way or about to begin.
+    rates: the version of the rates that it follows. refuses: what is wrong with those that it does not, or ''. in_flight: how many sends are under way or about to begin.
     suspended: since when, as it has seen it, if it is.
     """
 
@@ -47,6 +47,7 @@ class Alive:
     in_flight: int = 0
     since: datetime | None = None
     suspended: datetime | None = None
+    refuses: str = ""
 
     def is_healthy(self, within_us: int = WITHIN_US) -> bool:
         """Whether it has looked within this time, or works at a job of another function."""
@@ -119,4 +120,5 @@ def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:
         int(told[IN_FLIGHT] or 0),
         datetime.fromisoformat(told["birth"]).astimezone(UTC) if told["birth"] else None,
         moment(since_us) if since_us else None,
+        told["rates_problem"],
     )

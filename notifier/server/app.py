@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -139,7 +140,11 @@ class _Paths:
         """A page. It is made in the thread, too."""
 
         async def answer(request: Request, view: View) -> Response:
-            return await self._state.in_time(lambda: html_answer(show(look(self._state, request), view)))
+            def made() -> Response:
+                told = look(self._state, request)  # by which the configuration may have been read anew
+                return html_answer(show(told, replace(view, refused=self._state.in_force.refused)))
+
+            return await self._state.in_time(made)
 
         return self._shown(path, answer)
 

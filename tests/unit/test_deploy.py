@@ -91,7 +91,7 @@ def test_each_alert_names_its_page_of_the_runbook() -> None:
         page = HELP / f"{rule['annotations']['runbook_url'].rpartition('/')[2]}.md"
         assert rule["alert"] in page.read_text(encoding="utf-8"), rule["alert"]
     source = Path(problems.__file__).read_text(encoding="utf-8")
-    for page in ("suspended", "paused", "no-worker", "worker-hangs", "queue-grows"):
+    for page in ("suspended", "paused", "no-worker", "worker-hangs", "rates-refused", "queue-grows"):
         assert f'"{page}"' in source
         assert (HELP / f"{page}.md").is_file()
     assert (HELP / "route-stopped.md").is_file()

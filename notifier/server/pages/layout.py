@@ -43,7 +43,7 @@ class View:
     """For whom a page is made. at: which page. may_act: whether the token allows it. done: see DONE.
 
     is_long: all is shown, not the first alone. answered: when Redis did last; None where it never has. last: what the
-    page Now was told last.
+    page Now was told last. refused: what is wrong with the configuration, so that the last one holds on.
     """
 
     at: str
@@ -52,6 +52,7 @@ class View:
     is_long: bool = False
     answered: datetime | None = None
     last: dict[str, Any] | None = None
+    refused: str = ""
 
 
 def document(view: View, title: str, *body: Any, renew: bool = False, plots: bool = False) -> str:
@@ -84,7 +85,7 @@ def document(view: View, title: str, *body: Any, renew: bool = False, plots: boo
                 "header",
                 tag("div", tag("strong", "push-throttle"), tag("nav", links, aria_label="Pages"), _find()),
             ),
-            tag("main", _done(view.done), body, id="main", tabindex=-1),
+            tag("main", _done(view.done), _refused(view.refused), body, id="main", tabindex=-1),
             tag("footer", _footer(view)),
             data_renew=RENEW_S if renew else None,
         ),
@@ -158,6 +159,13 @@ def _done(word: str) -> Html | None:
         return None
     well, says = DONE[word]
     return tag("p", says, class_="said" if well else "said wrong", role="status")
+
+
+def _refused(why: str) -> Html | None:
+    if not why:
+        return None
+    says = tag("p", "The configuration is wrong now. What held before holds on, here and in running workers:")
+    return tag("div", says, tag("ul", [tag("li", line) for line in why.splitlines()]), class_="said wrong", role="alert")
 
 
 def _footer(view: View) -> Any:

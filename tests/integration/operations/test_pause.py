@@ -49,6 +49,25 @@ def test_a_pause_shows_wherever_somebody_looks(run: Run, redis: Redis, server: C
     assert run("pause") == Ran(0, "nothing is paused\n", "")
 
 
+def test_a_mistake_in_the_rates_does_not_stand_in_the_way(run: Run, config: Path, server: Client) -> None:
+    """What stops works, and the pages show what held before and what is wrong; workers and producers go on too."""
+    assert server("/")[0] == 200
+    right = config.read_text(encoding="utf-8")
+    config.write_text(f"{right}\ntiers: {{few: {{gap: }}}}\n", encoding="utf-8")
+    wrong = "tiers.few.gap: is empty; give a value, or delete the key"
+    for command in ("pause category:chat", "cancel --user 42", "cancel --all-users --category chat --yes"):
+        stopped = run(*command.split())
+        assert stopped.status == 0, stopped
+        assert wrong in stopped.err
+    assert run("resume", "category:chat").status == 0
+    for path in ("/rates", "/user?id=42", "/routes", "/pause", "/"):
+        status, page, _ = server(path)
+        assert (status, wrong in page) == (200, True), path
+    config.write_text(right, encoding="utf-8")
+    assert server("/rates")[0] == 200
+    assert wrong not in server("/")[1]
+
+
 @pytest.mark.parametrize(
     ("what", "says"),
     [

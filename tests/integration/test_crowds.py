@@ -29,7 +29,7 @@ def url(redis: Client, redis_server: Any) -> str:  # noqa: ARG001 - it empties t
 
 
 def config_of(url: str, folder: Path) -> Path:
-    return write_config(folder, url, user={"windows": ["10/1s"]})
+    return write_config(folder, url, user={"windows": ["10/1h"]})
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -61,5 +60,5 @@ def settings_to_stop(path: Path | None) -> tuple[Settings, bool]:
         return load_settings(path), True
     except SettingsError as error:
         settings = load_settings(path, rates={})
-        print(f"warning: {error}", file=sys.stderr)
+        typer.echo(f"warning: {error}", err=True)
         return settings, False

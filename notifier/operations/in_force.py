@@ -94,12 +94,5 @@ def read_known(path: Path, redis: Redis) -> Known:
         places = Provenance(Source(applied), f"applied {published.version}")
         return Known(settings, settings.policies(), applied, published, places)
     source = read_source(path)
-    places = Provenance(source, str(path), settings.users_in_files)
-    return Known(settings, settings.policies(), with_users(rates_in(source.data), settings), published, places)
-
-
-def with_users(rates: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """The rates, with the users of `users_from` among them: on another host the same path may name nothing."""
-    if settings.users_in_files:
-        rates["users"] = {**rates.get("users", {}), **settings.users_in_files}
-    return rates
+    places = Provenance(source, str(path), settings.users_in_files, settings.places_in_files)
+    return Known(settings, settings.policies(), rates_in(source.data, settings.users_in_files), published, places)

@@ -34,7 +34,8 @@ class Alive:
     """A worker that Redis knows. age_us: since it last looked for work. since: when it began.
 
     rq_job: the job of another function that it runs now, which keeps it from looking, or ''. version: of this package.
-    rates: the version of the rates that it follows. refuses: what is wrong with those that it does not, or ''. in_flight: how many sends are under way or about to begin.
+    rates: the version of the rates that it follows. refuses: what is wrong with those that it does not follow, or ''.
+    in_flight: how many sends are under way or about to begin.
     suspended: since when, as it has seen it, if it is.
     """
 

@@ -182,12 +182,9 @@ def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settin
         said = {problem.path for problem in problems}
         problems += [finding for finding in findings(error, source) if finding.path not in said]
     if not problems:
-        users_digest = ""
         if settings.users_from is not None:
-            users = read_users(settings.users_from, settings.tiers, settings.users)
-            settings.take_users(users)
-            users_digest = users.digest
-        settings.name_rates(version_of(rates_in(source.data), users_digest))
+            settings.take_users(read_users(settings.users_from, settings.tiers, settings.users))
+        settings.name_rates(version_of(rates_in(source.data, settings.users_in_files)))
         source.forget_places()
         return settings
     first = nsmallest(MAX_PROBLEMS, problems, key=lambda problem: problem.mark or Mark(1, 1))

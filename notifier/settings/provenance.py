@@ -28,14 +28,20 @@ class Places:
 class Provenance:
     """The places of the rules in one configuration, which must have been found right before."""
 
-    def __init__(self, source: Source, name: str, in_files: Mapping[str, Written] | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        in_files: Mapping[str, Written] | None = None,
+        places: Mapping[str, str] | None = None,
+    ) -> None:
         """source: its data and their places. name: its file; of data that has no places, what to call it.
 
-        in_files: the users of `users_from`.
+        in_files: the users of `users_from`. places: where each stands.
         """
         self._source = source
         self._name = name
-        self._in_files = in_files or {}
+        self._in_files, self._places_in_files = in_files or {}, places or {}
 
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
@@ -43,11 +49,12 @@ class Provenance:
         if user in self._in_files and not isinstance(entry, str):
             return self._of_file(user, entry)
         own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()
-        named = f"users.{user} → tiers.{entry}" if isinstance(entry, str) else ".".join(map(str, own))
+        whose = self._places_in_files.get(user) or f"users.{user}"
+        named = f"{whose} → tiers.{entry}" if isinstance(entry, str) else ".".join(map(str, own))
         return self._places(named or "user", own, ("user",))
 
     def _of_file(self, user: str, entry: Mapping[str, Any]) -> Places:
-        own, everyone = str(_get(self._source.data, "users_from")), self._places("", ("user",))
+        own, everyone = self._places_in_files[user], self._places("", ("user",))
         windows = (own,) * len(entry["windows"]) if "windows" in entry else everyone.windows
         others = {key: own if key in entry else place for key, place in everyone.others.items()}
         return Places(f"users_from, {user}", windows, others)

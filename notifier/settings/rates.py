@@ -10,12 +10,9 @@ from typing import Any, Final
 SECTIONS: Final = ("zone", "user", "tiers", "users", "users_may", "categories", "limits")
 
 
-def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:
-    """Return the version of rates: the same on every host for the same sections, whatever the file around them.
-
-    users_digest: of the files of users, where there are any.
-    """
-    whole = hashlib.sha256(users_digest.encode())
+def version_of(rates: Mapping[str, Any]) -> str:
+    """Return the version of rates: the same on every host for the same sections, whatever the file around them."""
+    whole = hashlib.sha256()
     for name in SECTIONS:
         given = rates.get(name) or {}
         entries = given if isinstance(given, Mapping) else {"": given}
@@ -24,9 +21,13 @@ def version_of(rates: Mapping[str, Any], users_digest: str = "") -> str:
     return whole.hexdigest()[:12]
 
 
-def rates_in(data: Any) -> dict[str, Any]:
-    """The sections of a configuration that are rates, out of its plain data."""
-    return {name: data[name] for name in SECTIONS if name in data} if isinstance(data, dict) else {}
+def rates_in(data: Any, in_files: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The sections of a configuration that are rates, out of its plain data.
+
+    in_files: the users of `users_from`, who come among `users`: on another host the same path may name nothing.
+    """
+    rates = {name: data[name] for name in SECTIONS if name in data} if isinstance(data, dict) else {}
+    return rates | {"users": {**rates.get("users", {}), **in_files}} if in_files else rates
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:

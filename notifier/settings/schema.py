@@ -261,11 +261,17 @@ class Settings(Section):
         """The users of `users_from`, each as under `users`: the name of a tier, or rules."""
         return self._users_in_files.written
 
+    @property
+    def places_in_files(self) -> Mapping[str, str]:
+        """Where each of them stands, as `users.csv:2`."""
+        return self._users_in_files.places
+
     def take_users(self, users: UsersFiles) -> None:
         """Keep the users of `users_from`, which have been read. Raises SettingsError for hours that leave no time."""
         for path, why in self._without_time(users.entries):
             user, _, key = path.rpartition(".")
-            raise SettingsError(f"{self.users_from}: user {user[:20]!r}: {key}: {why}")
+            place = f"{users.places[user]}: {key}" if user in users.places else f"{self.users_from}: {path}"
+            raise SettingsError(f"{place}: {why}")
         self._users_in_files = users
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:

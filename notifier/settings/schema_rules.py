@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.rules.hours import Hours
@@ -121,10 +121,10 @@ def burst_cell(text: str) -> str | dict[str, int | str]:
     """A burst in a cell of a table, `20 1/3m`, as `burst` takes it."""
     if text == NONE:
         return text
-    capacity, _, refill = text.partition(" ")
-    if not capacity.isdecimal():
-        raise ValueError(f"{shown(text)} is not a burst; write capacity and refill, such as '20 1/3m', or none")
-    return {"capacity": int(capacity), "refill": refill}
+    match text.split():
+        case [capacity, refill] if capacity.isdecimal():
+            return {"capacity": int(capacity), "refill": refill}
+    raise ValueError(f"{shown(text)} is not a burst; write capacity and refill, such as '20 1/3m', or none")
 
 
 def _check_keys(value: Mapping[Any, object], *must: str, may: tuple[str, ...] = ()) -> None:
@@ -170,15 +170,6 @@ class RuleSettings(Section):
     burst: BurstOrNone | None = None
     send: SendOrNone | None = Field(default=None, alias="send_hours")
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_not_empty(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse a key without a value: it would turn a limit off that somebody meant to give."""
-        assert info.field_name is not None
-        if value is None and not cls.model_fields[info.field_name].is_required():
-            raise ValueError("is empty; give a value, or delete the key")
-        return value
-
     def policy(self, everyone: Policy = NO_RULES) -> Policy:
         """Return these rules, and those of everyone for what is not given."""
         return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet_hours, self.send)
@@ -202,7 +193,7 @@ class UserSettings(RuleSettings):
 
 
 def _several(text: str) -> list[str]:
-    return [] if text == NONE else text.split()
+    return [] if text == NONE else text.replace(",", " ").split()
 
 
 # The rules that have a column in a CSV of users, and what a cell is in the file.

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 
 class Section(BaseModel):
     """A mapping of the file: no key but its own, no value of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_not_empty(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse a key without a value: it would leave out what somebody meant to give. Null takes a default away."""
+        field = cls.model_fields[info.field_name or ""]
+        if value is None and not field.is_required() and field.get_default(call_default_factory=True) is None:
+            raise ValueError("is empty; give a value, or delete the key")
+        return value
 
     @classmethod
     def keys(cls) -> dict[str, Any]:

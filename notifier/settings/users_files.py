@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -17,8 +16,10 @@ from notifier.settings.checks import check_user
 from notifier.settings.errors import line_of, message
 from notifier.settings.schema_rules import CELLS, UserSettings
 from notifier.settings.yaml_source import YamlError, decode
+from notifier.units import shown
 
 COLUMNS: Final = ("user", "tier", *CELLS)
+COLUMNS_FORM: Final = f"the first line must name the columns: user, and any of {', '.join(COLUMNS[1:])}"
 MAX_BYTES: Final = 50_000_000
 MAX_PROBLEMS: Final = 50
 
@@ -34,11 +35,11 @@ class Wrong(NamedTuple):
 
 @dataclass(slots=True)
 class UsersFiles:
-    """The users in some files, and a digest that changes when one does."""
+    """The users in some files. places: where each stands, as `users.csv:2`."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     written: dict[str, Written] = field(default_factory=dict)
-    digest: str = ""
+    places: dict[str, str] = field(default_factory=dict)
 
 
 def files_at(place: Path) -> list[Path]:
@@ -56,26 +57,24 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> U
     paths = files_at(place)
     if not paths:
         raise SettingsError(f"users_from: {place} is neither a file nor a folder with .csv files")
-    found, problems, whole = UsersFiles(), [], hashlib.sha256()
-    seen = dict.fromkeys(users, "users")
-    left = MAX_BYTES
+    found, problems, left = UsersFiles(), [], MAX_BYTES
     for path in paths:
         raw = _read(path, left)
         left -= len(raw)
-        whole.update(raw)
         text = _decoded(raw, path)
+        name = path.relative_to(place.parent)
         for line, user, entry in _rows(text, tiers):
+            before = found.places.get(user) or ("users" if user in users else "")
             if isinstance(entry, Wrong):
                 problems.append(f"{path}:{line}: {entry.why}")
-            elif user in seen:
-                problems.append(f"{path}:{line}: {user!r} has an entry in {seen[user]} already; keep one")
+            elif before:
+                problems.append(f"{path}:{line}: {user!r} has an entry in {before} already; keep one")
             else:
-                seen[user] = f"{path.name}:{line}"
+                found.places[user] = f"{name}:{line}"
                 found.entries[user], found.written[user] = entry
     if problems:
         more = [f"{place}: and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
         raise SettingsError("\n".join(problems[:MAX_PROBLEMS] + more))
-    found.digest = whole.hexdigest()[:12]
     return found
 
 
@@ -107,21 +106,31 @@ def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[E
         for cells in reader:
             if not columns:
                 columns = [cell.strip() for cell in cells]
-                if "user" not in columns or not set(columns) <= set(COLUMNS) or len(set(columns)) < len(columns):
-                    yield 1, "", Wrong(f"must name the columns, each once: user, and any of {', '.join(COLUMNS[1:])}")
+                if wrong := _of_columns(columns):
+                    yield 1, "", wrong
                     return
                 place = columns.index("user")
                 names = [name for name in columns if name != "user"]
             elif cells and len(cells) != len(columns):
                 yield reader.line_num, "", Wrong(f"has {len(cells)} cells; {len(columns)} columns are named")
             elif cells:
-                user = cells.pop(place)
+                user = cells.pop(place).strip()
                 rules = tuple(cells)
                 if rules not in entries:
                     entries[rules] = _entry(dict(zip(names, rules, strict=True)), tiers)
                 yield reader.line_num, user, _of_user(user) or entries[rules]
     except csv.Error as error:
         yield reader.line_num, "", Wrong(f"is not CSV: {error}")
+    else:
+        if not columns:
+            yield 1, "", Wrong(f"is empty; {COLUMNS_FORM}")
+
+
+def _of_columns(columns: Sequence[str]) -> Wrong | None:
+    odd = [name for name in columns if name not in COLUMNS or columns.count(name) > 1]
+    if not odd and "user" in columns:
+        return None
+    return Wrong(f"{shown(odd[0])} is none, or stands twice; {COLUMNS_FORM}" if odd else COLUMNS_FORM)
 
 
 def _of_user(user: str) -> Wrong | None:
@@ -141,10 +150,14 @@ def _entry(cells: Mapping[str, str], tiers: Collection[str]) -> tuple[Entry, Wri
         if tier not in tiers:
             return Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
         return tier, tier
+    written: dict[str, Any] = {}
+    for name, text in given.items():
+        try:
+            written[name] = CELLS[name](text)
+        except ValueError as error:
+            return Wrong(f"{name}: {error}")
     try:
-        written = {name: CELLS[name](text) for name, text in given.items()}
         return UserSettings.model_validate(written), written
     except ValidationError as error:
-        return Wrong(message(error.errors(include_url=False)[0], (), UserSettings))
-    except ValueError as error:
-        return Wrong(str(error))
+        details = error.errors(include_url=False)[0]
+        return Wrong(f"{details['loc'][0]}: {message(details, (), UserSettings)}")

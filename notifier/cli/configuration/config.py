@@ -19,7 +19,7 @@ from notifier.cli.output import Rows, answer, complain, confirm, counted, fail, 
 from notifier.errors import SettingsError
 from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.apply import Change, change_to
-from notifier.operations.in_force import read_known, with_users
+from notifier.operations.in_force import read_known
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
@@ -127,7 +127,7 @@ def apply(
     such as the providers, stay each host's own. Waiting notifications follow the new rates.
     """
     settings, delay_us = load_settings(file), duration_us(after, "--in", max_us=UNITS["m"])
-    rates = with_users(rates_in(read_source(file).data), settings)
+    rates = rates_in(read_source(file).data, settings.users_in_files)
     own = load_settings(context.obj, rates=rates)  # what cannot stand in this host's own file is not sent to others
     _apply(context, own, rates, delay_us, By(who, message, yes=yes, json=json), replaces=replace)
 

@@ -165,7 +165,9 @@ def _refused(why: str) -> Html | None:
     if not why:
         return None
     says = tag("p", "The configuration is wrong now. What held before holds on, here and in running workers:")
-    return tag("div", says, tag("ul", [tag("li", line) for line in why.splitlines()]), class_="said wrong", role="alert")
+    return tag(
+        "div", says, tag("ul", [tag("li", line) for line in why.splitlines()]), class_="said wrong", role="alert"
+    )
 
 
 def _footer(view: View) -> Any:

@@ -71,7 +71,11 @@ def test_no_worker_says_since_when() -> None:
 def test_rates_that_are_refused_are_said_once() -> None:
     """A mistake in a file makes nothing stop, so nothing else would tell of it."""
     why = "notifier.yaml:4:7: user.gap: is empty; give a value, or delete the key"
-    workers = [replace(WELL, refuses=why), replace(WELL, name="w2", refuses=f"{why}\nand more"), replace(WELL, name="w3")]
+    workers = [
+        replace(WELL, refuses=why),
+        replace(WELL, name="w2", refuses=f"{why}\nand more"),
+        replace(WELL, name="w3"),
+    ]
     assert said(now(workers=workers)) == [f"Rates refused: by w1, w2, which keeps the last ones: {why}"]
 
 

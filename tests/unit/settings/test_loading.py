@@ -239,6 +239,8 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {windows: }", "1:17: user.windows: is empty; give a value, or delete the key"),
         ("tiers: {few: {gap: }}", "1:20: tiers.few.gap: is empty; give a value, or delete the key"),
         ("categories: {c: {lane: bulk, gap: }}", "1:35: categories.c.gap: is empty; give a value, or delete the key"),
+        ("users_from: ", "1:12: users_from: is empty; give a value, or delete the key"),
+        ("redis: {max_memory: }", "1:21: redis.max_memory: is empty; give a value, or delete the key"),
         ("categories: {c: {lane: }}", "1:24: categories.c.lane: must be one of urgent, default, bulk, is empty"),
         ("catgories: {}", "1:1: catgories: unknown key; did you mean categories?"),
         ("users: {1: quit}", "1:12: users.1: unknown tier 'quit'; there are none under tiers"),

@@ -31,7 +31,9 @@ def load(folder: Path, users: str, config: str = CONFIG) -> Settings:
 
 def test_a_line_is_an_entry_under_users(tmp_path: Path) -> None:
     """A tier's name or rules; an empty cell is as under `user`, `none` is no window."""
-    policies = load(tmp_path, "user,tier,windows,gap\na,quiet,,\nb,,20/minute 300/day,\nc,,none,0s\nd,,,\n").policies()
+    policies = load(
+        tmp_path, "user,tier,windows,gap\na,quiet,,\nb,,20/minute 300/day,\n c ,,none,0s\nd,,,\n"
+    ).policies()
     minute = (Window(10, interval_us=MINUTE),)
     assert policies.for_user("a") == Policy(minute, 9 * S)
     assert policies.for_user("b") == Policy((Window(20, interval_us=MINUTE), Window(300, interval_us=DAY)), S)
@@ -71,10 +73,11 @@ def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     assert policies.for_user("c") == Policy(gap_us=S)
     written = found.users_in_files
     assert [written[user].get("quiet_hours") for user in "abc"] == [None, "22:30-06:00", "none"]
-    places = Provenance(read_source(tmp_path / "n.yaml"), "n.yaml", found.users_in_files)
+    source = read_source(tmp_path / "n.yaml")
+    places = Provenance(source, "n.yaml", found.users_in_files, found.places_in_files)
     assert places.of_user("e").others["gap"] == "n.yaml:1", "an empty row is as under user"
     quiet = [places.of_user(user).others["quiet_hours"] for user in ("a", "b", "d")]
-    assert quiet == ["n.yaml:1", "users.csv", "n.yaml:1"]
+    assert quiet == ["n.yaml:1", "users.csv:3", "n.yaml:1"]
 
 
 def test_a_burst_in_a_cell(tmp_path: Path) -> None:
@@ -92,25 +95,25 @@ def test_a_burst_in_a_cell(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "usr,tier\n": ":1: must name the columns, each once: user, and any of tier, windows, gap",
-    "": "users_from",
+    "usr,tier\n": ":1: 'usr' is none, or stands twice; the first line must name the columns: user, and any",
+    "": ":1: is empty; the first line must name the columns: user, and any of tier",
     "user,tier\na\n": ":2: has 1 cells; 2 columns are named",
     "user,tier\na,loud\n": ":2: unknown tier 'loud'; tiers are quiet",
     "user,tier,gap\na,quiet,1s\n": ":2: names the tier 'quiet' and has rules of its own; keep one",
-    "user,windows\na,10/fortnight\n": ":2: '10/fortnight': unknown unit 'fortnight'",
-    "user,windows\na,0/minute\n": ":2: '0/minute': the limit must be at least 1",
-    "user,gap\na,5\n": ":2: '5': a number without a unit",
-    "user,quiet_hours\na,21-8\n": ":2: '21-8' are no quiet hours; write from when until when",
-    "user,burst\na,20\n": ":2: refill: '' is not a rate",
-    "user,burst\na,many 1/m\n": ":2: 'many 1/m' is not a burst; write capacity and refill, such as '20 1/3m'",
-    "user,gap,gap\na,5s,6s\n": ":1: must name the columns, each once: user",
+    "user,windows\na,10/fortnight\n": ":2: windows: '10/fortnight': unknown unit 'fortnight'",
+    "user,windows\na,0/minute\n": ":2: windows: '0/minute': the limit must be at least 1",
+    "user,gap\na,5\n": ":2: gap: '5': a number without a unit",
+    "user,quiet_hours\na,21-8\n": ":2: quiet_hours: '21-8' are no quiet hours; write from when until when",
+    "user,burst\na,20\n": ":2: burst: '20' is not a burst; write capacity and refill, such as '20 1/3m', or none",
+    "user,burst\na,many 1/m\n": ":2: burst: 'many 1/m' is not a burst; write capacity and refill, such as '20 1/3m'",
+    "user,gap,gap\na,5s,6s\n": ":1: 'gap' is none, or stands twice; the first line",
     "user,gap\n,5s\n": ":2: '' is not a user's id",
     "user,gap\na,5s\n\na,6s\n": ":4: 'a' has an entry in users.csv:2 already; keep one",
     'user,gap\n"a,5s\n': "is not CSV",
 }
 
 
-@pytest.mark.parametrize("users", [text for text in WRONG if text])
+@pytest.mark.parametrize("users", WRONG)
 def test_a_wrong_line_is_named(tmp_path: Path, users: str) -> None:
     """File, line, what is wrong; nothing is taken from a file that is not whole."""
     with pytest.raises(SettingsError) as refused:

@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[dict[str, str | Callable[[], str]], str]] = {
     "nothing": ({"n.yaml": ""}, "n.yaml: is empty; write at least {}"),
     "two files for one user": (
         {"n.yaml": "users_from: of", "of/a.csv": "user,gap\n7,1s\n", "of/b.csv": "user,gap\n8,1s\n7,2s\n"},
-        "b.csv:3: '7' has an entry in a.csv:2 already; keep one",
+        "of/b.csv:3: '7' has an entry in of/a.csv:2 already; keep one",
     ),
     "a user in both": (
         {"n.yaml": "users: {7: {gap: 1s}}\nusers_from: of.csv", "of.csv": "user,gap\n7,2s\n"},
@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[dict[str, str | Callable[[], str]], str]] = {
     ),
     "a user's unit": (
         {"n.yaml": "users_from: of.csv", "of.csv": "user,windows\n7,1/fortnight\n"},
-        "of.csv:2: '1/fortnight': unknown unit 'fortnight'",
+        "of.csv:2: windows: '1/fortnight': unknown unit 'fortnight'",
     ),
 }
 

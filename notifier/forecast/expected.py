@@ -49,7 +49,7 @@ class Expected:
     """When a notification should go. not_before: what else decides, so that it may go later; '' where nothing does.
 
     at: None where it expires or is dropped before it may go; the reason stands in not_before then.
-    held_by: the rule that lets it go last, such as 'user 10/1m'; '' where it waits for none.
+    held_by: the rule that holds it, or those before it, the longest, such as 'user 10/1m'; '' where it waits for none.
     """
 
     at: datetime | None
@@ -221,14 +221,25 @@ class Forecast:
         return min((last[name] for name in self._record.cut if name in last), default=2 * NEVER_US)
 
     def _replay(self, events: Sequence[Event], jobs: Iterable[_Job]) -> list[tuple[int, str]]:
-        """When each goes, and the rule that lets it go last."""
+        """When each goes, and the rule that holds it."""
         gathers = {job.category: job.gather_us for job in jobs if job.gather_us is not None}
         categories = {event.category for event in events}
         sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
         before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
         replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True)
         replay.run()
-        return list(zip(replay.sent, replay.decided, strict=True))
+        return list(zip(replay.sent, self._holders(events, replay), strict=True))
+
+    def _holders(self, events: Sequence[Event], replay: Replay) -> list[str]:
+        """Of each the rule that holds its backlog the longest until it goes: its own turn may be a moment after."""
+        found, longest = list(replay.decided), dict[str, tuple[int, int, str]]()
+        for n in sorted((n for n, rule in enumerate(found) if rule), key=lambda n: replay.sent[n]):
+            at, (went, wait, rule) = replay.sent[n], longest.get(events[n].category, (self._now_us, 0, ""))
+            if at - went >= wait:
+                wait, rule = at - went, found[n]
+            longest[events[n].category] = at, wait, rule
+            found[n] = rule or found[n]
+        return found
 
     def _lane(self, category: str) -> str:
         return self._lanes.get(category) or self._policies.category(category).lane

@@ -46,8 +46,8 @@ class Standing:
     expected_at: when it should go, computed for the first thousand; None for the others, and for one that expires
     before. not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
 
-    count: how many it stands for, those that it superseded and itself. held_by: the rule that lets it go last, such
-    as 'user 10/1m'; '' where it waits for none.
+    count: how many it stands for, those that it superseded and itself. held_by: the rule that holds it the longest,
+    such as 'user 10/1m'; '' where it waits for none.
     """
 
     category: str

@@ -1,0 +1,25 @@
+"""What is said to hold a notification: the rule for which it waits, though another spaces it from the one before."""
+
+from __future__ import annotations
+
+from notifier.forecast.expected import FIELDS, Forecast, Record
+from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.evaluator import Sends
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Category, Policy, Window
+
+S = 1_000_000
+NOON = 1_767_268_800 * S  # 2026-01-01 12:00 UTC
+
+
+def test_the_rule_that_holds_the_longest_is_named() -> None:
+    """All of a backlog wait for the day's end; that they go 20 s apart then is not what they wait for."""
+    news = Category("news", policy=Policy((Window(1, interval_us=20 * S),), calendar=(CalendarWindow(2, "day"),)))
+    policies = Policies(categories={"news": news})
+    sent = Sends.on_record([NOON - 100 * S, NOON - 50 * S], [], {})
+    backlog = [(name, float(n), [None] * len(FIELDS)) for n, name in enumerate((b"a", b"b", b"c"))]
+    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": sent})
+    forecast = Forecast(policies, "ann", record)
+    found = [forecast.by_job[name] for name in "abc"]
+    assert [each.held_by.partition(" until")[0] for each in found[:2]] == ["news 2/calendar-day"] * 2
+    assert [f"{each.at:%d %H:%M:%S}" for each in found] == ["02 00:00:00", "02 00:00:20", "03 00:00:00"]

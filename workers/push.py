@@ -375,7 +375,8 @@ class PushWorker(Worker):
                 if each.engine.mender.is_over():
                     self._repair(each)
             if (looked_us := self._served[0].engine.looked_us) is not None:
-                self.connection.hset(self.key, LOOKED, looked_us)
+                if self.connection.hset(self.key, LOOKED, looked_us):
+                    self._register_anew(looked_us)  # it had no such field: Redis has lost the entry
                 self.connection.set(redis_key("looked"), looked_us)
             self._report()
             if time.monotonic() >= self._next_heartbeat:
@@ -386,6 +387,13 @@ class PushWorker(Worker):
             compat.free_slots(self.connection)
             if self.should_run_maintenance_tasks:
                 self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
+
+    def _register_anew(self, looked_us: int) -> None:
+        """Become known again to a Redis that came back empty."""
+        self.connection.delete(self.key)
+        self.register_birth()  # type: ignore[no-untyped-call]
+        self.set_state(self.get_state())
+        self.connection.hset(self.key, mapping={**self._told, LOOKED: looked_us})
 
     def _repair(self, served: Served) -> None:
         """Put right what a script has left halfway that met something unreadable."""

@@ -167,6 +167,18 @@ def test_it_is_idle_and_busy(redis: Redis, config: Path, producer: Notifier, sim
         assert redis.ttl("rq:worker:worker") > 60
 
 
+def test_a_redis_that_came_back_empty_knows_it_again(redis: Redis, config: Path, producer: Notifier) -> None:
+    """It works on, so it is in RQ's list of workers, with all that people know it by."""
+    with worker(config) as running:
+        running.ready(redis)
+        eventually(lambda: redis.hget("rq:worker:worker", "rates_version"), "what it tells")
+        known = set(redis.hgetall("rq:worker:worker")) - {b"last_heartbeat"}
+        redis.flushdb()
+        eventually(lambda: known <= set(redis.hgetall("rq:worker:worker")), "its entry")
+        assert redis.smembers("rq:workers") == {b"rq:worker:worker"}
+        ends(producer, producer.send(note("anna")), "delivered")
+
+
 def test_rqs_shutdown_command_is_obeyed(redis: Redis, config: Path, producer: Notifier) -> None:
     """`send_shutdown_command` ends it as a signal does."""
     with worker(config) as running:

@@ -79,16 +79,16 @@ class Reload:
         for each in self._served:
             await each.take_up(self.version)
         self._log.info("config_taken_up", source=self._source, version=self.version)
-        if was_file and not published.version:
+        if was_file and not published.version and followed[0] != self.version:
             with contextlib.suppress(RedisError):
-                await self._record(followed[0])
+                await self._record(followed[0], seen)
         return policies
 
-    async def _record(self, before: str) -> None:
+    async def _record(self, before: str, seen: Seen) -> None:
         """Write a changed file into the log of who changed what, once for the workers of a host."""
         host, old = socket.gethostname(), self._text
         self._text = await asyncio.to_thread(self._read_text)
-        if await self._redis.set(redis_key("reload", self.version, host), "1", nx=True, ex=ONCE_S):
+        if await self._redis.set(redis_key("reload", f"{hash(seen):x}", host), "1", nx=True, ex=ONCE_S):
             lines = await asyncio.to_thread(self._compare, old, self._text)
             entry = action_entry("the file", host, "change rates", f"{before} to {self.version}", lines)
             await self._redis.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True)

@@ -13,6 +13,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
+from notifier.operations.action_log import read_actions
 from notifier.rules.policy import LANES, Policy, Window
 from notifier.settings import load_settings
 from notifier.store.followed import Followed
@@ -156,6 +157,30 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
         await client.aclose()
 
     asyncio.run(flickers())
+
+
+def test_each_change_of_a_file_is_logged(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """Also one that is undone at once, and no mistake that was mended: the rates were the same all the while."""
+    path = tmp_path / "n.yaml"
+    path.write_text("user: {gap: 1s}", encoding="utf-8")
+
+    async def changes() -> None:
+        client = AsyncRedis.from_url(redis_server.url)
+        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+        await reload.begin()
+        for gap in ("9s", "1s", "", "1s", "9s"):
+            path.write_text(f"user: {{gap: {gap}}}", encoding="utf-8")
+            await looks_at_new_file(reload)
+            await reload.changed()
+        await client.aclose()
+
+    asyncio.run(changes())
+    told = [action.answer.partition("; ")[2] for action in reversed(read_actions(redis, 9))]
+    assert told == [
+        "- user.gap: 1s; + user.gap: 9s",
+        "- user.gap: 9s; + user.gap: 1s",
+        "- user.gap: 1s; + user.gap: 9s",
+    ]
 
 
 @pytest.mark.usefixtures("redis")

@@ -144,14 +144,16 @@ def _explained(found: Explanation, category: str, used: Iterable[tuple[Use, str]
     waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
     yield f"waiting: {waiting or 'nothing'}"
     holds = [*_holds(found)]
+    # Where others wait, it is to be seen of which this is said.
+    of = f" of {category}" if any(n for name, n in found.waiting.items() if name != category) else ""
     if found.paused is not None or found.suspended:
         yield "nothing goes now:"
     elif found.next_at is None:
-        yield f"{'by the rules ' if holds else ''}the next may go now"
+        yield f"{'by the rules ' if holds else ''}the next{of} may go now"
     elif found.next_at >= FOREVER:
         yield f"nothing may go: {found.decided_by} has no end"
     else:
-        yield f"the next may go at {moment(found.next_at)}: {found.decided_by} decides it"
+        yield f"the next{of} may go at {moment(found.next_at)}: {found.decided_by} decides it"
     yield from holds
     if any(found.waiting.values()) and (found.accepted_now_at is not None or found.not_before):
         yield f"one that is accepted now: {_expected(found.accepted_now_at, found.not_before)}"

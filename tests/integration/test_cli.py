@@ -259,6 +259,8 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     assert "1 of 1" in shown
     assert "user 1/1h decides it" in shown
     assert "the next may go now" in run("explain", "--user", "41", "--category", "chat").out
+    of_chat = run("explain", "--user", "42", "--category", "chat").out
+    assert "waiting: 3 of default\nthe next of chat may go at " in of_chat
 
 
 def test_send_file(run: Run, redis: Redis, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def _of_columns(columns: Sequence[str]) -> Wrong | None:
     odd = [name for name in columns if name not in COLUMNS or columns.count(name) > 1]
     if not odd and "user" in columns:
         return None
-    return Wrong(f"{shown(odd[0])} is none, or stands twice; {COLUMNS_FORM}" if odd else COLUMNS_FORM)
+    return Wrong(f"{shown(odd[0])} is no column, or named twice; {COLUMNS_FORM}" if odd else COLUMNS_FORM)
 
 
 def _of_user(user: str) -> Wrong | None:

@@ -95,7 +95,7 @@ def test_a_burst_in_a_cell(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "usr,tier\n": ":1: 'usr' is none, or stands twice; the first line must name the columns: user, and any",
+    "usr,tier\n": ":1: 'usr' is no column, or named twice; the first line must name the columns: user, and any",
     "": ":1: is empty; the first line must name the columns: user, and any of tier",
     "user,tier\na\n": ":2: has 1 cells; 2 columns are named",
     "user,tier\na,loud\n": ":2: unknown tier 'loud'; tiers are quiet",
@@ -106,7 +106,7 @@ WRONG = {
     "user,quiet_hours\na,21-8\n": ":2: quiet_hours: '21-8' are no quiet hours; write from when until when",
     "user,burst\na,20\n": ":2: burst: '20' is not a burst; write capacity and refill, such as '20 1/3m', or none",
     "user,burst\na,many 1/m\n": ":2: burst: 'many 1/m' is not a burst; write capacity and refill, such as '20 1/3m'",
-    "user,gap,gap\na,5s,6s\n": ":1: 'gap' is none, or stands twice; the first line",
+    "user,gap,gap\na,5s,6s\n": ":1: 'gap' is no column, or named twice; the first line",
     "user,gap\n,5s\n": ":2: '' is not a user's id",
     "user,gap\na,5s\n\na,6s\n": ":4: 'a' has an entry in users.csv:2 already; keep one",
     'user,gap\n"a,5s\n': "is not CSV",

@@ -146,10 +146,11 @@ def test_a_changed_line_changes_the_version(tmp_path: Path) -> None:
 
 def test_what_is_written_out_is_what_was_read(tmp_path: Path) -> None:
     """Published to other hosts, or pasted from the page, the users of a file have the same rules."""
-    rows = "a,quiet,,\nb,,20/minute 300/day,\nc,,none,1500ms\nd,,,\ne,,none,1500ms\n"
+    rows = 'a,quiet,,\nb,,"20/minute, 300/day",\nc,,none,1500ms\nd,,,\ne,,none,1500ms\n'
     read = load(tmp_path, "user,tier,windows,gap\n" + rows)
     rates = {"user": {"windows": ["10/minute"], "gap": "1s"}, "tiers": {"quiet": {"gap": "9s"}}}
     again = parse_settings(write_yaml(rates | {"users": dict(read.users_in_files)}))
+    assert again.rates_version == read.rates_version, "config check names them as config apply does"
     assert set(again.users) == {"a", "b", "c", "d", "e"}
     for user in again.users:
         assert read.policies().for_user(user) == again.policies().for_user(user)

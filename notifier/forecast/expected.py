@@ -233,12 +233,13 @@ class Forecast:
     def _holders(self, events: Sequence[Event], replay: Replay) -> list[str]:
         """Of each the rule that holds its backlog the longest until it goes: its own turn may be a moment after."""
         found, longest = list(replay.decided), dict[str, tuple[int, int, str]]()
-        for n in sorted((n for n, rule in enumerate(found) if rule), key=lambda n: replay.sent[n]):
+        goes = [n for n, rule in enumerate(found) if rule and replay.sent[n] >= 0]  # the others are dropped
+        for n in sorted(goes, key=lambda n: replay.sent[n]):
             at, (went, wait, rule) = replay.sent[n], longest.get(events[n].category, (self._now_us, 0, ""))
             if at - went >= wait:
                 wait, rule = at - went, found[n]
             longest[events[n].category] = at, wait, rule
-            found[n] = rule or found[n]
+            found[n] = rule
         return found
 
     def _lane(self, category: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -121,10 +122,13 @@ def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
         if not each["healthy"]:
             says = f"it has not looked for work for {seconds_text(each['age_us'] / 1e6)} (host {each['host']})"
             yield Problem("warning", f"{each['name']} hangs", says, "worker-hangs")
-    refusing = [each for each in workers if each["refuses"]]
-    for why in dict.fromkeys(each["refuses"].partition("\n")[0] for each in refusing):
-        of = ", ".join(each["name"] for each in refusing if each["refuses"].startswith(why))
-        yield Problem("warning", "Rates refused", f"by {of}, which keeps the last ones: {why}", "rates-refused")
+    refusing = defaultdict[str, list[str]](list)
+    for each in workers:
+        if each["refuses"]:
+            refusing[each["refuses"].partition("\n")[0]].append(each["name"])
+    for why, names in refusing.items():
+        says = f"by {', '.join(names)}, which keeps the last ones: {why}"
+        yield Problem("warning", "Rates refused", says, "rates-refused")
 
 
 def problem_lines(now: Mapping[str, Any]) -> list[str]:

@@ -57,10 +57,8 @@ def _as_written(node: Any) -> Any:
 
 def overriding() -> dict[str, str]:
     """The sections that override another, which holds what there is to say of their keys."""
-    found = {}
-    for section in ProvidersSettings.keys().values():
-        found[get_args(section.model_fields["apps"].annotation)[1].__name__] = section.__name__
-    return found
+    sections = ProvidersSettings.keys().values()
+    return {get_args(each.model_fields["apps"].annotation)[1].__name__: each.__name__ for each in sections}
 
 
 def sections(schema: dict[str, Any]) -> Iterator[tuple[Path, str, dict[str, Any]]]:

@@ -45,9 +45,11 @@ class Provenance:
 
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
-        entry = self._in_files[user] if user in self._in_files else _get(self._source.data, "users", user)
-        if user in self._in_files and not isinstance(entry, str):
+        entry = self._in_files.get(user)
+        if isinstance(entry, Mapping):
             return self._of_file(user, entry)
+        if entry is None:
+            entry = _get(self._source.data, "users", user)
         own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()
         whose = self._places_in_files.get(user) or f"users.{user}"
         named = f"{whose} → tiers.{entry}" if isinstance(entry, str) else ".".join(map(str, own))

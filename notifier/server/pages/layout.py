@@ -106,9 +106,10 @@ def problem_page(view: View, title: str, detail: str, help_: str | None = None, 
     return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), *more, renew=True)
 
 
-def wrong(detail: str) -> Html:
-    """Show what was wrong with an input, line by line."""
-    return tag("div", tag("ul", [tag("li", line) for line in detail.splitlines()]), class_="said wrong", role="alert")
+def wrong(detail: str, *before: Html) -> Html:
+    """Show what was wrong with an input, line by line. before: what is said first."""
+    each = tag("ul", [tag("li", line) for line in detail.splitlines()])
+    return tag("div", *before, each, class_="said wrong", role="alert")
 
 
 def lines(of: str) -> list[Any]:
@@ -165,9 +166,7 @@ def _refused(why: str) -> Html | None:
     if not why:
         return None
     says = tag("p", "The configuration is wrong now. What held before holds on, here and in running workers:")
-    return tag(
-        "div", says, tag("ul", [tag("li", line) for line in why.splitlines()]), class_="said wrong", role="alert"
-    )
+    return wrong(why, says)
 
 
 def _footer(view: View) -> Any:

@@ -254,6 +254,23 @@ def test_one_workers_broken_network_stops_nobody(tmp_path: Path) -> None:
         assert {event["worker"] for event in events(workers, "stepped_back")} == {"broken"}
 
 
+def test_a_leader_with_a_broken_network_lets_another_try(tmp_path: Path) -> None:
+    """What arrives wakes the leader of the idle ones alone; where that one cannot reach APNs, each probe is another's.
+
+    The provider is well, and whoever reaches it has never sent anything: nobody knows yet whose fault it is.
+    """
+    with service(tmp_path) as up:
+        providers = up.simulators.providers()
+        nowhere = {**providers, "apns": {**providers["apns"], "endpoint": "https://127.0.0.1:1"}}
+        broken = [up.work(f"broken{n}", write_config(tmp_path / f"b{n}", up.server.url, nowhere)) for n in range(2)]
+        leader = "notifier:leader:bulk,default,urgent"
+        eventually(lambda: up.redis.get(leader) in {b"broken0", b"broken1"}, "one of the broken ones to lead")
+        up.work("good")
+        up.send([note("u", "alone-0")])
+        eventually(lambda: up.delivered() == 1, "it to be delivered")
+        assert len(events(broken, "circuit_opened")) == 1
+
+
 LIMITS = {
     "device": ({"device": ["5/1s"]}, [fcm("one")] * 20, {}),
     "collapsible": ({"collapsible": {"burst": 3, "every": "500ms"}}, [fcm("one")] * 9, {"collapse_id": "score"}),

@@ -309,7 +309,8 @@ class Engine:
             return
         due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
         if follows or due_in is None or due_in > 0:
-            self._may_look = await self._idle.wait(due_in)
+            yields = self._idle.leads and not wake.is_set() and self._circuits.was_in_vain()
+            self._may_look = await self._idle.wait(due_in, yields=yields)
 
     async def _wait_for_redis(self, error: RedisError) -> None:
         if isinstance(error, NoPermissionError):

@@ -54,8 +54,10 @@ class IdleWorker:
         self.wake = asyncio.Event()
         self.leads = False
 
-    async def wait(self, due_in_s: float | None) -> bool:
+    async def wait(self, due_in_s: float | None, *, yields: bool = False) -> bool:
         """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
+
+        yields: rather let another idle worker lead, if there is one.
 
         Returns as soon as `wake` is set, which is then cleared; and at once after taking the lead, because what
         was known before may be old: from the next look on, whoever makes something due earlier wakes it.
@@ -64,9 +66,13 @@ class IdleWorker:
         """
         if not self.wake.is_set():
             led_before = self.leads
-            lead = leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms)
-            lapses_in_ms = await run_async(self._redis, lead)
-            self.leads = not lapses_in_ms
+            if yields:
+                await run_async(self._redis, self.hand_over())  # where nobody else is idle it hears its own call
+                lapses_in_ms = self._lapse_ms
+            else:
+                lead = leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms)
+                lapses_in_ms = await run_async(self._redis, lead)
+                self.leads = not lapses_in_ms
             if self.leads and not led_before:
                 if call := self._listening.pop(self._keys.handover, None):
                     call.cancel()  # or it hears its own call, by which another is to look

@@ -79,6 +79,7 @@ class Circuits:
         self._failures: Counter[str] = Counter()
         self._steps_back = 0
         self._back_at = 0.0
+        self._was_in_vain = False
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
 
     def use(self, shut: frozenset[str] | None) -> None:
@@ -181,6 +182,7 @@ class Circuits:
         change = await run_async(self._redis, self._seen(route, "down", reason=reason, **probe))
         self._failures[route] = 0
         self._told_up.pop(route, None)
+        self._was_in_vain = True
         if change == "opened":
             # Whatever waits for the route is told by this one line; what is ours to mend is shouted.
             log = self._log.error if kind == "fault" else self._log.warning
@@ -204,6 +206,11 @@ class Circuits:
     def away_s(self) -> float:
         """For how long this worker leaves the work to the others, who get through; 0 is not at all."""
         return max(0.0, self._back_at - asyncio.get_running_loop().time())
+
+    def was_in_vain(self) -> bool:
+        """Whether this worker could not get through by some route since it was asked last: another is to try."""
+        was, self._was_in_vain = self._was_in_vain, False
+        return was
 
     async def begin(self) -> None:
         """Have the routes that are held probed at once: this worker may have been started to mend one."""

@@ -106,6 +106,42 @@ def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedi
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_who_yields_lets_another_lead(redis_server: EmbeddedRedis, redis: Redis, alone: bool) -> None:
+    """The one that waits for the leader is called, and leads; where nobody waits, the leader looks and leads again."""
+
+    def listening() -> int:
+        return [client["cmd"] for client in redis.client_list()].count("blpop")
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
+            leader, follower = (
+                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"], MANY)
+                for name in ("w1", "w2")
+            )
+            for idle in (leader, follower):
+                stack.push_async_callback(idle.close)
+            assert await leader.wait(None)
+            if alone:
+                assert await leader.wait(None, yields=True)
+                assert not leader.leads
+                assert await leader.wait(None)
+                assert leader.leads
+                return
+            following = asyncio.create_task(follower.wait(None))
+            await asyncio.to_thread(eventually, lambda: listening() == 1, "the follower to listen")
+            yielding = asyncio.create_task(leader.wait(None, yields=True))
+            async with asyncio.timeout(60):
+                assert await following
+            assert await follower.wait(None)
+            assert (leader.leads, follower.leads, yielding.done()) == (False, True, False)
+            leader.wake.set()
+            await yielding
+
+    asyncio.run(story())
+
+
 def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """It has followed until then, so it listens for the call by which it now wakes the next."""
 

@@ -80,13 +80,13 @@ class Rounds:
         async def nothing() -> None:
             """Tell nobody."""
 
-        async def wait(_due_in_s: float | None) -> None:
+        async def wait(_due_in_s: float | None, **_: bool) -> None:
             self.did.append("waits")
 
         idle: Any = SimpleNamespace(
             wake=asyncio.Event(), leads=True, wait=wait, hand_over=lambda: leaders.hand_over("w", ["default"])
         )
-        circuits: Any = SimpleNamespace(tell=nothing, away_s=lambda: 0.0, use=lambda _: None)
+        circuits: Any = SimpleNamespace(tell=nothing, away_s=lambda: 0.0, was_in_vain=lambda: False, use=lambda _: None)
         sender: Any = SimpleNamespace(numbers=Numbers())
         rq_jobs: Any = SimpleNamespace()
         tuning = build_tuning(SETTINGS)
@@ -138,7 +138,7 @@ def test_who_follows_looks_for_nothing_that_is_due(monkeypatch: pytest.MonkeyPat
     """What it knew to fall due is its leader's to look for, also once its time has passed."""
     rounds = Rounds(monkeypatch, [pulled()])
 
-    async def follows(_due_in_s: float | None) -> bool:
+    async def follows(_due_in_s: float | None, **_: bool) -> bool:
         rounds.did.append("waits")
         rounds.engine._due_at = 0.0
         return False

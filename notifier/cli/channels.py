@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json as codec
 import time
 from typing import Annotated, Any
 
 import typer
 
-from notifier.cli.options import ExpiresOption, JsonOption, TextOption, notifier_of, seconds
+from notifier.cli.options import ExpiresOption, JsonOption, TextOption, json_object, notifier_of, seconds
 from notifier.cli.output import answer, counted, say
 
 Channel = Annotated[str, typer.Argument(help="the id that Apple gave the channel", show_default=False)]
@@ -72,17 +71,14 @@ def send(
     json: JsonOption = False,
 ) -> None:
     """Enqueue one update for all who subscribe to a channel, and print its job id."""
-    options: dict[str, Any] = {"event": event, "timestamp": int(time.time()), "content_state": _state(state)}
+    options: dict[str, Any] = {
+        "event": event,
+        "timestamp": int(time.time()),
+        "content_state": json_object(state, "--state"),
+    }
     options |= {"store": True} if store else {}
     fields: dict[str, Any] = {"title": title, "body": body, "category": category, "app": app}
     fields["expires_in"] = seconds(expires_in, "--expires-in")
     with notifier_of(context) as notifier:
         job_id = notifier.channels.send(channel, options, **fields)
     answer({"job_id": job_id}, job_id, json=json)
-
-
-def _state(text: str) -> Any:
-    try:
-        return codec.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"is no JSON: {error}", param_hint="--state") from None

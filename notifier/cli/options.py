@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -28,6 +29,17 @@ def duration_us(text: str, name: str, **bounds: int) -> int:
         return parse_duration(text, **bounds)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=name) from None
+
+
+def json_object(text: str, name: str) -> dict[str, Any]:
+    """The JSON object in what was given for the option of this name."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise typer.BadParameter('give a JSON object, such as \'{"screen": "inbox"}\'', param_hint=name)
+    return value
 
 
 def seconds(text: str | None, name: str) -> float | None:

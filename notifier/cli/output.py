@@ -139,7 +139,13 @@ class ProgressBar:
     def __init__(self, what: str, total: float | None = None) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:.0f} %"))
         self._console = Console(stderr=True)
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+        self._bar = Progress(
+            *columns,
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # an answer that goes to a file stays there
+        )
         self._task = self._bar.add_task(what, total=total)
         self._since = time.monotonic()
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from notifier.cli.output import fail
-
-HASHED: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -55,17 +52,3 @@ class Progress:
         if kept.digest != digest:
             fail(f"{path}: the file has changed since row {kept.row}; --again sends the whole file again")
         return kept
-
-
-def digest_of(path: Path) -> str:
-    """Return the digest that tells one content of a file from another."""
-    whole = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(HASHED):
-            whole.update(part)
-    return whole.hexdigest()
-
-
-def is_writable(path: Path) -> bool:
-    """Whether progress can be kept at this path."""
-    return os.access(path if path.exists() else path.parent, os.W_OK)

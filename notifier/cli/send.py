@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import json as codec
+import hashlib
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Annotated, Any, Final
+from typing import IO, Annotated, Final
 
 import typer
 
-from notifier.cli.options import A_TIME, ExpiresOption, JsonOption, TextOption, a_time, notifier_of, seconds
+from notifier.cli.options import (
+    A_TIME,
+    ExpiresOption,
+    JsonOption,
+    TextOption,
+    a_time,
+    json_object,
+    notifier_of,
+    seconds,
+)
 from notifier.cli.output import ProgressBar, answer, complain, fail
-from notifier.cli.progress import Progress, digest_of, is_writable
+from notifier.cli.progress import Progress
 from notifier.errors import InvalidNotificationError, OverloadedError
 from notifier.notification import Device, Notification
 from notifier.notification.files import Format, Row, read_rows
@@ -50,7 +60,7 @@ def send(
         body=body,
         category=category,
         priority=priority,  # type: ignore[arg-type]  # checked by Notifier.send, with the field's name
-        data=_data(data),
+        data=json_object(data or "{}", "--data"),
         expires_in=seconds(expires_in, "--expires-in"),
         send_at=None if send_at is None else a_time(send_at, "--send-at"),
         collapse_id=collapse_id,
@@ -186,9 +196,10 @@ def _why_refused(notifier: Notifier, notification: Notification | None) -> str:
 def _progress(file: Path, kept_at: Path | None, *, again: bool) -> Progress:
     if kept_at is None:
         return Progress.begin()
-    if not is_writable(kept_at):
+    if not os.access(kept_at if kept_at.exists() else kept_at.parent, os.W_OK):
         fail(f"{kept_at}: cannot be written, but the progress must be kept there; copy the file to another folder")
-    digest = digest_of(file)
+    with file.open("rb") as whole:
+        digest = hashlib.file_digest(whole, "sha256").hexdigest()
     return Progress.begin(digest) if again else Progress.resume(kept_at, digest)
 
 
@@ -205,13 +216,3 @@ def _device(text: str) -> Device:
     if not colon:
         raise typer.BadParameter("give platform:token, such as fcm:dXp…", param_hint="--device")
     return Device(platform, token)
-
-
-def _data(text: str | None) -> dict[str, Any]:
-    try:
-        data = codec.loads(text or "{}")
-    except ValueError:
-        data = None
-    if not isinstance(data, dict):
-        raise typer.BadParameter('give a JSON object, such as \'{"screen": "inbox"}\'', param_hint="--data")
-    return data

@@ -37,33 +37,11 @@ class Bad:
     at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class BadView:
-    """counts: (outcome, reason, route, category) and how many, the most first, of all that was read. found: one page.
+def view_bad(redis: Any, keep_us: int, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
+    """List what ended badly lately, as plain data. part: of a job id or a user. page: from 0.
 
-    is_all: whether all was read. more: whether there is another page.
-    """
-
-    counts: list[tuple[tuple[str, str, str, str], int]]
-    found: list[Bad]
-    is_all: bool
-    more: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
-        names = ("outcome", "reason", "route", "category")
-        counts = [dict(zip(names, of, strict=True)) | {"count": n} for of, n in self.counts]
-        return {
-            "counts": counts,
-            "found": [asdict(each) for each in self.found],
-            "is_all": self.is_all,
-            "more": self.more,
-        }
-
-
-def view_bad(redis: Any, keep_us: int, part: str = "", outcome: str = "", page: int = 0) -> BadView:
-    """List what ended badly lately. part: of a job id or a user. page: from 0.
-
+    counts: by outcome, reason, route and category, the most first, of all that was read. found: one page. is_all:
+    whether all was read. more: whether there is another page.
     Raises RedisUnusableError where no partition answers.
     """
     told = ask_all(Partitions.around(redis), partial(_find, keep_us))
@@ -75,9 +53,13 @@ def view_bad(redis: Any, keep_us: int, part: str = "", outcome: str = "", page: 
     ]
     met.sort(key=lambda each: 0.0 if each.at is None else each.at.timestamp(), reverse=True)
     counts = Counter((each.outcome, each.reason, each.route, each.category) for each in met)
-    shown = met[page * PAGE : (page + 1) * PAGE]
-    is_all = not told.away and all(is_all for _, is_all in told.all)
-    return BadView(counts.most_common(PAGE), shown, is_all, len(met) > (page + 1) * PAGE)
+    names = ("outcome", "reason", "route", "category")
+    return {
+        "counts": [dict(zip(names, of, strict=True)) | {"count": n} for of, n in counts.most_common(PAGE)],
+        "found": [asdict(each) for each in met[page * PAGE : (page + 1) * PAGE]],
+        "is_all": not told.away and all(is_all for _, is_all in told.all),
+        "more": len(met) > (page + 1) * PAGE,
+    }
 
 
 def _find(keep_us: int) -> Exchange[tuple[list[Bad], bool]]:

@@ -59,10 +59,4 @@ def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[
 
 
 def _ranked(each: RankedKey) -> dict[str, Any]:
-    return {
-        "key": each.key,
-        "total": each.total,
-        "held": each.held,
-        "rate": each.rate,
-        "last_used": each.last_used,
-    }
+    return {name: getattr(each, name) for name in ("key", "total", "held", "rate", "last_used")}

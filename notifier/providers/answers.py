@@ -48,9 +48,12 @@ class Table:
         known = self.by_reason.get((status, reason)) or self.by_status.get(status)
         return known or self.by_class.get(status // 100, Outcome.UNKNOWN)
 
-    def read(self, status: int, reason: str, header: Callable[[str], str]) -> Answer:
-        """Return the answer that this is. header: a header of the response by its name in lower case, else empty."""
-        outcome = self.outcome(status, reason)
+    def read(self, status: int, reason: str, header: Callable[[str], str], outcome: Outcome | None = None) -> Answer:
+        """Return the answer that this is. header: a header of the response by its name in lower case, else empty.
+
+        outcome: what it means whatever its status and its reason are.
+        """
+        outcome = outcome or self.outcome(status, reason)
         wait_us = self.wait_us.get(outcome)
         if wait_us is not None:
             asked_us = retry_after_us(header("retry-after"), header("date"))

@@ -25,7 +25,6 @@ from notifier.rules.preferences import among
 from notifier.server.answers import ProblemError
 from notifier.server.guard import WHO
 from notifier.server.html import Html
-from notifier.server.page_data import version_of
 from notifier.server.state import State
 from notifier.settings.loading import parse_rates
 from notifier.store.pipelining import on_all
@@ -101,7 +100,8 @@ def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
         return cancel_of(state, asked)
     with state.redis.at(user) as redis:
         view = view_user(redis, state.in_force.read(), user)
-    return {"user": user, "waiting": view.waiting + sum(each.state != "sending" for each in view.elsewhere)}
+    elsewhere = sum(each["state"] != "sending" for each in view["elsewhere"])
+    return {"user": user, "waiting": view["waiting_in_all"] + elsewhere}
 
 
 def pause(state: State, asked: Asked) -> dict[str, Any]:
@@ -154,10 +154,10 @@ def _preview(state: State, text: str) -> dict[str, Any]:
         chosen = among(state.notifier().users.export(), trace)
         before, after = known.policies.under(chosen), settings.policies().under(chosen)
         found, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
-        report, plot = asdict(found), svg(sent_at, {"old": version_of(known), "new": settings.rates_version})
+        report, plot = asdict(found), svg(sent_at, {"old": known.settings.rates_version, "new": settings.rates_version})
     return {
         "version": settings.rates_version,
-        "before": version_of(known),
+        "before": known.settings.rates_version,
         "changes": change.lines,
         "lost": change.lost,
         "report": report,
@@ -175,7 +175,7 @@ def apply(state: State, asked: Asked) -> dict[str, Any]:
 def _apply(state: State, asked: Asked) -> dict[str, Any]:
     known = state.in_force.read()
     settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
-    before, now = asked.text("before"), version_of(known)
+    before, now = asked.text("before"), known.settings.rates_version
     if before != now:
         why = f"the rates in force are {now} and not {before or 'named in the field before'}: preview again"
         raise ProblemError(409, "Changed meanwhile", why)

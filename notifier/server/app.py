@@ -86,7 +86,7 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/job", page_data.job, job_page),
         at.page("/routes", page_data.routes, routes_page),
         at.page("/rates", page_data.rates, rates_page),
-        at.page("/log", page_data.log, log_page),
+        at.page("/log", page_data.actions, log_page),
         at.page("/problems", page_data.bad, bad_page),
         at.page("/pause", page_data.pauses, pauses_page),
         at.page("/help/{name}", page_data.runbook, help_page),
@@ -95,11 +95,11 @@ def _pages(at: _Paths) -> list[Route]:
         at.form("/job/cancel", actions.cancel, _after_cancel),
         at.form("/user/cancel", actions.cancel_if_sure, _after_cancel_of),
         at.form("/pause", actions.pause, lambda *_: "/pause?done=paused"),
-        at.form("/resume", actions.resume, _after_resume),
+        at.form("/resume", actions.resume, _to("/pause", "resumed", "resumed", "not_paused")),
         at.form("/rates/preview", actions.preview, preview_page, seconds=PREVIEW_S),
         at.form("/rates/apply", actions.apply, lambda *_: "/rates?done=applied"),
-        at.form("/rates/withdraw", actions.withdraw, _after_withdraw),
-        at.form("/rates/record", actions.record, _after_record),
+        at.form("/rates/withdraw", actions.withdraw, _to("/rates", "withdrawn", "withdrawn", "none")),
+        at.form("/rates/record", actions.record, _to("/rates", "is_running", "recording", "stopped")),
     ]
 
 
@@ -359,19 +359,12 @@ def _after_cancel(told: dict[str, Any], _: View) -> str:
     return f"/job?{urlencode({'id': told['job_id'], 'done': done})}"
 
 
-def _after_resume(told: dict[str, Any], _: View) -> str:
-    return f"/pause?done={'resumed' if told['resumed'] else 'not_paused'}"
-
-
 def _after_cancel_of(told: dict[str, Any], view: View) -> str:
     if "waiting" in told:
         return sure_page(told, view)
     return f"/user?{urlencode({'id': told['user'], 'done': 'all_but_some' if told['too_late'] else 'all_cancelled'})}"
 
 
-def _after_withdraw(told: dict[str, Any], _: View) -> str:
-    return f"/rates?done={'withdrawn' if told['withdrawn'] else 'none'}"
-
-
-def _after_record(told: dict[str, Any], _: View) -> str:
-    return f"/rates?done={'recording' if told['is_running'] else 'stopped'}"
+def _to(path: str, key: str, well: str, otherwise: str) -> Callable[[dict[str, Any], View], str]:
+    """Where a form leads to: to the page at this path, with one word or the other for what `key` tells."""
+    return lambda told, _: f"{path}?done={well if told[key] else otherwise}"

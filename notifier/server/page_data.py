@@ -13,7 +13,6 @@ from notifier.notification.job import accepted_at, fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
 from notifier.operations.history import record_json
-from notifier.operations.in_force import Known
 from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
@@ -73,7 +72,7 @@ def user(state: State, request: Request) -> dict[str, Any]:
     with state.redis.at(name) as redis:
         view = view_user(redis, known, name, request.query_params.get("category") or None)
     history = [record_json(record) for record in state.notifier().history(name)[:MAX_RECORDS]]
-    return view.as_json() | {"at": state.now(), "history": history}
+    return view | {"at": state.now(), "history": history}
 
 
 def history(state: State, request: Request) -> dict[str, Any]:
@@ -162,16 +161,6 @@ def rates(state: State, _: Request) -> dict[str, Any]:
     }
 
 
-def version_of(known: Known) -> str:
-    """Return the digest that tells the rates in force from others."""
-    return known.settings.rates_version
-
-
-def log(state: State, request: Request) -> dict[str, Any]:
-    """Return what people did, and the time."""
-    return actions(state, request) | {"at": state.now()}
-
-
 def pauses(state: State, request: Request) -> dict[str, Any]:
     """Return what is paused; what: to be paused, for the form."""
     every = by_route(ask_all(state.redis, find_pauses).all)
@@ -186,7 +175,7 @@ def bad(state: State, request: Request) -> dict[str, Any]:
     number = int(page) if page.isascii() and page.isdigit() and len(page) < 4 else 0  # noqa: PLR2004
     keep_us = state.in_force.read().settings.keep_failed_us
     found = view_bad(state.redis, keep_us, part, outcome, number)
-    return found.as_json() | {"at": state.now(), "part": part, "outcome": outcome, "page": number}
+    return found | {"at": state.now(), "part": part, "outcome": outcome, "page": number}
 
 
 def runbook(_: State, request: Request) -> dict[str, Any]:
@@ -203,4 +192,4 @@ def find(state: State, request: Request) -> str:
 
 def actions(state: State, _: Request) -> dict[str, Any]:
     """Return what people did here, the last first."""
-    return {"actions": [asdict(each) for each in read_actions(state.redis, MAX_ACTIONS)]}
+    return {"at": state.now(), "actions": [asdict(each) for each in read_actions(state.redis, MAX_ACTIONS)]}

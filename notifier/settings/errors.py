@@ -90,7 +90,8 @@ def message(details: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> st
         case "extra_forbidden":
             message = _unknown_key(path, schema)
         case "missing":
-            message = f"is missing; give one of {', '.join(_literals(path, schema))}"
+            literals = _literals(path, schema)
+            message = f"is missing; give one of {', '.join(literals)}" if literals else "is missing"
         case "literal_error":
             message = f"must be one of {', '.join(_literals(path, schema))}, is {_shown(value)}"
         case "dict_type" | "model_type" | "model_attributes_type":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, PlainValidator
 
@@ -55,15 +55,10 @@ class Given:
 NOTHING: Final = Given("quiet_hours", (), ())
 
 
-class NoTime(NamedTuple):
-    """Which section's hours leave no time to send, and why. path: of the key."""
-
-    path: str
-    why: str
-
-
-def without_time(users: Mapping[str, Given], categories: Mapping[str, Given], lead_us: int) -> Iterator[NoTime]:
-    """The sections whose hours leave less than `lead_us` in a row. users, categories: by the path of the section."""
+def without_time(
+    users: Mapping[str, Given], categories: Mapping[str, Given], lead_us: int
+) -> Iterator[tuple[str, str]]:
+    """The keys whose hours leave less than `lead_us` in a row, and why. users, categories: by the section's path."""
     also = {given.closed: given for given in users.values()}
     for path, given in {**users, **categories}.items():
         if longest_open_us(given.closed) <= lead_us:
@@ -74,8 +69,8 @@ def without_time(users: Mapping[str, Given], categories: Mapping[str, Given], le
                 yield _no_time(path, given, f"{given}, beside the {other} of users,")
 
 
-def _no_time(path: str, given: Given, held: str) -> NoTime:
-    return NoTime(f"{path}.{given.key}", f"{held} leaves no time to send; leave more than worker.lease")
+def _no_time(path: str, given: Given, held: str) -> tuple[str, str]:
+    return (f"{path}.{given.key}", f"{held} leaves no time to send; leave more than worker.lease")
 
 
 def _hours_or(word: str, instead: Any, what: str, value: object) -> Any:

@@ -20,7 +20,7 @@ from notifier.rules.preferences import How, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import hours
 from notifier.settings.checks import Duration, File, Limit, LimitName, Name, Positive, Rate, Tier, User, Zone, wrong_at
-from notifier.settings.hours import Given, NoTime, without_time
+from notifier.settings.hours import Given, without_time
 from notifier.settings.schema_processes import (
     DAY,
     MINUTE,
@@ -208,7 +208,7 @@ class Settings(Section):
             raise wrong_at(path, why)
         return self
 
-    def _without_time(self, own: Mapping[str, Entry]) -> Iterator[NoTime]:
+    def _without_time(self, own: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
         """Which of these, or of the categories beside them, have hours that leave no time to send."""
         user = Given.of(self.user.quiet, self.user.send)
         given = {

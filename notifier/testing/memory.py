@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Concatenate, Literal, ParamSpec, TypeVar, cast, get_args
 
-from notifier.errors import OverloadedError, Refused
+from notifier.errors import Refused
 from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Replay
 from notifier.forecast.trace import Event
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.notification.counted import counted
 from notifier.notification.job import decode_data
-from notifier.producer.admission import by_choice
+from notifier.producer.admission import all_accepted, by_choice
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
@@ -106,11 +106,7 @@ class MemoryExchanges:
         """See `Exchanges.enqueue`."""
         if self.failures and isinstance(self.failures[0], Exception):
             raise self.failures.pop(0)  # type: ignore[misc]  # it is one
-        answers = [self._accept(job) for job in jobs]
-        over = [Refused(a.user, a.limit, a.waiting, a.most, n) for n, a in enumerate(answers) if isinstance(a, Refused)]
-        if over:
-            raise OverloadedError(over, len(jobs))
-        return [answer for answer in answers if isinstance(answer, str)]
+        return all_accepted([self._accept(job) for job in jobs])
 
     def _accept(self, job: calls.Job) -> str | Refused:
         kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))

@@ -65,16 +65,4 @@ def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         return Answer(Outcome.DELIVERED, status) if status == OK else Answer(Outcome.UNKNOWN, status, reason)
     if known is Outcome.DEAD_TOKEN and any(word in str(said.get("msg")) for word in NOT_THE_TOKEN):
         known = Outcome.REJECTED
-    table = TABLE if known is None else _with(reason, status, known)
-    return table.read(status, reason, lambda name: headers.get(name, ""))
-
-
-def _with(reason: str, status: int, outcome: Outcome) -> Table:
-    """The table in which this code means the same whatever HTTP status it comes with."""
-    return Table(
-        by_reason={(status, reason): outcome},
-        by_status={},
-        by_class={},
-        wait_us=TABLE.wait_us,
-        least_us=TABLE.least_us,
-    )
+    return TABLE.read(status, reason, lambda name: headers.get(name, ""), known)

@@ -253,6 +253,8 @@ def test_delivered_records_may_be_switched_off() -> None:
          "beginning with a letter or digit")),
         ("categories:\n  chat: {gap: 1s}", ("2:3: categories.chat.lane: is missing; "
          "give one of urgent, default, bulk")),
+        ("categories: {c: {lane: bulk, digest: {title: t, body: b, after: 5}}}",
+         "1:30: categories.c.digest.within: is missing"),
         ("categories: {c: {lane: fast}}", "1:24: categories.c.lane: must be one of urgent, default, bulk, is 'fast'"),
         ("categories: {c: {lane: bulk, bypass: yes}}", "1:38: categories.c.bypass: must be true or false, is 'yes'"),
         ("categories: {c: {lane: bulk, attempts: 0}}", "1:40: categories.c.attempts: must be at least 1, is 0"),

@@ -1,0 +1,30 @@
+"""What commands print: the bar of what takes long, and where it is printed."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from notifier.cli import output
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("goes_to", [Terminal, io.StringIO])
+def test_no_bar_takes_an_answer_from_its_file(goes_to: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`notifier audit --json > file` has its findings in the file; the bar is on the terminal."""
+    answer, terminal = goes_to(), Terminal()
+    monkeypatch.setattr(sys, "stdout", answer)
+    monkeypatch.setattr(output, "SHOWN_AFTER_S", -1.0)
+    monkeypatch.setattr(output, "Console", lambda **_: Console(file=terminal, force_terminal=True))
+    with output.ProgressBar("audit") as bar:
+        bar.move(1, 2)
+        output.print_json({"left": 1})
+    assert "audit" in terminal.getvalue()
+    assert (answer.getvalue() == '{"left": 1}\n') is (goes_to is io.StringIO)

@@ -319,8 +319,9 @@ class PushWorker(Worker):
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
         while task is not None and not task.cancelling():
             try:
-                if self._secrets is not None:
-                    await self._secrets.follow(sender, self._circuits)
+                if self._secrets is not None and await self._secrets.follow(sender, self._circuits):
+                    for each in self._served:
+                        each.parts.idle.wake.set()  # this worker has the new keys, and the leader may not yet
                 # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
                 await redis.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:

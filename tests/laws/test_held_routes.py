@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier import Held, Notification, Notifier
+from notifier import Device, Held, Notification, Notifier
 from notifier.simulators.simulator import stop_accepting
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
@@ -49,9 +50,9 @@ class Service:
     producer: Notifier
     stack: ExitStack
 
-    def work(self, name: str, config: Path | None = None) -> WorkerProcess:
-        """Start one more worker."""
-        started = self.stack.enter_context(worker(config or self.config, name=name))
+    def work(self, name: str, config: Path | None = None, *lanes: str) -> WorkerProcess:
+        """Start one more worker, of these lanes or of all."""
+        started = self.stack.enter_context(worker(config or self.config, *lanes, name=name))
         return started.ready(self.redis)
 
     def send(self, notifications: list[Notification]) -> list[str]:
@@ -254,21 +255,40 @@ def test_one_workers_broken_network_stops_nobody(tmp_path: Path) -> None:
         assert {event["worker"] for event in events(workers, "stepped_back")} == {"broken"}
 
 
-def test_a_leader_with_a_broken_network_lets_another_try(tmp_path: Path) -> None:
-    """What arrives wakes the leader of the idle ones alone; where that one cannot reach APNs, each probe is another's.
+@pytest.mark.parametrize("device", [apns("one"), fcm("one")], ids=["apns", "fcm"])
+@pytest.mark.parametrize("silent", [False, True], ids=["refuses", "is silent"])
+def test_a_leader_with_a_broken_network_lets_another_try(tmp_path: Path, device: Device, silent: bool) -> None:
+    """What arrives wakes the leader of the idle ones alone; where that one gets no connection, another tries.
 
     The provider is well, and whoever reaches it has never sent anything: nobody knows yet whose fault it is.
     """
+    timing = {"lease": "4s", "grace": "2s"}  # a send has less time than its timeout, as with the defaults
+    with service(tmp_path) as up, socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1] if silent else 1  # connected by the kernel, and then nothing comes
+        providers = {name: of | {"timeout": "2s"} for name, of in up.simulators.providers().items()}
+        nowhere = providers | {device.platform: providers[device.platform] | {"endpoint": f"https://127.0.0.1:{port}"}}
+        folders = [tmp_path / name for name in ("broken0", "broken1")]
+        broken = [up.work(at.name, write_config(at, up.server.url, nowhere, worker=timing)) for at in folders]
+        leader = "notifier:leader:bulk,default,urgent"
+        eventually(lambda: up.redis.get(leader) in {b"broken0", b"broken1"}, "one of the broken ones to lead")
+        up.work("good", write_config(tmp_path / "good", up.server.url, providers, worker=timing))
+        up.send([note("u", "alone-0", device)])
+        eventually(lambda: up.delivered() == 1, "it to be delivered")
+        assert len(events(broken, "circuit_opened")) <= 1
+
+
+def test_a_worker_of_another_lane_keeps_no_route_closed(tmp_path: Path) -> None:
+    """Who can reach APNs lets what waits in its own lane go as a probe, also where others have waited for longer."""
     with service(tmp_path) as up:
         providers = up.simulators.providers()
         nowhere = {**providers, "apns": {**providers["apns"], "endpoint": "https://127.0.0.1:1"}}
-        broken = [up.work(f"broken{n}", write_config(tmp_path / f"b{n}", up.server.url, nowhere)) for n in range(2)]
-        leader = "notifier:leader:bulk,default,urgent"
-        eventually(lambda: up.redis.get(leader) in {b"broken0", b"broken1"}, "one of the broken ones to lead")
-        up.work("good")
-        up.send([note("u", "alone-0")])
+        broken = up.work("broken", write_config(tmp_path / "broken", up.server.url, nowhere), "bulk")
+        up.send([replace(note(f"u{n}", f"bulk-{n}"), category="marketing") for n in range(50)])
+        eventually(lambda: events([broken], "circuit_opened"), "the circuit to open")
+        eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") == 50, "all to wait for the route")
+        up.work("good", None, "urgent")
+        up.send([replace(note("u", "urgent-0"), category="chat")])
         eventually(lambda: up.delivered() == 1, "it to be delivered")
-        assert len(events(broken, "circuit_opened")) == 1
 
 
 LIMITS = {

@@ -11,6 +11,7 @@ import pytest
 from redis import Redis
 
 from notifier import Notification, Notifier
+from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, apns, client_of, eventually, fcm, note, notifier, worker, write_config
 
@@ -54,6 +55,19 @@ def service(tmp_path: Path, workers: int = 1, **settings: Any) -> Iterator[Servi
         for n in range(workers):
             stack.enter_context(worker(config, name=f"w{n}")).ready(redis)
         yield Service(simulators, redis, producer)
+
+
+def test_who_has_no_room_by_a_route_does_not_look_again_and_again(tmp_path: Path) -> None:
+    """By another route there is room, so the worker looks: when something happens, and else once a second."""
+    with service(tmp_path) as up:
+        up.send([note(f"warm{n}", f"warm-{n}", apns(f"w{n}"), fcm(f"w{n}")) for n in range(20)])
+        up.ended(20)
+        slow = [up.simulators.answer(apns(f"slow{n}"), Reply(200, delay_ms=4_000)) for n in range(200)]
+        up.send([note(f"u{n}", f"slow-{n}", device) for n, device in enumerate(slow)])
+        eventually(lambda: up.redis.keys("notifier:route:apns|busy|*"), "some to wait for room")
+        calls = up.redis.info("commandstats")["cmdstat_evalsha"]["calls"]  # type: ignore[index]
+        up.ended(21)
+        assert up.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - calls < 300  # type: ignore[index]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

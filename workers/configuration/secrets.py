@@ -33,10 +33,11 @@ class ProviderSecrets:
         self._mended: set[str] = set()  # platforms whose circuits are to be probed
         self._log = structlog.get_logger("notifier.worker")
 
-    async def follow(self, sender: Sender, circuits: CircuitsOfAll) -> None:
+    async def follow(self, sender: Sender, circuits: CircuitsOfAll) -> bool:
         """Take up what has changed: sends that are under way end as they began, and all later ones go by the new.
 
-        What waits because the old key was refused is tried at once. Raises redis's errors; then the next call tries it.
+        What waits because the old key was refused is to be tried at once; returns whether there may be some.
+        Raises redis's errors; then the next call tries it.
         """
         for platform in await asyncio.to_thread(self._changed):
             try:
@@ -47,9 +48,11 @@ class ProviderSecrets:
                 sender.replace(providers)
                 self._mended.add(platform)
                 self._log.info("secrets_taken_up", platform=platform)
-        for platform in sorted(self._mended):
+        mended = sorted(self._mended)
+        for platform in mended:
             await circuits.probe(platform)
             self._mended.remove(platform)
+        return bool(mended)
 
     def _changed(self) -> list[str]:
         return [platform for platform, files in self._files.items() if files.changed()]

@@ -129,7 +129,7 @@ class Engine:
             if max_jobs is not None and self.flights.ended >= max_jobs:
                 break
         with contextlib.suppress(RedisError):
-            await self._hand_over()
+            await self._hand_over(lead=True)  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
@@ -140,8 +140,9 @@ class Engine:
         self._note_look()
         await self.flights.settle_returned()
         moved = self._may_look and await self._look()
-        if self._suspects or self.flights.rq_jobs or not moved:
-            await self._hand_over()  # no look follows at once, with which it would go
+        lasts = bool(self._suspects or self.flights.rq_jobs)
+        if lasts or not moved:
+            await self._hand_over(lead=lasts)  # no look follows at once, with which it would go
         if self._suspects:
             await self._try_suspects()
             moved = True
@@ -168,7 +169,10 @@ class Engine:
         with self._turns.taking(self.flights, 0 if self._outage else room):
             return await self._take(room, rooms, before) or settling is not None
 
-    async def _hand_over(self) -> None:
+    async def _hand_over(self, *, lead: bool) -> None:
+        """Call somebody idle, if that was to go with the next look. lead: or if this worker leads."""
+        if lead and self._idle.leads:
+            self._handing_over = self._idle.hand_over()
         if self._handing_over is not None:
             call, self._handing_over = self._handing_over, None
             await self._call(call)
@@ -186,7 +190,8 @@ class Engine:
             _raise_first([*others, pulled])
             rooms |= pulled.rooms
             self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
-            if len(pulled.leased) >= room or pulled.taken >= room or not all(rooms.values()):
+            is_full = len(pulled.leased) >= room or pulled.taken >= room
+            if is_full or (not all(rooms.values()) and (pulled.leased or pulled.taken or pulled.idle)):
                 # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
                 self._handing_over = self._idle.hand_over()
             moved = moved or bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or pulled.untold)
@@ -290,7 +295,6 @@ class Engine:
                 continue
             with contextlib.suppress(RedisError):
                 await self.flights.give_up_unproven()
-                await self._call(self._idle.hand_over())  # it may outlast our lead
             # It may outlast our leases on those behind it: then they go back, and whoever is free takes them over.
             leased_s = asyncio.get_running_loop().time() - began
             patience_s = min(PATIENCE_S, self._tuning.lease_us / 2e6 - leased_s)
@@ -300,8 +304,8 @@ class Engine:
     async def _wait(self) -> None:
         wake, follows, self._may_look = self._idle.wake, not self._may_look, True
         away_s = self._circuits.away_s()
-        if self._is_full and self._idle.leads and (away_s or self._turns.is_full):  # somebody idle shall look meanwhile
-            await self._call(self._idle.hand_over())
+        if self._is_full and (away_s or self._turns.is_full):
+            await self._hand_over(lead=True)  # somebody idle shall look meanwhile
         if self.suspended or self._is_full:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))

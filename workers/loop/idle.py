@@ -113,18 +113,30 @@ class IdleWorker:
         await self._blocking.aclose()
 
     def _listen_for_call(self, key: str) -> None:
-        self._listen(key, partial(self._blocking.blpop, [key], timeout=self._listen_s))
+        self._listen(key, partial(self._called, key))
+
+    async def _called(self, key: str) -> bool:
+        """Whether a call has come for this worker. Who leads no longer, or waits no longer, passes on what it hears."""
+        if not await self._blocking.blpop([key], timeout=self._listen_s):
+            return False
+        if not (concerns := self._concerns(key)):
+            await self._redis.rpush(key, "1")
+        return concerns
 
     def _listen(self, key: str, listen: Callable[[], Awaitable[object]]) -> None:
         task = self._listening.get(key)
         if task is None or task.done():
-            self._listening[key] = asyncio.create_task(self._heard(listen))
+            self._listening[key] = asyncio.create_task(self._heard(key, listen))
 
-    async def _heard(self, listen: Callable[[], Awaitable[object]]) -> None:
+    def _concerns(self, key: str) -> bool:
+        """Whether what is heard there is for this worker: for a follower that waits, or for the leader."""
+        return self._waits if key == self._keys.handover else self.leads
+
+    async def _heard(self, key: str, listen: Callable[[], Awaitable[object]]) -> None:
         try:
-            # A call that ended in the middle of a wait is made again, or nobody would listen for the rest of it.
             while not await listen():
-                if not self._waits:
+                # A call that ended in the middle of a wait is made again, or nobody would listen for the rest of it.
+                if not (self._waits and self._concerns(key)):
                     return
         except (RedisError, OSError):
             await asyncio.sleep(AGAIN_S)  # who looks now learns what has become of Redis, and listens there

@@ -94,6 +94,8 @@ class Circuits:
         for the route; else it waits for itself.
         """
         now = asyncio.get_running_loop().time()
+        not_sent = answer.outcome is Outcome.UNSENT and answer.status is None
+        self._was_in_vain |= not_sent and answer.reason != "Closed"
         if answer.outcome is Outcome.DELIVERED:
             self._unreached.delivered(route, device, now)
             self._worked_again(route, now)

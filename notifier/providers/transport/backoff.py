@@ -50,6 +50,10 @@ class Backoff:
         self._next_s, self._until = FIRST_BACKOFF_S, -math.inf
         return ended
 
+    def has_worked_since(self, began: float) -> bool:
+        """Whether a try has worked since that moment, and none has failed after it."""
+        return not self.failing and self._changed >= began
+
     def hold(self, until: float) -> None:
         """Wait until that moment: for what trying again soon cannot mend."""
         self.failing, self._until = True, until

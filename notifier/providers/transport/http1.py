@@ -152,10 +152,10 @@ class Pool:
         if not isinstance(error, NEVER_SENT):
             reason = "Timeout" if isinstance(error, TimeoutError) else type(error).__name__
             return Answer(Outcome.UNKNOWN, reason=reason)
-        now = asyncio.get_running_loop().time()
-        if isinstance(error, aiohttp.ConnectionTimeoutError) and send_by - began < self._timeout_s:
-            return Answer(Outcome.UNSENT, reason="TooLate")  # it had no time; another may get through
-        backoff = self._backoff(origin)
+        now, backoff = asyncio.get_running_loop().time(), self._backoff(origin)
+        had_time = send_by - began >= self._timeout_s / 2 and not backoff.has_worked_since(began)
+        if isinstance(error, aiohttp.ConnectionTimeoutError) and not had_time:
+            return Answer(Outcome.UNSENT, reason="TooLate")  # others had all connections; another may get through
         if backoff.failed(began, now):
             self._log.warning(f"{self._name}_unreachable", origin=origin, error=type(error).__name__)
         left_us, seen = backoff.left_us(now) or None, origin_words(error, origin)

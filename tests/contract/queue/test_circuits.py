@@ -83,6 +83,16 @@ def test_a_new_worker_is_let_try_at_once(told: Told) -> None:
     assert told.redis.hget("notifier:route:apns", "probe") == b"1"
 
 
+def test_who_may_have_mended_it_probes_before_who_had_trouble(told: Told) -> None:
+    """Else a leader that still has the old key would take the probe, and the route would stay closed for longer."""
+    for worker in "vw":
+        told.tell(worker, "down")
+    told.redis.zadd("notifier:waiting_for_route:apns", {"jnone": 1, "jneither": 2})
+    assert told.tell("v", "retry") == ""
+    assert told.next_probe("w") == S
+    assert told.next_probe("v") == S // 4, "a probe of its own is under way"
+
+
 def test_what_is_held_can_be_read(told: Told) -> None:
     """For people: which route, since when and why, when the next probe is, how many wait."""
     assert exchange(told.redis, find_routes()) == []

@@ -170,6 +170,46 @@ def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: Embe
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("key", ["wake", "handover"])
+def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
+    redis_server: EmbeddedRedis, redis: Redis, key: str
+) -> None:
+    """A leader that has handed over still listens for calls to the leader; a follower that is busy, for those to it."""
+
+    def listening() -> int:
+        return [client["cmd"] for client in redis.client_list()].count("blpop")
+
+    async def story() -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
+            first, second = (
+                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"], MANY)
+                for name in ("w1", "w2")
+            )
+            for idle in (first, second):
+                stack.push_async_callback(idle.close)
+            keys = leader_keys(["default"])
+            if key == "wake":
+                assert await first.wait(None)
+                assert not first.leads or await first.wait(0.1)
+                await run_async(client, first.hand_over())
+                redis.delete(keys.handover)
+                assert await second.wait(None)
+            else:
+                redis.set(keys.leader, "another", px=1_000)
+                assert not await first.wait(None), "nobody called, and it is busy from now on"
+                redis.set(keys.leader, "another", px=60_000)
+            await asyncio.to_thread(eventually, lambda: listening() == 1, "the first to listen")
+            waiting = asyncio.create_task(second.wait(None))
+            await asyncio.to_thread(eventually, lambda: listening() == 2, "both to listen")
+            redis.rpush(keys.wake if key == "wake" else keys.handover, "1")
+            async with asyncio.timeout(60):
+                assert await waiting
+            assert not first.wake.is_set()
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("lasts_s", [None, 86_400])
 def test_a_lead_that_nobody_set_is_taken(redis_server: EmbeddedRedis, redis: Redis, lasts_s: int | None) -> None:
     """Whatever stands there: what does not lapse as a lead does would keep all from looking."""

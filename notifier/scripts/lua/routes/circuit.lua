@@ -8,6 +8,7 @@
 --! needs change_hold circuit_of drop_hold FAR note_due now_us waiting_key route_key text
 local now, worker, route, seen = now_us(ARGV[CIRCUIT.clock]), ARGV[CIRCUIT.who], ARGV[CIRCUIT.route], ARGV[CIRCUIT.seen]
 local OTHERS_PROBE = 200000 -- µs after it opened: then a worker that had no trouble itself may probe
+local RETRIES = 1000000 -- µs in which whoever may have mended it is the only one to probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
 local hold = circuit_of(route)
@@ -80,10 +81,11 @@ local function next_probe()
   return ''
 end
 
--- retry: a worker has begun with a configuration that may have mended it.
+-- retry: a worker has begun with a configuration that may have mended it. It probes before those that had trouble.
 local function retry()
   if hold and hold.state == 'open' and hold.kind ~= 'full' then
-    change_hold(route, hold, 'until', text(now), 'others', text(now), 'probe', '1')
+    redis.call('HDEL', route_key(route), 'w:' .. worker)
+    change_hold(route, hold, 'until', text(now + RETRIES), 'others', text(now), 'probe', '1')
     note_due(now)
   end
   return ''

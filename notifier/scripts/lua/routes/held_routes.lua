@@ -45,6 +45,16 @@ local function share_rooms(look, holds, names)
   end
 end
 
+-- first_served: at which place, from 0, the first stands that waits for `of` in a lane of the caller's: a probe of
+-- another lane would be another worker's, who may have been the one to have trouble. At 0 where there is none.
+local function first_served(look, of)
+  for i, member in ipairs(redis.call('ZRANGE', waiting_key(of), 0, 99)) do
+    local lane = member:match('^u(%S+) ')
+    if not lane or look.rank[lane] then return i - 1 end
+  end
+  return 0
+end
+
 -- let_go_of_held: of what is held, as much as may go now. Returns the routes whose circuit is open, and µs of the next
 -- thing due.
 local function let_go_of_held(look)
@@ -60,9 +70,10 @@ local function let_go_of_held(look)
         local again = text(now + CLAIM)
         change_hold(of, hold, 'probe', '1', 'until', again, 'others', again)
       end
-      local waiting = redis.call('ZRANGE', waiting_key(of), 0, n - 1, 'WITHSCORES')
+      local at = hold.state == 'open' and first_served(look, of) or 0
+      local waiting = redis.call('ZRANGE', waiting_key(of), at, at + n - 1, 'WITHSCORES')
       if #waiting > 0 then
-        redis.call('ZREMRANGEBYRANK', waiting_key(of), 0, n - 1)
+        redis.call('ZREMRANGEBYRANK', waiting_key(of), at, at + n - 1)
         if hold.category then -- each in turn, as *decide* has it; it is dropped once nobody has come for it
           change_hold(of, hold, 'turn', text(math.max(1, math.floor(2 * hold.room / #waiting))))
           n = 0

@@ -77,7 +77,7 @@ end
 
 -- probe_at: when this worker may let the next probe go. One that had no trouble itself need not wait long: if only the
 -- others' network is broken, the route is up again at once. Whose probe was the last to come to nothing lets the others
--- go first, if there are any: an idle one looks once a second.
+-- go first, if there are any.
 local function probe_at(hold, worker)
   if hold.others and not hold['w:' .. worker] then return tonumber(hold.others) end
   local at = tonumber(hold['until'])

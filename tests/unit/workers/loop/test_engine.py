@@ -80,8 +80,9 @@ class Rounds:
         async def nothing() -> None:
             """Tell nobody."""
 
-        async def wait(_due_in_s: float | None, **_: bool) -> None:
+        async def wait(_due_in_s: float | None, **_: bool) -> bool:
             self.did.append("waits")
+            return True
 
         idle: Any = SimpleNamespace(
             wake=asyncio.Event(), leads=True, wait=wait, hand_over=lambda: leaders.hand_over("w", ["default"])
@@ -130,8 +131,8 @@ def test_a_round_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_somebody_idle_is_called_before_this_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a route nothing more may go here, so somebody else is to look at once, not when this one looks again."""
-    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0})])
-    assert rounds.go() == ["pull", "hand_over", "waits"]
+    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0}, idle=1), pulled(rooms={"fcm": 0})])
+    assert rounds.go(2) == ["pull", "hand_over", "waits", "pull", "waits"], "nobody for what was found before"
 
 
 def test_who_follows_looks_for_nothing_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,3 +194,20 @@ def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:
 
     told = [call[:2] for call in asyncio.run(run())]
     assert sorted(told) == [(by, "retry") for by in ("apns", "apns/driver", "webpush", "webpush@push.example")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "in_vain"),
+    [(AWAY, True), (WRONG, True), (Answer(Outcome.UNSENT, reason="TooLate"), True), (UP, False), (MALFORMED, False),
+     (Answer(Outcome.UNSENT, reason="Closed"), False), (Answer(Outcome.UNSENT, 403, "ExpiredProviderToken"), False)],
+)  # fmt: skip
+def test_who_cannot_get_through_says_so_once(answer: Answer, in_vain: bool) -> None:
+    """Another worker is to try then, also by a route that has no circuit."""
+
+    async def run() -> list[bool]:
+        circuits = Circuits(Told(), "w", ["apns"])
+        circuits.record("apns" if answer is WRONG else "webpush@invented.example", answer)
+        await circuits.tell()
+        return [circuits.was_in_vain(), circuits.was_in_vain()]
+
+    assert asyncio.run(run()) == [in_vain, False]

@@ -33,7 +33,7 @@ from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, read_ot
 from notifier.queue.spans import Spans
 from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
-from notifier.store.connection import ask, check_when_there, eviction_warning, is_away, time_us, unusable
+from notifier.store.connection import ask, check, eviction_warning, is_away, time_us, unusable
 from notifier.store.partitions import Partition, Partitions
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
@@ -74,11 +74,12 @@ def wait_for_redis(connection: Any) -> None:
     log = structlog.get_logger("notifier.worker")
     wait = Wait(log)
     while True:
-        check_when_there(connection, wait.goes_on)
         try:
+            check(connection)
             warning = eviction_warning(ask(partial(connection.info, "memory")))
-        except RedisAwayError as error:  # it has gone since
+        except RedisAwayError as error:
             wait.goes_on(error)
+            wait.sleep()
         else:
             break
     wait.is_over()

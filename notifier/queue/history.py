@@ -185,25 +185,12 @@ def history_keys(user: str) -> list[str]:
 def decode_records(user: str, entries: Iterable[bytes]) -> Iterator[Record]:
     """The records in these entries; what is none is left out."""
     for entry in entries:
-        parts = entry.decode(errors="replace").split("\n", FIELDS - 1)
-        if len(parts) == FIELDS:
-            with suppress(ValueError, OverflowError):
-                yield _record(user, *parts)
+        with suppress(ValueError, OverflowError):
+            yield _record(user, entry.decode(errors="replace").split("\n", FIELDS - 1))
 
 
-def _record(  # noqa: PLR0917 - in the order in which they are written
-    user: str,
-    ended: str,
-    accepted: str,
-    outcome: str,
-    category: str,
-    held: str,
-    handed: str,
-    worker: str,
-    rates: str,
-    detail: str,
-    job_id: str,
-) -> Record:
+def _record(user: str, parts: Sequence[str]) -> Record:
+    ended, accepted, outcome, category, held, handed, worker, rates, detail, job_id = parts
     ended_us = int(ended)
     accepted_us = int(accepted) if accepted else None
     if handed and accepted_us is not None:

@@ -51,26 +51,22 @@ class RuleTable:
             "bypass": {c.name: True for c in categories if c.bypass},
             "lanes": [*LANES, *(lane for lane in lanes if lane not in LANES)],
         }
-        if version:
-            rest["version"] = version
-        if costs := {c.name: c.cost for c in categories if c.cost > 1}:
-            rest["costs"] = costs
-        if overall := {c.name: self._of_all(c.overall) for c in categories if c.overall and not c.bypass}:
-            rest["overall"] = overall
-        if apps := {c.name: c.app for c in categories if c.app}:
-            rest["apps"] = apps
-        if ignoring := {c.name: True for c in categories if c.ignores_quiet}:
-            rest["ignores_quiet"] = ignoring
+        some: dict[str, Any] = {
+            "version": version,
+            "costs": {c.name: c.cost for c in categories if c.cost > 1},
+            "overall": {c.name: self._of_all(c.overall) for c in categories if c.overall and not c.bypass},
+            "apps": {c.name: c.app for c in categories if c.app},
+            "ignores_quiet": {c.name: True for c in categories if c.ignores_quiet},
+            "digests": {c.name: c.digest.within_us for c in categories if c.digest},
+            "drops": {c.name: True for c in categories if c.when_blocked == "drop"},
+        }
+        rest |= {name: of for name, of in some.items() if of}
         lead = policies.lead_us if lead_us is None else lead_us
         clock = {"version": VERSION, "zone": policies.zone, "lead_us": lead}
         self.zones = redis_key("zones") if policies.uses_local_time else redis_key("zones", "users")
         if policies.uses_local_time:
             rest["clock"] = clock
         self._clock_of_users = "" if "clock" in rest else f'"clock":{json.dumps({**clock, "of_users": True})},'
-        if digests := {c.name: c.digest.within_us for c in categories if c.digest}:
-            rest["digests"] = digests
-        if drops := {c.name: True for c in categories if c.when_blocked == "drop"}:
-            rest["drops"] = drops
         self._limited = {name: limits for name, limits in policies.limits.items() if not limits.device.is_empty}
         on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join, separators=(",", ":"))

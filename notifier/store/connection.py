@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -32,7 +30,6 @@ T = TypeVar("T")
 # 6.2 brought LMOVE, GETDEL and what the scripts use of ZRANGE.
 OLDEST: Final = (6, 2)
 
-AWAY_S: Final = (0.1, 5.0)  # between two looks for a Redis that is not there
 NO_EVICTION: Final = "noeviction"
 EVICTS: Final = (
     "removes keys when it is full, accepted notifications among them (maxmemory-policy {}); set its maxmemory-policy"
@@ -212,25 +209,6 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
         return RedisAwayError(f"Redis does not answer: {said}")
     does = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
     return RedisUnusableError(f"Redis {does}: {said}")
-
-
-def check_when_there(client: redis.Redis, say: Callable[[str], object]) -> bool:
-    """As `check`, but where Redis cannot be reached or is still loading, wait until it is there.
-
-    say: called once before the wait, with what is waited for. Returns whether there was a wait.
-    """
-    waits = 0
-    while True:
-        try:
-            check(client)
-        except RedisAwayError as error:
-            if not waits:
-                say(str(error))
-            waits += 1
-            first, most = AWAY_S
-            time.sleep(random.uniform(0.5, 1) * min(most, first * 2 ** min(waits, 10)))  # noqa: S311 - jitter
-        else:
-            return waits > 0
 
 
 def check(client: redis.Redis) -> None:

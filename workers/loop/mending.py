@@ -132,14 +132,12 @@ class Mender:
 
     async def _mend_members(self, key: bytes, found: str) -> bool:
         """Remove what is no text: no name of ours is."""
-        if found == "set":
-            _, members = await self._redis.sscan(key, count=MAX_MEMBERS)
-        else:
-            _, members = await self._redis.hscan(key, count=MAX_MEMBERS)
-        odd = [member for member in members if not _is_text(member)]
+        is_set = found == "set"
+        _, members = await (self._redis.sscan if is_set else self._redis.hscan)(key, count=MAX_MEMBERS)
+        odd = [member for member in members if member.decode(errors="ignore").encode() != member]
         if not odd:
             return False
-        await (self._redis.srem if found == "set" else self._redis.hdel)(key, *odd)
+        await (self._redis.srem if is_set else self._redis.hdel)(key, *odd)
         self._log.error("mended", at=readable(repr(key)), reason=f"{len(odd)} of its members are no text")
         return True
 
@@ -172,11 +170,3 @@ def _fixed_keys(lanes: Sequence[str]) -> Iterable[bytes]:
             yield redis_key(name, *rest).encode()
     for name in OF_RQ:
         yield from (rq_key(name, *rest).encode() for rest in ((), *((lane,) for lane in lanes)))
-
-
-def _is_text(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -46,7 +46,7 @@ class RouteLimit:
     """
 
     def __init__(self, *, max_in_flight: int, timeout_s: float) -> None:
-        self._max = max_in_flight
+        self.max_in_flight = max_in_flight
         self.timeout_s = timeout_s
         self._queue_s, self._base_max_s = timeout_s * QUEUE, timeout_s * BASE
         self.in_flight = self._peak = 0
@@ -58,11 +58,6 @@ class RouteLimit:
     def limit(self) -> int:
         """How many may be under way at once."""
         return int(self._limit)
-
-    @property
-    def max_in_flight(self) -> int:
-        """Return what the limit never exceeds."""
-        return self._max
 
     def room(self, unbegun: int = 0) -> int:
         """How many more may begin; none until a quarter of the limit has come free, so that they go in batches.
@@ -105,7 +100,7 @@ class RouteLimit:
         self.end(began, now, answered=answered, late=answer is not None and answer.reason == LATE)
 
     def _forget(self) -> None:
-        self._limit = float(min(FIRST, self._max))
+        self._limit = float(min(FIRST, self.max_in_flight))
         self._base = self._base_before = math.inf
         self._base_until = -math.inf
         self._changed_at = self._overtaken = -math.inf
@@ -133,7 +128,7 @@ class RouteLimit:
             return
         if used:  # else nobody knows what more would do
             self._limit += self._answers * (1.0 if queued < self._queue_s * CALM else 1 / self._limit)
-            self._limit = min(self._limit, float(self._max))
+            self._limit = min(self._limit, float(self.max_in_flight))
         self._new_round()
 
     def _note_effect(self, took: float) -> None:

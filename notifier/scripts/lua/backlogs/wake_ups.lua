@@ -27,9 +27,8 @@ end
 
 -- leads_alone: whether an idle leader of `lane` does not serve `other`.
 local function leads_alone(lane, other)
-  local leaders = idle_leaders()
-  for i = 1, #leaders, 2 do
-    if serves(leaders[i], lane) and not serves(leaders[i], other) then return true end
+  for lanes in pairs(idle_leaders()) do
+    if serves(lanes, lane) and not serves(lanes, other) then return true end
   end
   return false
 end

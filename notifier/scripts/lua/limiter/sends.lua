@@ -21,28 +21,21 @@ local function sum_of(data, n, base)
   return (unpack('>I7', data, 16 * n - 6))
 end
 
--- upto: how many of n sends are no later than t.
-local function upto(data, n, t)
-  if n == 0 or at_of(data, 1) > t then return 0 end
-  if at_of(data, n) <= t then return n end
+-- upto: how many of n sends are no later than `most`; or with sum_of, up to the end of how many there is no more.
+local function upto(data, n, most, of)
+  of = of or at_of
+  if n == 0 or of(data, 1) > most then return 0 end
+  if of(data, n) <= most then return n end
   local low, high = 1, n
   while high - low > 1 do
     local middle = floor((low + high) / 2)
-    if at_of(data, middle) <= t then low = middle else high = middle end
+    if of(data, middle) <= most then low = middle else high = middle end
   end
   return low
 end
 
--- reached: the first of n sends up to whose end there is more than `sum`.
-local function reached(data, n, sum)
-  if sum_of(data, 1) > sum then return 1 end
-  local low, high = 1, n
-  while high - low > 1 do
-    local middle = floor((low + high) / 2)
-    if sum_of(data, middle) <= sum then low = middle else high = middle end
-  end
-  return high
-end
+-- reached: the first of n sends up to whose end there is more than `sum`; there is one.
+local function reached(data, n, sum) return upto(data, n, sum, sum_of) + 1 end
 
 -- read_sends: n of the newest stand at the front of `newest`. first, last: the µs of the first and of the latest send.
 -- head: the field h, where it has been read.

@@ -35,47 +35,33 @@ local function burst_of(rules, target)
   return target.kind == 'c' and rules.collapsible and rules.collapsible[target.platform] or nil
 end
 
--- device_next: the first µs at which one more may go to this device.
-local function device_next(rules, index, target, bypass)
-  local policy, at = device_policy(rules, index, target, bypass), 0
-  if policy then at = next_for(device_key(target.device), policy, 1) end
-  local burst = burst_of(rules, target)
-  if burst then
-    local full = redis.call('GET', device_key(target.device) .. ':c')
-    if full then at = math.max(at, full - (burst[1] - 1) * burst[2]) end
-  end
-  return at
-end
-
 -- devices_open: when all these devices have room, and whether those that have none are sent background pushes alone.
 local function devices_open(look, user, backlog, targets)
-  local at, in_background = 0, true
+  local rules, at, in_background = look.rules, 0, true
   for _, target in ipairs(targets) do
-    local free = device_next(look.rules, user.index, target, backlog.bypass)
+    local key, free = device_key(target.device), 0
+    local policy, burst = device_policy(rules, user.index, target, backlog.bypass), burst_of(rules, target)
+    if policy then free = next_for(key, policy, 1) end
+    local full = burst and redis.call('GET', key .. ':c')
+    if full then free = math.max(free, full - (burst[1] - 1) * burst[2]) end
     in_background = in_background and (free <= look.now or target.kind == 'b')
     at = math.max(at, free)
   end
   return at, in_background
 end
 
--- count_device: counts a send under a lease that ends at `until_us`. It may come as late as that, so until it is
--- settled a bucket is fuller by the whole lease.
-local function count_device(rules, index, target, bypass, permit, until_us, until_text, now)
-  local policy = device_policy(rules, index, target, bypass)
-  if policy then record(device_key(target.device), policy, permit, until_us, until_text, now, true, 1) end
-  local burst = burst_of(rules, target)
-  if burst then
-    local key = device_key(target.device) .. ':c'
-    local full = math.max(tonumber(redis.call('GET', key) or 0), now) + burst[2] + until_us - now
-    redis.call('SET', key, text(full), 'PX', text(math.ceil((full - now) / 1000)))
-  end
-end
-
--- spend_devices: counts what goes to these under `permit`, in flight from now on.
+-- spend_devices: counts what goes to these under `permit`, in flight from now on. It may come as late as the end of the
+-- lease, so until it is settled a bucket is fuller by the whole lease.
 local function spend_devices(look, user, backlog, targets, permit)
-  local ends = look.now + look.lease_us
+  local rules, now, lease = look.rules, look.now, look.lease_us
   for _, target in ipairs(targets) do
-    count_device(look.rules, user.index, target, backlog.bypass, permit, ends, look.until_text, look.now)
+    local key, burst = device_key(target.device), burst_of(rules, target)
+    local policy = device_policy(rules, user.index, target, backlog.bypass)
+    if policy then record(key, policy, permit, now + lease, look.until_text, now, true, 1) end
+    if burst then
+      local full = math.max(tonumber(redis.call('GET', key .. ':c') or 0), now) + burst[2] + lease
+      redis.call('SET', key .. ':c', text(full), 'PX', text(math.ceil((full - now) / 1000)))
+    end
   end
 end
 

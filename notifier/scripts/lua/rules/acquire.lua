@@ -5,14 +5,13 @@
 --      where it goes by the clock}
 -- returns {now, time left µs (0: admitted), '' | 'user' | 'category' | 'mute' | 'quiet' | 'calendar', rule (see
 --         *rule_mark*; of 'calendar' its place)}; or {now, -1, the text that stands there}: the caller is to ask again
---! needs glance is_counting is_empty next_for note_horizon now_us nth record remember rule_mark text
+--! needs is_counting is_empty next_for note_horizon now_us nth record remember rule_mark text
 local now, cost, user = now_us(ARGV[ACQUIRE.clock]), tonumber(ARGV[ACQUIRE.cost]), ARGV[ACQUIRE.user]
 local ROUNDED = 5000 -- µs by which a set may live longer than it has to
 local rare = redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
-local put_back
-if rare and ARGV[ACQUIRE.take] == '1' then remember(user) elseif rare then put_back = glance(user) end
+local put_back = rare and remember(user)
 local function answer(...)
-  if put_back then put_back() end
+  if put_back and ARGV[ACQUIRE.take] ~= '1' then put_back() end
   return {now, ...}
 end
 

@@ -1,4 +1,4 @@
---! on_demand SENDS hide remember glance
+--! on_demand SENDS hide remember
 --! needs text
 -- The sends of those who were forgotten: as long as the limits need them they stand under a hash of the user, and get
 -- their own names back before anything more is sent to the user, or acquired.
@@ -34,30 +34,22 @@ local function hide(user, kind, of, with, now)
   last_for('@forgotten', left)
 end
 
--- remember: gives what was hidden of a user its own names back.
+-- remember: gives what was hidden of a user its own names back. Returns a function for who only looks, which puts
+-- everything back as it was.
 local function remember(user)
-  local hidden = hash_of(user)
-  local names = hidden and redis.call('SMEMBERS', hidden) or {}
-  for _, name in ipairs(names) do
+  local hidden, keys = hash_of(user), {}
+  for _, name in ipairs(hidden and redis.call('SMEMBERS', hidden) or {}) do
     local kind, of = name:match('^(%l+)(.*)$')
     local from = hidden .. ':' .. name
-    if redis.call('EXISTS', from) == 1 then redis.call('RENAMENX', from, SENDS[kind] .. '{' .. user .. '}' .. of) end
+    keys[name] = SENDS[kind] .. '{' .. user .. '}' .. of
+    if redis.call('EXISTS', from) == 1 then redis.call('RENAMENX', from, keys[name]) end
   end
-  if #names > 0 then redis.call('DEL', hidden) end
-end
-
--- glance: as *remember*, for who only looks. Returns a function that puts everything back as it was.
-local function glance(user)
-  local hidden = hash_of(user)
-  local names = hidden and redis.call('SMEMBERS', hidden) or {}
-  local left = #names > 0 and redis.call('PTTL', hidden)
-  remember(user)
+  local left = next(keys) and redis.call('PTTL', hidden)
+  if left then redis.call('DEL', hidden) end
   return function()
-    for _, name in ipairs(names) do
-      local kind, of = name:match('^(%l+)(.*)$')
-      local shown = SENDS[kind] .. '{' .. user .. '}' .. of
+    for name, own in pairs(keys) do
       redis.call('SADD', hidden, name)
-      if redis.call('EXISTS', shown) == 1 then redis.call('RENAME', shown, hidden .. ':' .. name) end
+      if redis.call('EXISTS', own) == 1 then redis.call('RENAME', own, hidden .. ':' .. name) end
     end
     if left then redis.call('PEXPIRE', hidden, text(left)) end
   end

@@ -8,19 +8,14 @@
 -- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
 -- anyway, stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
 local newest_rules = {} -- {version, since}
-local known_leaders -- {lanes, µs, …}; both are read once in a call
+local known_leaders -- lanes -> µs; both are read once in a call
 local function idle_leaders()
   if known_leaders then return known_leaders end
   local fields = redis.call('HGETALL', '@leaders')
   known_leaders = {}
-  for i = 1, #fields, 2 do
-    if fields[i] == '#rules' then newest_rules.version = fields[i + 1]
-    elseif fields[i] == '#since' then newest_rules.since = tonumber(fields[i + 1])
-    else
-      known_leaders[#known_leaders + 1] = fields[i]
-      known_leaders[#known_leaders + 1] = fields[i + 1]
-    end
-  end
+  for i = 1, #fields, 2 do known_leaders[fields[i]] = fields[i + 1] end
+  newest_rules.version, newest_rules.since = known_leaders['#rules'], tonumber(known_leaders['#since'])
+  known_leaders['#rules'], known_leaders['#since'] = nil, nil
   return known_leaders
 end
 
@@ -28,12 +23,10 @@ local function serves(lanes, lane) return string.find(',' .. lanes .. ',', ',' .
 
 -- note_due: something falls due at µs `at`; in `lane`, or where that is nil for whoever looks first.
 local function note_due(at, lane)
-  local leaders = idle_leaders()
-  for i = 1, #leaders, 2 do
-    local lanes = leaders[i]
-    if at < tonumber(leaders[i + 1]) and (not lane or serves(lanes, lane)) then
-      leaders[i + 1] = text(at)
-      redis.call('HSET', '@leaders', lanes, leaders[i + 1])
+  for lanes, till in pairs(idle_leaders()) do
+    if at < tonumber(till) and (not lane or serves(lanes, lane)) then
+      known_leaders[lanes] = text(at)
+      redis.call('HSET', '@leaders', lanes, known_leaders[lanes])
       redis.call('DEL', '@wake:' .. lanes)
       redis.call('RPUSH', '@wake:' .. lanes, '1')
     end

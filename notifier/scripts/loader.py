@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -238,31 +238,37 @@ class Call(Generic[T]):
         return [len(keys), *keys, *self.args]
 
 
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of what is written once for both kinds of client, where the client blocks: then it never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it waits: its client is one of asyncio")
+
+
+async def settled(reply: Any) -> Any:
+    """The reply of either kind of client, awaited where it is asyncio's."""
+    return await reply if hasattr(reply, "__await__") else reply
+
+
 def run(redis: Any, call: Call[T]) -> T:
-    """Run a call on a `redis.Redis`; a server that lost its scripts is given the source again.
+    """Run a call on a `redis.Redis`; see `run_async`."""
+    return finished(run_async(redis, call))
+
+
+async def run_async(redis: Any, call: Call[T]) -> T:
+    """Run a call on a `redis.asyncio.Redis`; a server that lost its scripts is given the source again.
 
     Of an error, `failed_call` tells which call it was.
     """
     try:
         try:
-            reply = redis.evalsha(call.script.sha, *call.words())
+            reply = await settled(redis.evalsha(call.script.sha, *call.words()))
         except NoScriptError:
-            redis.script_load(call.script.source)  # by itself: to be compiled takes as long as to run
-            reply = redis.eval(call.script.source, *call.words())
-        return call.decode(reply)
-    except Exception as error:
-        error.push_call = call  # type: ignore[attr-defined]
-        raise
-
-
-async def run_async(redis: Any, call: Call[T]) -> T:
-    """Run a call on a `redis.asyncio.Redis`; as `run`. Of an error, `failed_call` tells which call it was."""
-    try:
-        try:
-            reply = await redis.evalsha(call.script.sha, *call.words())
-        except NoScriptError:
-            await redis.script_load(call.script.source)
-            reply = await redis.eval(call.script.source, *call.words())
+            await settled(redis.script_load(call.script.source))  # by itself: to be compiled takes as long as to run
+            reply = await settled(redis.eval(call.script.source, *call.words()))
         return call.decode(reply)
     except Exception as error:
         error.push_call = call  # type: ignore[attr-defined]

@@ -32,6 +32,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from notifier.scripts.loader import finished, settled
 from notifier.settings.redis_url import Servers
 from notifier.store.sign_in import renewing
 
@@ -140,23 +141,14 @@ class _Following:
         if not self._in_multi or isinstance(reply, list):
             self._took_none = False
 
-
-class _Sync(_Following):
-    def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
-        self.host, self.port = self.owner.known or self._find_owner()
-        try:
-            return super()._connect()  # type: ignore[misc]
-        except OSError:
-            self.owner.known = None
-            raise
-
-    def _find_owner(self: Any) -> Node:
+    async def _find_owner(self: Any) -> Node:
         for node in self.owner.candidates():
-            connection = self.plain(**{**self._given, "host": node[0], "port": node[1], "retry": Retry(BACKOFF, 0)})
+            retry = self.retry_by(BACKOFF, 0)
+            connection = self.plain(**{**self._given, "host": node[0], "port": node[1], "retry": retry})
             try:
-                connection.connect()
-                connection.send_command("CLUSTER", "SLOTS")
-                found: Node | None = self.owner.read(connection.read_response(), node)
+                await settled(connection.connect())
+                await settled(connection.send_command("CLUSTER", "SLOTS"))
+                found: Node | None = self.owner.read(await settled(connection.read_response()), node)
             except AuthenticationError:
                 raise
             except SILENT:
@@ -164,10 +156,22 @@ class _Sync(_Following):
             except ResponseError as error:
                 raise NotAClusterError(str(error)) from error
             finally:
-                connection.disconnect()
+                await settled(connection.disconnect())
             if found is not None:
                 return found
         raise self.owner.unknown()
+
+
+class _Sync(_Following):
+    retry_by = Retry
+
+    def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
+        self.host, self.port = self.owner.known or finished(self._find_owner())
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except OSError:
+            self.owner.known = None
+            raise
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         self._begin(command)
@@ -186,6 +190,8 @@ class _Sync(_Following):
 
 
 class _Async(_Following):
+    retry_by = AsyncRetry
+
     async def _connect(self: Any) -> None:
         self.host, self.port = self.owner.known or await self._find_owner()
         try:
@@ -193,26 +199,6 @@ class _Async(_Following):
         except (OSError, TimeoutError, RedisConnectionError):
             self.owner.known = None
             raise
-
-    async def _find_owner(self: Any) -> Node:
-        for node in self.owner.candidates():
-            retry = AsyncRetry(BACKOFF, 0)
-            connection = self.plain(**{**self._given, "host": node[0], "port": node[1], "retry": retry})
-            try:
-                await connection.connect()
-                await connection.send_command("CLUSTER", "SLOTS")
-                found: Node | None = self.owner.read(await connection.read_response(), node)
-            except AuthenticationError:
-                raise
-            except SILENT:
-                continue
-            except ResponseError as error:
-                raise NotAClusterError(str(error)) from error
-            finally:
-                await connection.disconnect()
-            if found is not None:
-                return found
-        raise self.owner.unknown()
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         self._begin(command)

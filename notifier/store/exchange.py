@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier.scripts.loader import Call, run, run_async
+from notifier.scripts.loader import Call, finished, run_async, settled
 from notifier.store.connection import unusable
 
 T = TypeVar("T")
@@ -77,50 +77,36 @@ def nothing() -> Exchange[None]:
 
 def exchange(redis: Any, steps: Exchange[T]) -> T:
     """Run an exchange on a client, or on one connection of it. Raises RedisUnusableError where Redis fails."""
-    with closing(steps):
-        result: T = _go_on(redis, steps).value
-    return result
+    return finished(exchange_async(redis, steps))
 
 
 def search(redis: Any, steps: Search[T]) -> Iterator[T]:
     """Iterate over what a search finds; as `exchange`."""
     with closing(steps):
-        while isinstance(found := _go_on(redis, steps), Item):
+        while isinstance(found := finished(_go_on(redis, steps)), Item):
             yield found.value
 
 
 async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
     """See `exchange`."""
     with closing(steps):
-        result: T = (await _go_on_async(redis, steps)).value
+        result: T = (await _go_on(redis, steps)).value
     return result
 
 
 async def search_async(redis: Any, steps: Search[T]) -> AsyncIterator[T]:
     """See `search`."""
     with closing(steps):
-        while isinstance(found := await _go_on_async(redis, steps), Item):
+        while isinstance(found := await _go_on(redis, steps), Item):
             yield found.value
 
 
-def _go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
+async def _go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
     """Do steps until something is found, or all are done."""
     resume: Callable[[], Any] = partial(next, steps)
     while not isinstance(step := _resumed(resume), Item | _End):
         try:
-            reply = answer(redis, step)
-        except RedisError as error:
-            resume = partial(steps.throw, error)
-        else:
-            resume = partial(steps.send, reply)
-    return step
-
-
-async def _go_on_async(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
-    resume: Callable[[], Any] = partial(next, steps)
-    while not isinstance(step := _resumed(resume), Item | _End):
-        try:
-            reply = await answer_async(redis, step)
+            reply = await answer(redis, step)
         except RedisError as error:
             resume = partial(steps.throw, error)
         else:
@@ -142,48 +128,26 @@ def _may_repeat(step: Step) -> bool:
     return isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
 
 
-def answer(redis: Any, step: Step) -> Any:
-    """The reply to a step, that is asked once more where that does no harm."""
+async def answer(redis: Any, step: Step) -> Any:
+    """The reply to a step, that is asked once more where that does no harm; of either kind of client."""
     try:
-        return _once(redis, step)
+        return await _once(redis, step)
     except LOST:
         if not _may_repeat(step):
             raise
-        return _once(redis, step)
+        return await _once(redis, step)
 
 
-async def answer_async(redis: Any, step: Step) -> Any:
-    """See `answer`."""
-    try:
-        return await _once_async(redis, step)
-    except LOST:
-        if not _may_repeat(step):
-            raise
-        return await _once_async(redis, step)
-
-
-def _once(redis: Any, step: Step) -> Any:
-    if isinstance(step, Once):
-        return run(redis, step.call)
-    if isinstance(step, Call):
-        return run(redis, step)
-    if isinstance(step, Command):
-        return step.ask(redis)
-    with redis.pipeline(transaction=False) as pipe:
-        step.queue(pipe)
-        return pipe.execute()
-
-
-async def _once_async(redis: Any, step: Step) -> Any:
+async def _once(redis: Any, step: Step) -> Any:
     if isinstance(step, Once):
         return await run_async(redis, step.call)
     if isinstance(step, Call):
         return await run_async(redis, step)
     if isinstance(step, Command):
-        return await step.ask(redis)
-    async with redis.pipeline(transaction=False) as pipe:
-        step.queue(pipe)
-        return await pipe.execute()
+        return await settled(step.ask(redis))
+    pipe = redis.pipeline(transaction=False)  # its connection is given back in the end of `execute`
+    step.queue(pipe)
+    return await settled(pipe.execute())
 
 
 async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:

@@ -16,10 +16,10 @@ from redis.exceptions import AskError, RedisError, TryAgainError
 
 from notifier.errors import NotifierError, RedisAwayError, RedisUnusableError
 from notifier.scripts.keys import under
-from notifier.scripts.loader import Call, queue
+from notifier.scripts.loader import Call, finished, queue, settled
 from notifier.store.cluster import owner_of
 from notifier.store.connection import ask, unusable
-from notifier.store.exchange import LOST, Commands, Exchange, Step, answer, answer_async
+from notifier.store.exchange import LOST, Commands, Exchange, Step, answer
 from notifier.store.partitions import Partition
 
 T = TypeVar("T")
@@ -65,10 +65,7 @@ def together(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
             return cast("Ended[T]", end.value)
         replies = [None] * len(asked)
         for node, places in _by_node(asked).items():
-            lost: Any = None  # of a node that does not answer, one question more is enough
-            for n, reply in zip(places, _pipelined(node, [asked[n] for n in places]), strict=True):
-                replies[n] = (lost or _alone(*asked[n])) if reply is None else reply
-                lost = lost or _lost(node, asked[n], replies[n])
+            finished(_ask(node, places, asked, replies))
 
 
 def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError]) -> list[T]:
@@ -104,15 +101,7 @@ async def together_async(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> 
         except StopIteration as end:
             return cast("Ended[T]", end.value)
         replies = [None] * len(asked)
-
-        async def ask(node: Any, places: list[int], asked: list[Asked] = asked, into: list[Any] = replies) -> None:
-            found = await _pipelined_async(node, [asked[n] for n in places])
-            lost: Any = None
-            for n, reply in zip(places, found, strict=True):
-                into[n] = (lost or await _alone_async(*asked[n])) if reply is None else reply
-                lost = lost or _lost(node, asked[n], into[n])
-
-        await asyncio.gather(*(ask(node, places) for node, places in _by_node(asked).items()))
+        await asyncio.gather(*(_ask(node, places, asked, replies) for node, places in _by_node(asked).items()))
 
 
 def _all_steps(
@@ -192,39 +181,28 @@ def _read(asked: Sequence[Asked], lengths: Sequence[int], replies: list[Any]) ->
     return found
 
 
-def _pipelined(node: Any, asked: Sequence[Asked]) -> list[Any]:
+async def _ask(node: Any, places: Sequence[int], asked: Sequence[Asked], into: list[Any]) -> None:
+    """Put the replies of a node to these into their places."""
+    lost: Any = None  # of a node that does not answer, one question more is enough
+    for n, reply in zip(places, await _pipelined(node, [asked[n] for n in places]), strict=True):
+        into[n] = (lost or await _alone(*asked[n])) if reply is None else reply
+        lost = lost or _lost(node, asked[n], into[n])
+
+
+async def _pipelined(node: Any, asked: Sequence[Asked]) -> list[Any]:
     if node is None or len(asked) == 1:
         return [None] * len(asked)
     try:
-        with asked[0][0].client.pipeline(transaction=False) as pipe:
-            lengths = _queue(pipe, asked)
-            return _read(asked, lengths, pipe.execute(raise_on_error=False))
+        pipe = asked[0][0].client.pipeline(transaction=False)
+        lengths = _queue(pipe, asked)
+        return _read(asked, lengths, await settled(pipe.execute(raise_on_error=False)))
     except RedisError:
         return [None] * len(asked)
 
 
-async def _pipelined_async(node: Any, asked: Sequence[Asked]) -> list[Any]:
-    if node is None or len(asked) == 1:
-        return [None] * len(asked)
-    try:
-        async with asked[0][0].client.pipeline(transaction=False) as pipe:
-            lengths = _queue(pipe, asked)
-            return _read(asked, lengths, await pipe.execute(raise_on_error=False))
-    except RedisError:
-        return [None] * len(asked)
-
-
-def _alone(at: Partition, step: Step) -> Any:
+async def _alone(at: Partition, step: Step) -> Any:
     try:
         with under(at.prefixes):
-            return answer(at.client, step)
-    except RedisError as error:
-        return error
-
-
-async def _alone_async(at: Partition, step: Step) -> Any:
-    try:
-        with under(at.prefixes):
-            return await answer_async(at.client, step)
+            return await answer(at.client, step)
     except RedisError as error:
         return error

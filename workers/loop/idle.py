@@ -3,7 +3,7 @@
 The leader listens on its lanes for a push, on a list for something that fell due earlier than it knew, and on its own
 timer for the next wake-up: Redis's timeouts are too coarse for that. So a job that arrives among two dozen idle workers
 wakes one of them, and so does a wake-up. A leader that has more to do than it can hold hands over: one more worker
-wakes, looks, and leads. The lead of a worker that died lapses.
+wakes, looks, and leads. So does one that cannot get through to a provider. The lead of a worker that died lapses.
 """
 
 from __future__ import annotations

@@ -283,9 +283,9 @@ def test_a_worker_of_another_lane_keeps_no_route_closed(tmp_path: Path) -> None:
         providers = up.simulators.providers()
         nowhere = {**providers, "apns": {**providers["apns"], "endpoint": "https://127.0.0.1:1"}}
         broken = up.work("broken", write_config(tmp_path / "broken", up.server.url, nowhere), "bulk")
-        up.send([replace(note(f"u{n}", f"bulk-{n}"), category="marketing") for n in range(50)])
+        up.send([replace(note(f"u{n}", f"bulk-{n}"), category="marketing") for n in range(150)])
         eventually(lambda: events([broken], "circuit_opened"), "the circuit to open")
-        eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") == 50, "all to wait for the route")
+        eventually(lambda: up.redis.zcard("notifier:waiting_for_route:apns") == 150, "all to wait for the route")
         up.work("good", None, "urgent")
         up.send([replace(note("u", "urgent-0"), category="chat")])
         eventually(lambda: up.delivered() == 1, "it to be delivered")

@@ -44,6 +44,7 @@ from workers.sending.settlements import returned
 SUSPENDED_S: Final = 1.0
 PATIENCE_S: Final = 1.0  # of the jobs of other functions that stand behind one that runs
 UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # what cannot be read is tried again at once, and then ever later
+PASS_ON_S: Final = 1.0  # the least time between two calls that a worker passes on
 RECONNECT_S: Final = (0.1, 5.0)
 # Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
 # a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
@@ -66,6 +67,7 @@ class Engine:
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
         self._stopping = False
+        self._passed_on_at = -PASS_ON_S
         self._may_look = True  # nobody else looks for this one
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
@@ -180,6 +182,7 @@ class Engine:
     async def _take(self, room: int, rooms: dict[str, int], before: Sequence[Call[Any]]) -> bool:
         """Take what may go, in one round trip with the calls that go before."""
         moved, told = False, Told()
+        called, self._idle.was_called = self._idle.was_called, False
         while True:
             asked_at = asyncio.get_running_loop().time()
             pull = calls.pull(self._caller(), Room(room, rooms), self._rules, told)
@@ -191,7 +194,8 @@ class Engine:
             rooms |= pulled.rooms
             self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
             is_full = len(pulled.leased) >= room or pulled.taken >= room
-            if is_full or (not all(rooms.values()) and (pulled.leased or pulled.taken or pulled.idle)):
+            met = pulled.leased or pulled.taken or pulled.idle
+            if is_full or (not all(rooms.values()) and (met or (called and self._may_pass_on()))):
                 # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
                 self._handing_over = self._idle.hand_over()
             moved = moved or bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or pulled.untold)
@@ -203,6 +207,14 @@ class Engine:
             if not pulled.untold or room <= 0:
                 return moved
             told = await self._tell(pulled)
+
+    def _may_pass_on(self) -> bool:
+        """Whether a call that came to a worker without room goes on to the next; it is not to go round and round."""
+        now = asyncio.get_running_loop().time()
+        if now < self._passed_on_at + PASS_ON_S:
+            return False
+        self._passed_on_at = now
+        return True
 
     async def _tell(self, pulled: calls.Pulled) -> Told:
         """Find out what *pull* does not know of some users."""

@@ -25,6 +25,7 @@ LOOKS_PER_S: Final = 6  # of all engines in a process: those of many idle partit
 LAPSE: Final = 1.5  # times the longest wait: then the lead of a worker that died is another's
 LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nobody waits for any more
 LISTEN_MANY_S: Final = 60.0  # the same, where a process has many of them
+YIELD_MS: Final = 1_000  # so long another has to take the lead: whoever heard the call may have gone
 AGAIN_S: Final = 0.5  # after a connection was lost
 
 
@@ -51,6 +52,7 @@ class IdleWorker:
         self._queues = [rq_key("queue", lane) for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waits = False
+        self.was_called = False  # by another that has handed over
         self.wake = asyncio.Event()
         self.leads = False
 
@@ -68,7 +70,7 @@ class IdleWorker:
             led_before = self.leads
             if yields:
                 await run_async(self._redis, self.hand_over())  # where nobody else is idle it hears its own call
-                lapses_in_ms = self._lapse_ms
+                lapses_in_ms = min(self._lapse_ms, YIELD_MS)
             else:
                 lead = leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms)
                 lapses_in_ms = await run_async(self._redis, lead)
@@ -121,6 +123,8 @@ class IdleWorker:
             return False
         if not (concerns := self._concerns(key)):
             await self._redis.rpush(key, "1")
+        elif key == self._keys.handover:
+            self.was_called = True
         return concerns
 
     def _listen(self, key: str, listen: Callable[[], Awaitable[object]]) -> None:

@@ -9,7 +9,8 @@ local function note_probe(look, route)
   local hold = look.circuits and look.circuits[route]
   if not hold or hold.state ~= 'open' then return end
   local again = look.now + hold.interval
-  change_hold(route, hold, 'probe', '', 'prober', look.worker, 'until', text(again), 'others', text(again))
+  change_hold(route, hold, 'probe', '', 'prober', look.worker, 'until', text(again), 'others', text(again),
+    'first', '')
   look.earliest = math.min(look.earliest, again)
 end
 

@@ -81,11 +81,11 @@ local function next_probe()
   return ''
 end
 
--- retry: a worker has begun with a configuration that may have mended it. It probes before those that had trouble.
+-- retry: a worker has begun with a configuration that may have mended it. It probes first.
 local function retry()
   if hold and hold.state == 'open' and hold.kind ~= 'full' then
-    redis.call('HDEL', route_key(route), 'w:' .. worker)
-    change_hold(route, hold, 'until', text(now + RETRIES), 'others', text(now), 'probe', '1')
+    local at = text(now + RETRIES)
+    change_hold(route, hold, 'until', at, 'others', at, 'first', worker, 'probe', '1')
     note_due(now)
   end
   return ''

@@ -45,12 +45,17 @@ local function share_rooms(look, holds, names)
   end
 end
 
+local MAX_PASSED = 10000
 -- first_served: at which place, from 0, the first stands that waits for `of` in a lane of the caller's: a probe of
 -- another lane would be another worker's, who may have been the one to have trouble. At 0 where there is none.
 local function first_served(look, of)
-  for i, member in ipairs(redis.call('ZRANGE', waiting_key(of), 0, 99)) do
-    local lane = member:match('^u(%S+) ')
-    if not lane or look.rank[lane] then return i - 1 end
+  for from = 0, MAX_PASSED, 100 do
+    local some = redis.call('ZRANGE', waiting_key(of), from, from + 99)
+    for i, member in ipairs(some) do
+      local lane = member:match('^u(%S+) ')
+      if not lane or look.rank[lane] then return from + i - 1 end
+    end
+    if #some < 100 then break end
   end
   return 0
 end
@@ -68,7 +73,7 @@ local function let_go_of_held(look)
     if n > 0 then
       if hold.state == 'open' then
         local again = text(now + CLAIM)
-        change_hold(of, hold, 'probe', '1', 'until', again, 'others', again)
+        change_hold(of, hold, 'probe', '1', 'until', again, 'others', again, 'first', '')
       end
       local at = hold.state == 'open' and first_served(look, of) or 0
       local waiting = redis.call('ZRANGE', waiting_key(of), at, at + n - 1, 'WITHSCORES')

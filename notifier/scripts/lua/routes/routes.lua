@@ -10,7 +10,8 @@
 --   @routes            set of the names of what is held; there is none nearly always
 --   @route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that
 --                              had no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
---                              nothing), and 'w:<worker>' for each worker that could not get through
+--                              nothing), first (who may have mended it, and probes at once), and 'w:<worker>' for each
+--                              worker that could not get through
 --   @waiting_for_route:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
 --                              'j<job id>' -> its order in its backlog, the rest of a notification that other routes
 --                              took (it stands in `later`): so rests come back, and probe, in the order of their
@@ -79,6 +80,7 @@ end
 -- others' network is broken, the route is up again at once. Whose probe was the last to come to nothing lets the others
 -- go first, if there are any.
 local function probe_at(hold, worker)
+  if hold.first == worker then return 0 end
   if hold.others and not hold['w:' .. worker] then return tonumber(hold.others) end
   local at = tonumber(hold['until'])
   if hold.last == worker and redis.call('SCARD', '@rq:workers') > 1 then at = at + LAST_PROBER_WAITS end

@@ -38,13 +38,16 @@ end
 -- everything back as it was.
 local function remember(user)
   local hidden, keys = hash_of(user), {}
-  for _, name in ipairs(hidden and redis.call('SMEMBERS', hidden) or {}) do
+  local names = hidden and redis.call('SMEMBERS', hidden) or {}
+  for _, name in ipairs(names) do
     local kind, of = name:match('^(%l+)(.*)$')
     local from = hidden .. ':' .. name
-    keys[name] = SENDS[kind] .. '{' .. user .. '}' .. of
-    if redis.call('EXISTS', from) == 1 then redis.call('RENAMENX', from, keys[name]) end
+    if SENDS[kind] and redis.call('EXISTS', from) == 1 then
+      keys[name] = SENDS[kind] .. '{' .. user .. '}' .. of
+      redis.call('RENAMENX', from, keys[name])
+    end
   end
-  local left = next(keys) and redis.call('PTTL', hidden)
+  local left = #names > 0 and redis.call('PTTL', hidden)
   if left then redis.call('DEL', hidden) end
   return function()
     for name, own in pairs(keys) do

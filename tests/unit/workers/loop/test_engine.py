@@ -85,7 +85,11 @@ class Rounds:
             return True
 
         idle: Any = SimpleNamespace(
-            wake=asyncio.Event(), leads=True, wait=wait, hand_over=lambda: leaders.hand_over("w", ["default"])
+            wake=asyncio.Event(),
+            leads=True,
+            was_called=False,
+            wait=wait,
+            hand_over=lambda: leaders.hand_over("w", ["default"]),
         )
         circuits: Any = SimpleNamespace(tell=nothing, away_s=lambda: 0.0, was_in_vain=lambda: False, use=lambda _: None)
         sender: Any = SimpleNamespace(numbers=Numbers())
@@ -133,6 +137,15 @@ def test_somebody_idle_is_called_before_this_one_waits(monkeypatch: pytest.Monke
     """By a route nothing more may go here, so somebody else is to look at once, not when this one looks again."""
     rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0}, idle=1), pulled(rooms={"fcm": 0})])
     assert rounds.go(2) == ["pull", "hand_over", "waits", "pull", "waits"], "nobody for what was found before"
+
+
+def test_who_is_called_and_has_no_room_passes_the_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one may have room by that route. But it goes round once, not again and again."""
+    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0})] * 2)
+    rounds.engine._idle.was_called = True
+    assert rounds.go() == ["pull", "hand_over", "waits"]
+    rounds.engine._idle.was_called = True
+    assert rounds.go() == ["pull", "hand_over", "waits", "pull", "waits"]
 
 
 def test_who_follows_looks_for_nothing_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:

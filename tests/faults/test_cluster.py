@@ -199,7 +199,8 @@ def test_so_does_an_asyncio_client(cluster: RedisCluster, change: Callable[[Redi
     """Also what it waits for: a list that is filled at the new owner wakes it."""
 
     async def ask() -> None:
-        redis: Any = connect_async(RedisSettings(url=cluster.url))
+        settings = RedisSettings.model_validate({"url": cluster.url, "socket_timeout": "30s"})  # more than it waits for
+        redis: Any = connect_async(settings)
         await redis.set("{notifier}x", "1")
         waits = asyncio.create_task(redis.blpop(["{notifier}list"], 20))
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -57,6 +57,17 @@ def ask_all(partitions: Sequence[Partition], make: Callable[[], Exchange[T]]) ->
 
 def together(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
     """Return what each of these comes to, or the error that it raises."""
+    return finished(_together(exchanges, _one_by_one))
+
+
+async def together_async(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
+    """See `together`; nodes are asked at the same time."""
+    return await _together(exchanges, asyncio.gather)
+
+
+async def _together(
+    exchanges: Sequence[tuple[Partition, Exchange[T]]], do_all: Callable[..., Awaitable[object]]
+) -> Ended[T]:
     steps, replies = _all_steps(exchanges), None
     while True:
         try:
@@ -64,8 +75,12 @@ def together(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
         except StopIteration as end:
             return cast("Ended[T]", end.value)
         replies = [None] * len(asked)
-        for node, places in _by_node(asked).items():
-            finished(_ask(node, places, asked, replies))
+        await do_all(*(_ask(node, places, asked, replies) for node, places in _by_node(asked).items()))
+
+
+async def _one_by_one(*calls: Awaitable[object]) -> None:
+    for call in calls:
+        await call
 
 
 def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError]) -> list[T]:
@@ -90,18 +105,6 @@ def on_all(partitions: Sequence[Partition], do: Callable[[Any], T]) -> list[T]:
         except RedisUnusableError as error:
             found.append(error)
     return whole(partitions, found)
-
-
-async def together_async(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
-    """See `together`; nodes are asked at the same time."""
-    steps, replies = _all_steps(exchanges), None
-    while True:
-        try:
-            asked = steps.send(replies)
-        except StopIteration as end:
-            return cast("Ended[T]", end.value)
-        replies = [None] * len(asked)
-        await asyncio.gather(*(_ask(node, places, asked, replies) for node, places in _by_node(asked).items()))
 
 
 def _all_steps(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +18,25 @@ from tests.harness.support import eventually
 from workers.loop.idle import IdleWorker
 
 MANY = 8_000  # engines in a process: each by itself looks every 1,000 s
+
+
+@asynccontextmanager
+async def two(server: EmbeddedRedis, engines: int = 1) -> AsyncIterator[tuple[Any, IdleWorker, IdleWorker]]:
+    """A client, and two workers of the same lane that are closed in the end."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(AsyncRedis.from_url(server.url, protocol=2))
+        first, second = (
+            IdleWorker(AsyncRedis.from_url(server.url, protocol=2), client, name, ["default"], engines)
+            for name in ("w1", "w2")
+        )
+        for idle in (first, second):
+            stack.push_async_callback(idle.close)
+        yield client, first, second
+
+
+def listening(redis: Redis) -> int:
+    """How many wait for a call."""
+    return [client["cmd"] for client in redis.client_list()].count("blpop")
 
 
 @pytest.mark.parametrize("lost", ["blmove", "blpop"])
@@ -78,14 +98,7 @@ def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedi
     """Two that looked by their own timers would take the same backlog: one the first of it, and the other in vain."""
 
     async def story() -> None:
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
-            leader, follower = (
-                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"])
-                for name in ("w1", "w2")
-            )
-            for idle in (leader, follower):
-                stack.push_async_callback(idle.close)
+        async with two(redis_server) as (_, leader, follower):
             assert await leader.wait(None)
             following = asyncio.create_task(follower.wait(None))
             for _ in range(2):
@@ -110,18 +123,8 @@ def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedi
 def test_who_yields_lets_another_lead(redis_server: EmbeddedRedis, redis: Redis, alone: bool) -> None:
     """The one that waits for the leader is called, and leads; where nobody waits, the leader looks and leads again."""
 
-    def listening() -> int:
-        return [client["cmd"] for client in redis.client_list()].count("blpop")
-
     async def story() -> None:
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
-            leader, follower = (
-                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"], MANY)
-                for name in ("w1", "w2")
-            )
-            for idle in (leader, follower):
-                stack.push_async_callback(idle.close)
+        async with two(redis_server, MANY) as (_, leader, follower):
             assert await leader.wait(None)
             if alone:
                 assert await leader.wait(None, yields=True)
@@ -130,7 +133,7 @@ def test_who_yields_lets_another_lead(redis_server: EmbeddedRedis, redis: Redis,
                 assert leader.leads
                 return
             following = asyncio.create_task(follower.wait(None))
-            await asyncio.to_thread(eventually, lambda: listening() == 1, "the follower to listen")
+            await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the follower to listen")
             yielding = asyncio.create_task(leader.wait(None, yields=True))
             async with asyncio.timeout(60):
                 assert await following
@@ -145,23 +148,13 @@ def test_who_yields_lets_another_lead(redis_server: EmbeddedRedis, redis: Redis,
 def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """It has followed until then, so it listens for the call by which it now wakes the next."""
 
-    def listening() -> int:
-        return [client["cmd"] for client in redis.client_list()].count("blpop")
-
     async def story() -> None:
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
-            leader, follower = (
-                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"], MANY)
-                for name in ("w1", "w2")
-            )
-            for idle in (leader, follower):
-                stack.push_async_callback(idle.close)
+        async with two(redis_server, MANY) as (client, leader, follower):
             redis.set(leader_keys(["default"]).leader, "dead", px=500)
             while not await leader.wait(None):
                 pass
             following = asyncio.create_task(follower.wait(None))
-            await asyncio.to_thread(eventually, lambda: listening() == 1, "the follower alone to listen")
+            await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the follower alone to listen")
             await run_async(client, leader.hand_over())
             async with asyncio.timeout(60):
                 assert await following
@@ -176,18 +169,8 @@ def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
 ) -> None:
     """A leader that has handed over still listens for calls to the leader; a follower that is busy, for those to it."""
 
-    def listening() -> int:
-        return [client["cmd"] for client in redis.client_list()].count("blpop")
-
     async def story() -> None:
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(AsyncRedis.from_url(redis_server.url, protocol=2))
-            first, second = (
-                IdleWorker(AsyncRedis.from_url(redis_server.url, protocol=2), client, name, ["default"], MANY)
-                for name in ("w1", "w2")
-            )
-            for idle in (first, second):
-                stack.push_async_callback(idle.close)
+        async with two(redis_server, MANY) as (client, first, second):
             keys = leader_keys(["default"])
             if key == "wake":
                 assert await first.wait(None)
@@ -199,10 +182,10 @@ def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
                 redis.set(keys.leader, "another", px=1_000)
                 assert not await first.wait(None), "nobody called, and it is busy from now on"
                 redis.set(keys.leader, "another", px=60_000)
-            await asyncio.to_thread(eventually, lambda: listening() == 1, "the first to listen")
+            await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the first to listen")
             waiting = asyncio.create_task(second.wait(None))
-            await asyncio.to_thread(eventually, lambda: listening() == 2, "both to listen")
-            redis.rpush(keys.wake if key == "wake" else keys.handover, "1")
+            await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "both to listen")
+            redis.rpush(getattr(keys, key), "1")
             async with asyncio.timeout(60):
                 assert await waiting
             assert not first.wake.is_set()

@@ -38,7 +38,7 @@ def lead(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[int]:
     return Call(script("lead"), [leader_keys(lanes).leader], [worker, lapse_ms], int)
 
 
-def hand_over(worker: str, lanes: Sequence[str]) -> Call[bool]:
-    """Give up the lead, if it is this worker's, and wake one idle worker of these lanes."""
+def hand_over(worker: str, lanes: Sequence[str], name: bytes) -> Call[bool]:
+    """Give up the lead, if it is this worker's, and wake one idle worker of these lanes. name: of this call."""
     keys = leader_keys(lanes)
-    return Call(script("hand_over"), [keys.leader, keys.handover], [worker, keys.lanes], bool)
+    return Call(script("hand_over"), [keys.leader, keys.handover], [worker, keys.lanes, name], bool)

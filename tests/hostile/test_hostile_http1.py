@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import threading
 import time
@@ -517,6 +518,24 @@ def test_a_request_that_timed_out_is_cut(certificates: Certificates) -> None:
 
     asyncio.run(run())
     assert ends == ["ConnectionResetError"]
+
+
+@pytest.mark.parametrize(("timeout_s", "left_s"), [(2.0, 1.1), (8.0, 1.45)])
+def test_who_is_not_connected_in_time_is_away(certificates: Certificates, timeout_s: float, left_s: float) -> None:
+    """Also where a lease leaves less than the timeout: beside the longest one it leaves a second and a half."""
+
+    async def run() -> None:
+        pool = Pool("fcm", tls=tls_context(certificates.ca_file, "ca"), timeout_s=timeout_s, max_connections=2)
+        until = asyncio.get_running_loop().time() + left_s
+        answer = await pool.post(f"{origin}/x", b"", {}, origin=origin, send_by=until)
+        assert isinstance(answer, Answer)
+        assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "ConnectionTimeoutError")
+        assert pool.unsent(origin, math.inf) is not None
+        await pool.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # connected by the kernel, and then nothing comes
+        origin = f"https://127.0.0.1:{nobody.getsockname()[1]}"
+        asyncio.run(run())
 
 
 def test_nothing_reads_aiohttp_from_elsewhere() -> None:

@@ -44,7 +44,6 @@ from workers.sending.settlements import returned
 SUSPENDED_S: Final = 1.0
 PATIENCE_S: Final = 1.0  # of the jobs of other functions that stand behind one that runs
 UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # what cannot be read is tried again at once, and then ever later
-PASS_ON_S: Final = 1.0  # the least time between two calls that a worker passes on
 RECONNECT_S: Final = (0.1, 5.0)
 # Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
 # a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
@@ -67,7 +66,6 @@ class Engine:
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
         self._stopping = False
-        self._passed_on_at = -PASS_ON_S
         self._may_look = True  # nobody else looks for this one
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
@@ -131,7 +129,7 @@ class Engine:
             if max_jobs is not None and self.flights.ended >= max_jobs:
                 break
         with contextlib.suppress(RedisError):
-            await self._hand_over(lead=True)  # what is in flight may last
+            await self._hand_over(self._idle.hand_over())  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
@@ -142,9 +140,10 @@ class Engine:
         self._note_look()
         await self.flights.settle_returned()
         moved = self._may_look and await self._look()
-        lasts = bool(self._suspects or self.flights.rq_jobs)
-        if lasts or not moved:
-            await self._hand_over(lead=lasts)  # no look follows at once, with which it would go
+        if self._suspects or self.flights.rq_jobs:
+            await self._hand_over(self._idle.hand_over())  # also where it does not lead: it may have been called to
+        elif not moved:
+            await self._hand_over()  # no look follows at once, with which it would go
         if self._suspects:
             await self._try_suspects()
             moved = True
@@ -171,18 +170,16 @@ class Engine:
         with self._turns.taking(self.flights, 0 if self._outage else room):
             return await self._take(room, rooms, before) or settling is not None
 
-    async def _hand_over(self, *, lead: bool) -> None:
-        """Call somebody idle, if that was to go with the next look. lead: or if this worker leads."""
-        if lead and self._idle.leads:
-            self._handing_over = self._idle.hand_over()
-        if self._handing_over is not None:
-            call, self._handing_over = self._handing_over, None
+    async def _hand_over(self, call: Call[bool] | None = None) -> None:
+        """Call somebody idle: by this call, or by the one that was to go with the next look."""
+        call, self._handing_over = call or self._handing_over, None
+        if call is not None:
             await self._call(call)
 
     async def _take(self, room: int, rooms: dict[str, int], before: Sequence[Call[Any]]) -> bool:
         """Take what may go, in one round trip with the calls that go before."""
         moved, told = False, Told()
-        called, self._idle.was_called = self._idle.was_called, False
+        called, self._idle.called = self._idle.called, b""
         while True:
             asked_at = asyncio.get_running_loop().time()
             pull = calls.pull(self._caller(), Room(room, rooms), self._rules, told)
@@ -194,10 +191,12 @@ class Engine:
             rooms |= pulled.rooms
             self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
             is_full = len(pulled.leased) >= room or pulled.taken >= room
-            met = pulled.leased or pulled.taken or pulled.idle
-            if is_full or (not all(rooms.values()) and (met or (called and self._may_pass_on()))):
+            lacks_room, met = not all(rooms.values()), pulled.leased or pulled.taken or pulled.idle
+            if is_full or (lacks_room and met):
                 # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
                 self._handing_over = self._idle.hand_over()
+            elif lacks_room and (call := self._idle.pass_on(called)):
+                self._handing_over = call
             moved = moved or bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or pulled.untold)
             room -= len(pulled.leased)
             if pulled.unread:
@@ -207,14 +206,6 @@ class Engine:
             if not pulled.untold or room <= 0:
                 return moved
             told = await self._tell(pulled)
-
-    def _may_pass_on(self) -> bool:
-        """Whether a call that came to a worker without room goes on to the next; it is not to go round and round."""
-        now = asyncio.get_running_loop().time()
-        if now < self._passed_on_at + PASS_ON_S:
-            return False
-        self._passed_on_at = now
-        return True
 
     async def _tell(self, pulled: calls.Pulled) -> Told:
         """Find out what *pull* does not know of some users."""
@@ -317,7 +308,8 @@ class Engine:
         wake, follows, self._may_look = self._idle.wake, not self._may_look, True
         away_s = self._circuits.away_s()
         if self._is_full and (away_s or self._turns.is_full):
-            await self._hand_over(lead=True)  # somebody idle shall look meanwhile
+            idle = self._idle  # somebody shall look meanwhile
+            await self._hand_over(idle.hand_over() if idle.leads else idle.pass_on(idle.called))
         if self.suspended or self._is_full:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))

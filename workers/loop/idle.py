@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
 from redis.exceptions import RedisError
 
@@ -27,6 +29,7 @@ LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nob
 LISTEN_MANY_S: Final = 60.0  # the same, where a process has many of them
 YIELD_MS: Final = 1_000  # so long another has to take the lead: whoever heard the call may have gone
 AGAIN_S: Final = 0.5  # after a connection was lost
+MOST_CALLS: Final = 100  # of which it is known that they were passed on
 
 
 def listen_s(engines: int) -> float:
@@ -52,7 +55,8 @@ class IdleWorker:
         self._queues = [rq_key("queue", lane) for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waits = False
-        self.was_called = False  # by another that has handed over
+        self.called = b""  # the call that it was woken by last, until it looks
+        self._passed_on: deque[bytes] = deque(maxlen=MOST_CALLS)
         self.wake = asyncio.Event()
         self.leads = False
 
@@ -101,8 +105,14 @@ class IdleWorker:
 
     def hand_over(self) -> Call[bool]:
         """The call by which another idle worker of these lanes looks, and leads. This one does not, from now on."""
-        self.leads = False
-        return leaders.hand_over(self._worker, self._lanes)
+        return self._call(uuid4().hex.encode())
+
+    def pass_on(self, called: bytes) -> Call[bool] | None:
+        """The call by which this one was called, to the next; None where it has had it before: it goes round once."""
+        if not called or called in self._passed_on:
+            return None
+        self._passed_on.append(called)
+        return self._call(called)
 
     async def close(self) -> None:
         """Leave the lead to another."""
@@ -114,17 +124,21 @@ class IdleWorker:
             await run_async(self._redis, self.hand_over())
         await self._blocking.aclose()
 
+    def _call(self, name: bytes) -> Call[bool]:
+        self.leads = False
+        return leaders.hand_over(self._worker, self._lanes, name)
+
     def _listen_for_call(self, key: str) -> None:
         self._listen(key, partial(self._called, key))
 
     async def _called(self, key: str) -> bool:
         """Whether a call has come for this worker. Who leads no longer, or waits no longer, passes on what it hears."""
-        if not await self._blocking.blpop([key], timeout=self._listen_s):
+        if not (heard := await self._blocking.blpop([key], timeout=self._listen_s)):
             return False
         if not (concerns := self._concerns(key)):
-            await self._redis.rpush(key, "1")
-        elif key == self._keys.handover:
-            self.was_called = True
+            await self._redis.rpush(key, heard[1])
+        else:
+            self.called = heard[1]
         return concerns
 
     def _listen(self, key: str, listen: Callable[[], Awaitable[object]]) -> None:

@@ -23,6 +23,7 @@ from notifier.providers.transport.words import origin_words
 
 # Shorter than the four minutes after which Google's front ends close an idle connection.
 KEEPALIVE_S: Final = 60.0
+ENOUGH_S: Final = 1.4  # for a connection, of a provider that is there; a lease leaves 1.5 beside the longest timeout
 # No connection, none free in time, or a name that no resolver takes: not a byte of the request left. All else may have
 # reached the server.
 NEVER_SENT: Final = (
@@ -153,7 +154,8 @@ class Pool:
             reason = "Timeout" if isinstance(error, TimeoutError) else type(error).__name__
             return Answer(Outcome.UNKNOWN, reason=reason)
         now, backoff = asyncio.get_running_loop().time(), self._backoff(origin)
-        had_time = send_by - began >= self._timeout_s / 2 and not backoff.has_worked_since(began)
+        enough_s = min(self._timeout_s / 2, ENOUGH_S)
+        had_time = send_by - began >= enough_s and not backoff.has_worked_since(began)
         if isinstance(error, aiohttp.ConnectionTimeoutError) and not had_time:
             return Answer(Outcome.UNSENT, reason="TooLate")  # others had all connections; another may get through
         if backoff.failed(began, now):

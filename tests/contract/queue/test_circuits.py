@@ -79,6 +79,8 @@ def test_a_new_worker_is_let_try_at_once(told: Told) -> None:
     """A restart may have mended it: the next may go, whatever the wait was."""
     told.tell("w", "down")
     assert told.tell("w", "retry") == ""
+    told.next_probe("v")
+    assert told.redis.hget("notifier:route:apns", "probe") == b"", "not by another, who may have the old key still"
     assert told.next_probe("w") is None, "it needs no letting go"
     assert told.redis.hget("notifier:route:apns", "probe") == b"1"
 

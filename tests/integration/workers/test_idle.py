@@ -185,10 +185,11 @@ def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
             await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the first to listen")
             waiting = asyncio.create_task(second.wait(None))
             await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "both to listen")
-            redis.rpush(getattr(keys, key), "1")
+            redis.rpush(getattr(keys, key), "a call")
             async with asyncio.timeout(60):
                 assert await waiting
             assert not first.wake.is_set()
+            assert (first.called, second.called) == (b"", b"a call"), "by its name, so that it goes round once"
 
     asyncio.run(story())
 

@@ -85,7 +85,7 @@ end
 local function retry()
   if hold and hold.state == 'open' and hold.kind ~= 'full' then
     local at = text(now + RETRIES)
-    change_hold(route, hold, 'until', at, 'others', at, 'first', worker, 'probe', '1')
+    change_hold(route, hold, 'until', at, 'others', at, 'first', worker, 'probe', '')
     note_due(now)
   end
   return ''

@@ -3,7 +3,7 @@
 -- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
 -- there.
 --   @leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
---   @leader:<lanes>  string: its name; @wake:<lanes>: the list on which it is woken
+--   @leader:<lanes>  string: its name; @wake:<lanes>: the list on which it is woken, by the µs of what is due
 -- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
 -- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
 -- anyway, stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
@@ -28,7 +28,7 @@ local function note_due(at, lane)
       known_leaders[lanes] = text(at)
       redis.call('HSET', '@leaders', lanes, known_leaders[lanes])
       redis.call('DEL', '@wake:' .. lanes)
-      redis.call('RPUSH', '@wake:' .. lanes, '1')
+      redis.call('RPUSH', '@wake:' .. lanes, known_leaders[lanes])
     end
   end
 end

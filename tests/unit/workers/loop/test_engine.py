@@ -11,7 +11,6 @@ import pytest
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 import workers.loop.engine
-from notifier.queue import leaders
 from notifier.queue.calls import Pulled
 from notifier.scripts.loader import Call
 from notifier.settings import parse_settings
@@ -19,6 +18,7 @@ from notifier.store.connection import unusable
 from tests.unit.workers.loop.test_in_flight import leased
 from workers.configuration.wiring import build_tuning
 from workers.loop.engine import Engine, is_passing
+from workers.loop.idle import IdleWorker
 from workers.loop.parts import Parts
 from workers.loop.turns import Turns
 from workers.sending.capacity import Capacity
@@ -84,13 +84,8 @@ class Rounds:
             self.did.append("waits")
             return True
 
-        idle: Any = SimpleNamespace(
-            wake=asyncio.Event(),
-            leads=True,
-            was_called=False,
-            wait=wait,
-            hand_over=lambda: leaders.hand_over("w", ["default"]),
-        )
+        idle: Any = IdleWorker(None, None, "w", ["default"])
+        idle.leads, idle.wait = True, wait
         circuits: Any = SimpleNamespace(tell=nothing, away_s=lambda: 0.0, was_in_vain=lambda: False, use=lambda _: None)
         sender: Any = SimpleNamespace(numbers=Numbers())
         rq_jobs: Any = SimpleNamespace()
@@ -141,11 +136,24 @@ def test_somebody_idle_is_called_before_this_one_waits(monkeypatch: pytest.Monke
 
 def test_who_is_called_and_has_no_room_passes_the_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one may have room by that route. But it goes round once, not again and again."""
-    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0})] * 2)
-    rounds.engine._idle.was_called = True
-    assert rounds.go() == ["pull", "hand_over", "waits"]
-    rounds.engine._idle.was_called = True
-    assert rounds.go() == ["pull", "hand_over", "waits", "pull", "waits"]
+    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0})] * 3)
+    for called in (b"first", b"first", b"second"):
+        rounds.engine._idle.called = called
+        rounds.go()
+    first, again, second = ["pull", "hand_over", "waits"], ["pull", "waits"], ["pull", "hand_over", "waits"]
+    assert rounds.did == [*first, *again, *second]
+
+
+def test_who_takes_what_lasts_calls_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also who does not lead: it may have looked because another called, who is busy as well."""
+    rounds = Rounds(monkeypatch, [pulled(rq_jobs=[("a", "1")], taken=1)])
+    rounds.engine._idle.leads = False
+
+    async def runs() -> None:
+        rounds.did.append("runs")
+
+    monkeypatch.setattr(rounds.engine, "_run_rq_jobs", runs)
+    assert rounds.go() == ["pull", "hand_over", "runs"]
 
 
 def test_who_follows_looks_for_nothing_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:

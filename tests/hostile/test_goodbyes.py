@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
@@ -125,3 +126,34 @@ def test_a_probe_of_http1_is_cut(identity: Identity) -> None:
 
     with HostileServer(identity.certificates, serve_http1_well, serve_http1_well, H1Peer) as server:
         assert asyncio.run(play()) == []
+
+
+def test_a_connection_of_http2_that_is_cut(identity: Identity) -> None:
+    """What it still had to send does not arrive behind what goes over the next one: it is reset, not closed."""
+    ends: list[str] = []
+    arrived, ended = threading.Event(), threading.Event()
+
+    def script(peer: H2Peer) -> None:
+        peer.begin()
+        peer.first()
+        arrived.set()
+        try:
+            while socket.socket.recv(peer.sock, 65_536):  # below TLS, which takes a reset for an end
+                pass
+            ends.append("an end")
+        except OSError as error:
+            ends.append(type(error).__name__)
+        ended.set()
+
+    async def run() -> None:
+        provider = make_provider(identity, server.url)
+        sending = asyncio.create_task(provider.send(dispatch()))
+        assert await asyncio.to_thread(arrived.wait, 20)
+        next(iter(provider._channel._living)).abort()
+        assert (await sending).outcome is Outcome.UNKNOWN
+        assert await asyncio.to_thread(ended.wait, 20)
+        await provider.close()
+
+    with HostileServer(identity.certificates, script, serve_http2_well, H2Peer) as server:
+        asyncio.run(run())
+    assert ends == ["ConnectionResetError"]

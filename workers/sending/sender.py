@@ -172,7 +172,9 @@ class Sender:
         except (InvalidNotificationError, NotOursError):
             return ()
         answered = _read_answers(orphan.answered or b"")
-        silent = {i: None for i in range(len(notification.devices)) if str(i) not in answered}
+        # Also those given up as unknown: a provider may have theirs to read all the same.
+        places = range(len(notification.devices))
+        silent = {i: None for i in places if answered.get(str(i), "unknown") == "unknown"}
         return self._silences(notification, notification.app or category.app, silent)
 
     def _silences(

@@ -6,10 +6,7 @@ aiohttp hands out an idle connection without a look at it, and takes what lies t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import select
-import socket
-import struct
 from functools import partial
 from typing import Any, Final
 
@@ -17,10 +14,11 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
+from notifier.providers.transport.cut import cut
+
 MAX_ANSWERS: Final = 16  # to one request: hints, and then the answer
 MAX_ANSWER_BYTES: Final = 65_536  # of all these; of what is more nothing is read
 PART_BYTES: Final = 16_384  # parsed at a time: thousands of answers fit into what one read may bring
-AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent yet is thrown away
 
 
 class Handler(ResponseHandler):
@@ -52,9 +50,7 @@ class Handler(ResponseHandler):
     def cut(self) -> None:
         """Cut the connection: what it still had to send is not to arrive any more."""
         if self.transport is not None and self._socket is not None:
-            with contextlib.suppress(OSError):  # it is closed already
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
-            self.transport.abort()
+            cut(self.transport, self._socket)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the socket: a transport that is closed no longer tells it."""

@@ -23,6 +23,7 @@ from h2.exceptions import H2Error
 from hpack import HeaderTuple
 
 from notifier.providers.answers import parse, word
+from notifier.providers.transport.cut import cut
 from notifier.providers.transport.http2.credit import Credit
 from notifier.providers.transport.http2.lean import LeanH2
 from notifier.providers.transport.http2.reads import Reads
@@ -63,6 +64,7 @@ class Wire(asyncio.Protocol):
         self._ping_timeout_s = ping_timeout_s
         self._h2 = LeanH2()
         self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
         self._next_id = 1
         self._pinged = self._asked_in_doubt = False
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -183,10 +185,10 @@ class Wire(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Cut the connection: a request that it still had to send is not to arrive behind those of another."""
         self._leaving = True
-        if self._transport is not None:
-            self._transport.abort()
+        if self._transport is not None and self._socket is not None:
+            cut(self._transport, self._socket)
 
     def say(self, event: str, *, level: str = "info", **fields: object) -> None:
         """Log what the server does, once a minute; in between for debugging alone."""
@@ -197,7 +199,8 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the preface; a server that did not choose HTTP/2 is left by whoever opened the connection."""
         self._transport = cast("asyncio.Transport", transport)
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.protocol == "h2":
             self._h2.initiate_connection()
             self.flush()
@@ -253,7 +256,9 @@ class Wire(asyncio.Protocol):
     def _break_off(self, event: str, *, level: str = "warning", **fields: object) -> None:
         self.say(event, level=level, **fields)
         self.flush()
-        self.abort()
+        self._leaving = True
+        if self._transport is not None:
+            self._transport.abort()  # the last frame may still leave
 
     def pause_writing(self) -> None:
         """Start nothing more: the socket is full."""

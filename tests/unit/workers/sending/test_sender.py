@@ -94,6 +94,14 @@ def settle(job: Leased, *answers: Answer | Exception, category: Category = CATEG
     return (made.settlement if isinstance(made, Unproven) else made), provider
 
 
+@pytest.mark.parametrize(("word", "count"), [("delivered", 1), ("unknown", 2)])
+def test_of_an_orphan_also_what_was_given_up_is_asked_for(word: str, count: int) -> None:
+    """The worker that died no longer waited for that answer; its provider may have the message to read all the same."""
+    sender = Sender({"apns": Scripted({})}, BACKOFF, Observer())
+    silences = sender.silences(leased(2, answered=json.dumps({"0": word}).encode()), CATEGORY)
+    assert [silence.device.token for silence in silences] == tokens(2)[2 - count :]
+
+
 def reason(settlement: Settlement) -> str:
     return zlib.decompress(b64decode(str(settlement.detail))).decode()
 

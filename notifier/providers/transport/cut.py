@@ -1,0 +1,18 @@
+"""How a connection is cut, over which there is still something to send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import Final
+
+AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent yet is thrown away
+
+
+def cut(transport: asyncio.Transport, connected: socket.socket) -> None:
+    """Cut a connection: what it still had to send is not to arrive any more."""
+    with contextlib.suppress(OSError):  # it is closed already
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+    transport.abort()

@@ -178,7 +178,7 @@ async def test_back_to_one_after_a_rejection(identity):
             assert r.simulator.peak_streams == 1
             answers = await asyncio.gather(*(r.send("cd" * 32) for _ in range(40)))
             assert outcomes(answers) == {Outcome.DELIVERED: 40}
-            assert r.simulator.peak_streams == 15
+            assert 1 < r.simulator.peak_streams <= 15, "many; how many overlap is the machine's affair"
         assert r.simulator.streams_refused == 0
         assert r.simulator.connections_opened == 1
 

@@ -173,7 +173,7 @@ class Sends:
     def remove(self, permit: str) -> int:
         """Take a send back, which reached nobody; returns what it cost, 0 where it does not stand there any more.
 
-        Those after it may have found a bucket full because of it: then no more comes back than those leave.
+        The others may have found a bucket full because of it: then no more comes back than those leave.
         """
         if not (cost := self._permits.count(permit)):
             return 0
@@ -181,9 +181,10 @@ class Sends:
         at = self._times[place]
         del self._times[place : place + cost], self._permits[place : place + cost]
         for burst, (full, till) in self._bursts.items():
-            after = self._times[bisect_left(self._times, at) : bisect_right(self._times, till)]
-            if at <= till and len(after) < MAX_TAKEN_IN:
-                least = fill(0, after, MAX_TAKEN_IN, burst.every_us)
+            since = at - burst.limit * burst.every_us  # what is older is in no bucket any more
+            left = self._times[bisect_left(self._times, since) : bisect_right(self._times, till)]
+            if at <= till and len(left) < MAX_TAKEN_IN:
+                least = fill(0, left, burst.limit, burst.every_us)
                 self._bursts[burst] = max(full - cost * burst.every_us, least), till
         return cost
 

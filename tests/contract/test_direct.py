@@ -432,3 +432,13 @@ def test_what_stands_in_the_queues_twice_goes_once(worker: Worker, lane: str) ->
     worker.settle(leased)
     worker.now += S
     assert worker.take() == []
+
+
+def test_what_waits_for_its_time_does_not_go_when_it_is_queued_again(worker: Worker) -> None:
+    """By RQ's own scheduler, on a machine whose clock is ahead."""
+    worker.accept(replace(job(), send_at_us=NOW + 3600 * S))
+    worker.redis.hset("rq:job:one", "status", "queued")
+    worker.redis.rpush("rq:queue:default", "one")
+    assert worker.take() == []
+    worker.now += 3601 * S
+    assert [each.job_id for each in worker.take()] == ["one"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,6 +132,21 @@ def test_refund_gives_the_place_back_once(subject: Subject) -> None:
     assert subject.limiter.refund(taken)
     assert not subject.limiter.refund(taken)
     permit(subject.limiter.acquire("ann", rules, cost=2))
+
+
+def test_the_refund_of_a_bypass_gives_back_what_the_bucket_lost(subject: Subject) -> None:
+    """It found the bucket empty and took nothing out, so nothing comes back."""
+    rules = Rules(Policy(burst=Burst(3, every_us=M)), Category("chat"))
+    for _ in range(3):
+        permit(subject.limiter.acquire("bob", rules))
+    subject.clock.now += S
+    beside = permit(subject.limiter.acquire("bob", replace(rules, category=Category("alarm", bypass=True))))
+    subject.clock.now += S
+    assert isinstance(subject.limiter.acquire("bob", rules), Hold)
+    assert subject.limiter.refund(beside)
+    held = subject.limiter.acquire("bob", rules)
+    assert isinstance(held, Hold)
+    assert held.time_left_us == pytest.approx(58 * S, abs=S)
 
 
 def test_refund_of_a_lapsed_permit_finds_nothing(subject: Subject) -> None:

@@ -2,11 +2,11 @@
 --! needs number
 -- A permit is a number, and says nothing else: the fence of a lease, and a member of the sets of sends. What was
 -- counted under it stands in the job's hash, for as long as that permit is the job's:
---   push_counted  JSON {permit, cost: as how many sends, devices: true if they were counted for the devices too,
+--   push_counted  JSON {permit, cost: as how many sends, devices: for how many devices they were counted too,
 --                 nothing: true if no send was counted: the job had expired, or is dropped}. Without it, one send was.
 
 local function text_of_counted(permit, cost, devices, nothing)
-  return cjson.encode({permit = permit, cost = cost, devices = devices or nil, nothing = nothing or nil})
+  return cjson.encode({permit = permit, cost = cost, devices = devices and #devices, nothing = nothing or nil})
 end
 
 local ONE = {cost = 1}

@@ -37,6 +37,8 @@ local function renew(at)
     note_due(now)
     return 1
   end
+  -- Where the lease was over, its permit and its claim may be as well: the user stays closed for it.
+  if origin and tonumber(ends) <= now then mark_orphan(id, user, category) end
   stay_in_flight(id, permit, counted, user, category, targets, before, tonumber(ends), now + lease, until_text)
   kept[claim_key(user, category)] = true
   return 1

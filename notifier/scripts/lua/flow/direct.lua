@@ -149,7 +149,7 @@ function direct.send(job, user, backlog, plan, number_of, since, ...)
   spend_room(look.rules, look.rooms, plan.needs, look.now)
   if open then spend_devices(look, user, backlog, open, permit) end
   if cost == 1 and not open then lease_job(look, id, permit, job.origin, ...)
-  else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost, open ~= nil), ...) end
+  else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost, open), ...) end
   backlog.claim.taken = backlog.claim.taken + 1
   local leased = leased_job(id, permit, user.name, backlog.category, job.data, job.deadline, look.now)
   leased[LEASED.since] = since

@@ -1,6 +1,6 @@
---! on_demand move tell_feedback close_devices close_orphan
---! needs backlogs_key CANCEL_READS close_device end_cancelled end_unsent enter_backlog forget free_dedupe history
---! needs is_empty is_text note_due number ORPHAN record rules_of seconds sent_key targets_of text
+--! on_demand move tell_feedback close_devices
+--! needs CANCEL_READS close_device end_cancelled end_unsent enter_backlog forget free_dedupe history is_text note_due
+--! needs number seconds targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
 local YEAR = 31536000 -- as long as RQ keeps what failed
 
@@ -125,21 +125,11 @@ local function tell_feedback(look, id, user, gone)
   redis.call('PEXPIRE', '@feedback', text(look.keep_feedback))
 end
 
--- close_orphan: its sends may have been forgotten since it was in flight with a worker that lived.
-local function close_orphan(look, job, cost)
-  local user, category = job.user, job.category
-  local policies = {[sent_key(user)] = job.policy, [sent_key(user, category)] = rules_of(look.rules, category).policy}
-  redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id)
-  for sent, policy in pairs(job.reached and policies or {}) do
-    if not is_empty(policy) then record(sent, policy, job.permit, look.now, look.now_text, look.now, true, cost) end
-  end
-end
-
 local function close_devices(look, job)
   local unused = math.max(0, job.lease_ends - look.now)
   local targets, answered = unpack(redis.call('HMGET', job.key, 'push_targets', 'push_answered'))
   local devices = targets_of(targets or '', answered, nil)
   for _, device in ipairs(devices) do
-    close_device(look.rules, device, job.permit, look.now_text, job.reached, unused, #devices == 1)
+    close_device(look.rules, device, job.permit, look.now_text, job.reached, unused, #devices == job.counted.devices)
   end
 end

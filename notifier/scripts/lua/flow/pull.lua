@@ -280,12 +280,10 @@ local function take_from(lane, n)
   orders.expected = math.max(#ids, 1)
   direct.read(ids, lane)
   for j, id in ipairs(ids) do
-    if not direct.take(id, lane) then
-      -- RQ's own scheduler may have queued again what waits for a time of its own.
-      local is_later = some_later and redis.call('ZSCORE', '@later', id)
-        and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
-      if not is_later and not place(id, lane) then return stay(queue, ids, j) end
-    end
+    -- RQ's own scheduler may have queued again what waits for a time of its own.
+    local is_later = some_later and redis.call('ZSCORE', '@later', id)
+      and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
+    if not (is_later or direct.take(id, lane) or place(id, lane)) then return stay(queue, ids, j) end
     taken = taken + 1
     if some_behind then pass_behind(behind, lane, id) end
   end

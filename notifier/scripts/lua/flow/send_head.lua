@@ -50,7 +50,7 @@ end
 local function lease_head(look, job, permit, cost, said)
   local plain = cost == 1 and not said.open and said.needs
   if plain and not job.held then return lease_job(look, job.id, permit, job.origin) end
-  local more = plain and {} or {'push_counted', text_of_counted(permit, cost, said.open ~= nil, not said.needs)}
+  local more = plain and {} or {'push_counted', text_of_counted(permit, cost, said.open, not said.needs)}
   if job.held then
     more[#more + 1], more[#more + 2] = 'push_held', history.add(job.accepted, job.held, look.now, 'f')
   end

@@ -13,9 +13,9 @@
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback_ms at most.
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
 --! first_write
---! needs add_to_minute backlogs_key claim_key close_devices close_orphan close_overall cost_in counted_of ends gather
---! needs give_back history job_key move note_due now_us overall_of preferences read_rules release rules_of sent_key
---! needs set_user_wake_ups tagged_key tell_feedback text waits wake_leaders write_gathered
+--! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of ends gather give_back
+--! needs history is_empty job_key last_for move note_due now_us ORPHAN overall_of preferences read_rules release
+--! needs remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
 local keep_failed, keep_delivered = ends.read(ARGV[SETTLE.keep]), tonumber(ARGV[SETTLE.keep_delivered_us])
 local RENEW_EVERY, now_text = 8, text(now)
@@ -48,15 +48,24 @@ local function write_usage()
   end
 end
 
--- close_permit: of one whose lease has ended a burst may have taken its send in, at that end.
-local function close_permit(permit, sent, policy, reached, cost)
+-- close_permit: of one whose lease has ended, `late`, the sends may have been dropped since, and a burst may have taken
+-- them in, at that end.
+local function close_permit(permit, sent, policy, reached, cost, late)
   local at = policy.burst and tonumber(redis.call('ZSCORE', sent, permit) or now)
+  late = late and not is_empty(policy)
   for n = 1, cost do
     local member = n == 1 and permit or permit .. '#' .. n
-    if reached then redis.call('ZADD', sent, 'XX', now_text, member) else redis.call('ZREM', sent, member) end
+    if not reached then redis.call('ZREM', sent, member)
+    elseif late then redis.call('ZADD', sent, now_text, member)
+    else redis.call('ZADD', sent, 'XX', now_text, member) end
   end
+  if reached and late then last_for(sent, text(math.ceil(policy.horizon / 1000) + 1)) end
   if at and at < now then give_back(sent, at, cost) end
 end
+
+-- some_late: whether a lease has ended that nobody has settled or taken over yet.
+local first_lease = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2])
+local some_late = first_lease and first_lease <= now
 
 -- read_settled: a job as its worker tells of it, in `more` too, and as its hash does. holder: the permit under which it
 -- is in flight now. origin: false where the job was deleted while it was in flight.
@@ -90,7 +99,7 @@ end
 -- still; or another worker has ended it since.
 local function end_lease(job)
   if job.origin and job.holder ~= job.permit then return false end
-  job.lease_ends = job.counted.devices and redis.call('ZSCORE', '@leases', job.id)
+  job.lease_ends = (some_late or job.counted.devices) and tonumber(redis.call('ZSCORE', '@leases', job.id))
   if job.origin and job.state == 'delivered' then gather('ZREM', '@leases', job.id)
   elseif redis.call('ZREM', '@leases', job.id) == 0 and not job.origin then return false end
   local member = job.id .. ':' .. job.permit
@@ -104,13 +113,15 @@ end
 -- close: its permit becomes now, or is refunded.
 local function close(job)
   local permit, user, category, cost = job.permit, job.user, job.category, job.counted.cost
+  local late = user ~= '' and (job.orphan or job.lease_ends and job.lease_ends <= now)
+  if late then remember(user) end
   if not job.origin then cost = math.max(cost_in(sent_key(user), permit), cost_in(sent_key(user, category), permit)) end
-  close_permit(permit, sent_key(user), job.policy, job.reached, cost)
-  close_permit(permit, sent_key(user, category), rules_of(rules, category).policy, job.reached, cost)
+  close_permit(permit, sent_key(user), job.policy, job.reached, cost, late)
+  close_permit(permit, sent_key(user, category), rules_of(rules, category).policy, job.reached, cost, late)
   local overall = rules.overall and overall_of(rules, category)
-  if overall then close_overall(overall, category, permit, cost, job.reached, now, job.orphan) end
-  if job.orphan then close_orphan(look, job, cost) end
-  if job.lease_ends and job.origin then close_devices(look, job) end
+  if overall then close_overall(overall, category, permit, cost, job.reached, now, late) end
+  if job.orphan then redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id) end
+  if job.counted.devices and job.lease_ends and job.origin then close_devices(look, job) end
 end
 
 local function settle(at)

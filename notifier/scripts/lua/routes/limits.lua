@@ -65,12 +65,12 @@ local function spend_devices(look, user, backlog, targets, permit)
   end
 end
 
--- close_device: what was counted took place by now, or never. unused: µs of its lease that are left. alone: it was the
--- job's only device, so it was counted.
-local function close_device(rules, target, permit, now_text, reached, unused, alone)
+-- close_device: what was counted took place by now, or never. unused: µs of its lease that are left. was_counted: it is
+-- known that this device was.
+local function close_device(rules, target, permit, now_text, reached, unused, was_counted)
   local key = device_key(target.device)
   if reached then redis.call('ZADD', key, 'XX', now_text, permit) else redis.call('ZREM', key, permit) end
-  local burst = alone and burst_of(rules, target)
+  local burst = was_counted and burst_of(rules, target)
   local full = burst and redis.call('GET', key .. ':c')
   -- Of what never came the time since it was let go stays: those behind it were counted as that much later.
   if full then redis.call('SET', key .. ':c', text(full - unused - (reached and 0 or burst[2])), 'KEEPTTL') end

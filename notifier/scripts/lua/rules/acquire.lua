@@ -67,7 +67,6 @@ if ARGV[ACQUIRE.take] == '1' then
       local longest = latest and now + left * 1000 - latest or 0
       if left > 0 and longest > policy.horizon + ROUNDED then policy.horizon = longest end
       record(sent, policy, ARGV[ACQUIRE.permit], now, text(now), now, true, cost)
-      if left > redis.call('PTTL', sent) then redis.call('PEXPIRE', sent, left) end -- what is in flight matters longer
     end
   end
 end

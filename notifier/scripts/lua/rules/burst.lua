@@ -1,5 +1,5 @@
 --! on_demand burst_key HORIZON keep_burst burst_next give_back
---! needs text
+--! needs last_for text
 -- A burst {capacity, every µs} is a token bucket: it refills by one token each `every` µs. One number tells all of it,
 -- the µs at which it is full again: until then (that - now) / every tokens are missing.
 --   @burst:{user}[:<category>]   hash capacity and every -> that number, and up to which µs the sends of the set beside
@@ -39,7 +39,7 @@ local function keep_burst(sent, burst, now)
   full, at = full_after(full, sends, burst), now - 1
   local lasts = math.ceil((math.max(full, now) - now + burst[1] * burst[2]) / 1000) + 1
   redis.call('HSET', key, field, struct.pack('>i8i8', full, at))
-  if redis.call('PTTL', key) < lasts then redis.call('PEXPIRE', key, text(lasts)) end
+  last_for(key, text(lasts))
   return full, at, redis.call('ZCOUNT', sent, '(' .. text(at), '+inf')
 end
 
@@ -55,20 +55,21 @@ local function burst_next(sent, burst, cost, now)
   return full - math.max(0, free - later) * burst[2]
 end
 
--- give_back: n sends of µs `at`, which are no longer in the set, were never made. Those after them may have found the
--- bucket full because of them: then no more comes back than those leave.
+-- give_back: n sends of µs `at`, which are no longer in the set, were never made. The others may have found the bucket
+-- full because of them: then no more comes back than those leave.
 local function give_back(sent, at, n)
   local key = burst_key(sent)
   local states = redis.call('HGETALL', key)
   for i = 1, #states, 2 do
     local full, till = struct.unpack('>i8i8', states[i + 1])
-    local sends = states[i] ~= HORIZON and at <= till and redis.call('ZRANGEBYSCORE', sent, text(at), text(till),
-      'WITHSCORES', 'LIMIT', 0, MAX_TAKEN_IN)
-    if sends and #sends < 2 * MAX_TAKEN_IN then
-      local _, every = struct.unpack('>I8I8', states[i])
-      local least = 0
-      for s = 2, #sends, 2 do least = math.max(least, tonumber(sends[s])) + every end
-      redis.call('HSET', key, states[i], struct.pack('>i8i8', math.max(full - n * every, least), till))
+    if states[i] ~= HORIZON and at <= till then
+      local burst = {struct.unpack('>I8I8', states[i])}
+      local sends = redis.call('ZREVRANGEBYSCORE', sent, text(till), text(at - burst[1] * burst[2]), 'WITHSCORES',
+        'LIMIT', 0, MAX_TAKEN_IN)
+      if #sends < 2 * MAX_TAKEN_IN then
+        full = math.max(full - n * burst[2], full_after(0, sends, burst))
+        redis.call('HSET', key, states[i], struct.pack('>i8i8', full, till))
+      end
     end
   end
 end

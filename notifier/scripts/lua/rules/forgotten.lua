@@ -1,5 +1,5 @@
 --! on_demand SENDS hide remember
---! needs text
+--! needs last_for text
 -- The sends of those who were forgotten: as long as the limits need them they stand under a hash of the user, and get
 -- their own names back before anything more is sent to the user, or acquired.
 --   @forgotten                string: what the hashes are made with; there while anybody has such sends
@@ -11,11 +11,6 @@ local salt -- nil before it was asked for
 local function hash_of(user)
   if salt == nil then salt = redis.call('GET', '@forgotten') end
   return salt and '@forgotten:' .. redis.sha1hex(salt .. user)
-end
-
--- last_for: a key is to be there for so many ms at least.
-local function last_for(key, ms)
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
 end
 
 -- hide: puts a key of a user's sends under the hash. kind, of: 'sent' and ':chat', or ''. with: what to make hashes

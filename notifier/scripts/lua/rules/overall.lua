@@ -1,5 +1,5 @@
 --! on_demand overall_of overall_opens count_overall close_overall overall_key
---! needs note_due route_key text
+--! needs last_for note_due route_key text
 -- Overall: the pace of a category for all users together, which the rule table has as overall {category: {limit, µs}}.
 --   @overall:<category>  zset permit -> µs, as a user's sends: in the future while in flight, the settling time after
 -- Where it is full, the category is held as a route is whose project is full, see routes.lua.
@@ -28,7 +28,7 @@ local function count_overall(look, rule, category, permit, cost)
   redis.call('ZREMRANGEBYSCORE', key, '-inf', text(look.now - rule[2]))
   redis.call('ZADD', key, look.until_text, permit)
   for n = 2, cost do redis.call('ZADD', key, look.until_text, permit .. '#' .. n) end
-  redis.call('PEXPIRE', key, text(math.ceil((look.lease_us + rule[2]) / 1000)))
+  last_for(key, text(math.ceil((look.lease_us + rule[2]) / 1000)))
 end
 
 -- close_overall: the permit becomes now, or is given back, and its place is free at once. late: it may have lapsed.
@@ -40,7 +40,7 @@ local function close_overall(rule, category, permit, cost, reached, now, late)
     elseif late then redis.call('ZADD', key, text(now), member)
     else redis.call('ZADD', key, 'XX', text(now), member) end
   end
-  if late and reached then redis.call('PEXPIRE', key, text(math.ceil(rule[2] / 1000))) end
+  if late and reached then last_for(key, text(math.ceil(rule[2] / 1000))) end
   local held = route_key('overall:' .. category .. '|full')
   if gone > 0 and redis.call('EXISTS', held) == 1 then
     redis.call('HSET', held, 'until', text(now), 'room', gone)

@@ -1,5 +1,5 @@
 --! exports is_empty nth next_for rule_mark pace note_horizon record
---! needs burst_key burst_next counted_nth fold HORIZON keep_burst MANY MAX_FOLDED text
+--! needs burst_key burst_next counted_nth fold HORIZON keep_burst last_for MANY MAX_FOLDED text
 -- A policy, as notifier/scripts/rule_table.py writes it: {} where nothing holds, else
 --   gap        the least µs between two sends, or 0
 --   windows    {limit, µs, limit, µs, …}
@@ -26,6 +26,7 @@ local function nth(sent, policy, n, count)
   return may_be_counted(policy) and counted_nth(sent, n - count)
 end
 
+local is_new = {} -- the sets of which it was seen in this call that nothing stands there
 -- next_for: the first µs at which `cost` more sends fit `policy`, and the rule that decides it:
 -- 0 the gap, n the n-th window, BURST, -1 none. One look-up by rank for each rule, however long the window is.
 -- now: see *keep_burst*.
@@ -33,6 +34,7 @@ local function next_for(sent, policy, cost, now)
   local at, rule = 0, -1
   if is_empty(policy) then return at, rule end
   local count, counted, gap, windows = redis.call('ZCARD', sent), may_be_counted(policy), policy.gap, policy.windows
+  if count == 0 then is_new[sent] = true end
   if count == 0 and not counted and not policy.burst then return at, rule end
   if gap > 0 then
     local last = nth(sent, policy, 1, count)
@@ -95,7 +97,7 @@ local function note_horizon(sent, horizon, now)
   local key, lasts = burst_key(sent), math.ceil(horizon / 500)
   longest, till = math.max(longest, horizon), math.max(till, now + 2 * horizon)
   redis.call('HSET', key, HORIZON, struct.pack('>I8I8', longest, till))
-  if redis.call('PTTL', key) < lasts then redis.call('PEXPIRE', key, text(lasts)) end
+  last_for(key, text(lasts))
   if redis.call('PTTL', '@longer') < lasts then redis.call('SET', '@longer', '1', 'PX', text(2 * lasts)) end
 end
 
@@ -130,5 +132,6 @@ local function record(sent, policy, permit, at, stamp, now, trim, cost)
   local ms = lasts(policy, at - now + horizon)
   if renewed[sent] == ms then return end
   renewed[sent] = ms
-  redis.call('PEXPIRE', sent, ms)
+  if is_new[sent] then redis.call('PEXPIRE', sent, ms) else last_for(sent, ms) end
+  is_new[sent] = nil
 end

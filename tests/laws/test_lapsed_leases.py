@@ -1,0 +1,195 @@
+"""What was sent counts, also where its lease had ended before it is settled, and the sets of sends were gone by then.
+
+Redis drops keys by its own clock, so here it is let pass; see `let_pass`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+from redis import Redis
+
+from notifier.queue import calls
+from notifier.queue.calls import Job, Leased, Pulled, Settlement
+from notifier.queue.forget import forget
+from notifier.queue.in_flight import renew
+from notifier.queue.retention import Retention
+from notifier.queue.rq_runs import rq_run
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Burst, Category, PlatformLimits, Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.records import RunFields
+from notifier.scripts.rule_table import RuleTable
+from tests.harness.support import let_pass
+
+S: Final = 1_000_000
+NOW: Final = 1_700_000_000 * S
+LEASE: Final = 10 * S
+GAP: Final = Policy(gap_us=5 * S)
+PLAIN: Final = ("a", "b", "c")
+
+
+@dataclass
+class Fleet:
+    """Workers that are called by hand, on a clock of the test's, by which keys expire too."""
+
+    redis: Redis
+    policies: Policies
+    now: int = NOW
+    rules: RuleTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.redis.flushdb()
+        self.rules = RuleTable(self.policies)
+
+    def let_pass(self, seconds: float) -> None:
+        self.now += round(seconds * S)
+        let_pass(self.redis, round(seconds * S))
+
+    def send(
+        self, *names: str, user: str = "ann", category: str = "a", targets: str = "- fcm:n|phone", **meta: Any
+    ) -> None:
+        written = json.dumps({"user": user, "category": category, **meta}).encode()
+        jobs = [Job(name, "default", b"data", written, targets=targets) for name in names]
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="now", clock=str(self.now)))
+
+    def look(self, worker: str = "v") -> Pulled:
+        return run(self.redis, calls.pull(self._caller(worker), calls.Room(20), self.rules))
+
+    def lease(self, worker: str = "w") -> list[Leased]:
+        return self.look(worker).leased
+
+    def settle(self, leased: Leased, worker: str = "w", state: Any = "delivered", *, reached: bool = True) -> bool:
+        word = state if state in {"delivered", "failed"} else ""
+        ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, word)
+        return run(self.redis, calls.settle([ended], self.rules, self._caller(worker)))[0]
+
+    def _caller(self, worker: str) -> calls.Worker:
+        keep = Retention(600 * S, 600 * S, 600 * S)
+        return calls.Worker(name=worker, lanes=LANES, lease_us=LEASE, keep=keep, clock=str(self.now))
+
+
+@pytest.fixture
+def fleet(redis: Redis) -> Callable[..., Fleet]:
+    def make(policy: Policy | None = None, **more: Any) -> Fleet:
+        categories = {name: Category(name) for name in PLAIN}
+        return Fleet(redis, Policies(policy or Policy(), **({"categories": categories} | more)))
+
+    return make
+
+
+@pytest.mark.parametrize("late_s", [11, 14, 17])
+def test_what_is_settled_late_counts_from_then_on(fleet: Callable[..., Fleet], late_s: int) -> None:
+    """Nobody could ask Redis meanwhile; the provider may have read it just then. Its gap is kept, to its end."""
+    f = fleet(GAP)
+    f.send("first", "second")
+    (first,) = f.lease()
+    f.let_pass(late_s)
+    assert f.settle(first)
+    f.let_pass(4.9)
+    assert f.lease() == []
+    f.let_pass(0.2)
+    assert [each.job_id for each in f.lease()] == ["second"]
+
+
+def test_what_is_renewed_late_keeps_its_user_closed(fleet: Callable[..., Fleet]) -> None:
+    """Its permit and its claim are gone; until it is settled nothing goes that it would hold back."""
+    f = fleet(GAP)
+    f.send("first", "second")
+    (first,) = f.lease()
+    f.let_pass(17)
+    assert run(f.redis, renew([(first, "")], lease_us=LEASE, claimant="w", clock=str(f.now))) == [True]
+    assert f.lease("v") == []
+    f.let_pass(3)
+    assert f.settle(first)
+    f.let_pass(4.9)
+    assert f.lease("v") == []
+    f.let_pass(0.2)
+    assert [each.job_id for each in f.lease("v")] == ["second"]
+
+
+def test_a_function_that_runs_for_long_counts_until_it_ends(fleet: Callable[..., Fleet]) -> None:
+    """It is dated far ahead, and another send of the user may not shorten that."""
+    f = fleet(Policy((Window(2, interval_us=S),)))
+    f.send("function", category="b")
+    (running,) = f.lease()
+    f.settle(running, state="handed_to_rq")
+    told = RunFields(str(f.now), running.permit, "ann", "b", "function", "", "", ahead_us=90 * S)
+    assert run(f.redis, rq_run(told))
+    f.send("one")
+    f.settle(f.lease()[0])
+    f.let_pass(30)
+    f.send("two", "three")
+    assert [each.job_id for each in f.lease()] == ["two"]
+
+
+def test_the_end_of_an_orphan_forgets_nothing_in_flight(fleet: Callable[..., Fleet]) -> None:
+    """It counts from now on, and for a second; what another worker has in flight counts for longer."""
+    f = fleet(Policy((Window(2, interval_us=S),)))
+    f.send("orphan", category="a")
+    assert f.lease("dead")
+    f.let_pass(9.9)
+    f.send("flying", category="b")
+    assert f.lease("w")
+    f.let_pass(0.2)
+    (orphan,) = f.look("v").orphans
+    assert f.settle(orphan, "v", "failed")
+    f.send("one", "two", "three", category="c")
+    f.let_pass(1.1)
+    assert [each.job_id for each in f.lease("v")] == ["one"], "two in a second, with the one that flies"
+
+
+def test_nor_does_it_where_all_users_share_a_pace(fleet: Callable[..., Fleet]) -> None:
+    """As for one user, so for the pace of a category."""
+    f = fleet(categories={"a": Category("a", overall=Window(2, interval_us=S))})
+    f.send("orphan", user="u1")
+    assert f.lease("dead")
+    f.let_pass(9.9)
+    f.send("flying", user="u2")
+    assert f.lease("w")
+    f.let_pass(0.2)
+    (orphan,) = f.look("v").orphans
+    f.settle(orphan, "v", "failed")
+    for n in range(3, 6):
+        f.send(f"m{n}", user=f"u{n}")
+    f.let_pass(1.1)
+    assert len(f.lease("v")) == 1
+
+
+def test_an_orphan_of_a_forgotten_user_counts_with_what_is_hidden(fleet: Callable[..., Fleet]) -> None:
+    """A user is forgotten between a worker's death and the next look, and the sends before that count on."""
+    f = fleet(Policy((Window(2, interval_us=3600 * S),)))
+    f.send("one")
+    f.settle(f.lease()[0])
+    f.send("two")
+    assert f.lease("dead")
+    f.let_pass(11)
+    places = [""]
+    for place in places:
+        places += run(f.redis, forget("ann", (), "hide", place, clock=str(f.now))).places
+    assert f.redis.keys("notifier:forgotten:*")
+    (orphan,) = f.look("v").orphans
+    f.settle(orphan, "v", "failed")
+    f.send("three")
+    f.let_pass(60)
+    assert f.lease("v") == []
+
+
+@pytest.mark.parametrize("targets", ["- fcm:c|phone", "- fcm:c fcm:c|phone tablet"])
+@pytest.mark.parametrize("reached", [True, False])
+def test_each_device_gets_back_what_was_only_reserved(fleet: Callable[..., Fleet], targets: str, reached: bool) -> None:
+    """A bucket is fuller by a whole lease while a message is in flight; that and refusals are given back to each."""
+    f = fleet(limits={"fcm": PlatformLimits(collapsible=Burst(3, every_us=180 * S))})
+    for n in range(12):
+        f.send(f"m{n}", targets=targets, collapse_id=f"c{n}")
+        if not (leased := f.lease()):
+            break
+        f.settle(leased[0], state="delivered" if reached else "backlog", reached=reached)
+        f.let_pass(0.1)
+    assert n == (3 if reached else 11), "the fourth has to wait; what never went holds nothing back"
+    if reached:
+        assert (f.look().next_us or 0) - NOW == pytest.approx(180 * S, abs=S)

@@ -49,12 +49,18 @@ MUTANTS = (
     Mutant("gap one µs long", "rules", "last + gap, 0", "last + gap + 1, 0", BACKLOGS),
     Mutant("window of one more", "rules", "windows[i] - cost", "windows[i] - cost + 1", BACKLOGS),
     Mutant("window of one less", "rules", "windows[i] - cost", "windows[i] - cost - 1", WAKE_UPS),
-    Mutant("nothing is taken back", "settle", "else redis.call('ZREM', sent, member) end", "end", BACKLOGS),
+    Mutant(
+        "nothing is taken back",
+        "settle",
+        "if not reached then redis.call('ZREM'",
+        "if false then redis.call('ZREM'",
+        BACKLOGS,
+    ),
     Mutant(
         "what was sent is taken back",
         "settle",
-        "if reached then redis.call('ZADD', sent, 'XX', now_text, member) else",
-        "if not reached then",
+        "if not reached then redis.call('ZREM'",
+        "if true then redis.call('ZREM'",
         BACKLOGS,
     ),
     Mutant(

@@ -181,10 +181,10 @@ class Sends:
         at = self._times[place]
         del self._times[place : place + cost], self._permits[place : place + cost]
         for burst, (full, till) in self._bursts.items():
-            since = at - burst.limit * burst.every_us  # what is older is in no bucket any more
+            since = at - burst.limit * burst.every_us  # as if it had been empty then: it would be full at `at`
             left = self._times[bisect_left(self._times, since) : bisect_right(self._times, till)]
             if at <= till and len(left) < MAX_TAKEN_IN:
-                least = fill(0, left, burst.limit, burst.every_us)
+                least = fill(at, left, burst.limit, burst.every_us)
                 self._bursts[burst] = max(full - cost * burst.every_us, least), till
         return cost
 

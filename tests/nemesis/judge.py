@@ -102,14 +102,18 @@ class Facts:
         return stalled
 
     def sent_by(self, arrival: Arrival) -> str | None:
-        """The worker that says that it has sent this, if one does: the first after it was received."""
+        """The worker that says that it has sent this, if one does: the first after it was received, or the last before.
+
+        Before it says so who no longer waits for the answer.
+        """
         job_id = self.accepted[number_of(arrival)].job_id
         said = [
             (line["at_us"], line["worker"])
             for line in self.log
-            if line.get("event") == "sent" and line.get("job_id") == job_id and line["at_us"] >= arrival.at_us
+            if line.get("event") == "sent" and line.get("job_id") == job_id
         ]
-        return min(said)[1] if said else None
+        after = [each for each in said if each[0] >= arrival.at_us]
+        return (min(after) if after else max(said))[1] if said else None
 
     def may_be_default(self, one: Accepted) -> bool:
         """Whether a worker whose rules do not know its category may have taken it for `default`, which it then is."""

@@ -133,7 +133,7 @@ class Routed(World):
             if device in self.devices:
                 self.devices[device].move(orphan.permit, self.now)
             if ":c:" in target and device in self.full:
-                self.full[device] += self.now - flight.until_us + (LEASE if len(open_to) > 1 else 0)
+                self.full[device] += self.now - flight.until_us + (0 if self.counted_all(flight) else LEASE)
 
     def step_aside(self, job_id: str) -> None:
         """What other routes took waits for the rest of its own, or for its end."""
@@ -168,6 +168,10 @@ class Routed(World):
     def going(self, flight: Flight) -> list[str]:
         """The devices that a flight goes to: those that have not answered, by routes that are not shut."""
         return [target for _, target in self.asked(flight) if target.partition(":")[0] not in flight.leased.shut]
+
+    def counted_all(self, flight: Flight) -> bool:
+        """Whether it is known at its end of which devices a flight was counted: of all that have not answered."""
+        return len(self.going(flight)) == len(self.asked(flight))
 
     def asked(self, flight: Flight) -> list[tuple[str, str]]:
         """The devices that have not answered for good, and their places."""
@@ -271,7 +275,7 @@ class Routed(World):
                     self.devices[device].move(flight.leased.permit, self.now)
                 else:
                     self.devices[device].remove(flight.leased.permit)
-            if len(open_to) == 1 and burst is not None and ":c:" in target and device in self.full:
+            if self.counted_all(flight) and burst is not None and ":c:" in target and device in self.full:
                 self.full[device] -= max(0, flight.until_us - self.now) + (0 if reached else burst.every_us)
 
     def received(self, flight: Flight, at_us: int) -> None:

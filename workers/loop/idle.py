@@ -29,7 +29,8 @@ LISTEN_S: Final = 1.0  # of one blocking call; ends of themselves those that nob
 LISTEN_MANY_S: Final = 60.0  # the same, where a process has many of them
 YIELD_MS: Final = 1_000  # so long another has to take the lead: whoever heard the call may have gone
 AGAIN_S: Final = 0.5  # after a connection was lost
-MOST_CALLS: Final = 100  # of which it is known that they were passed on
+PASS_ON_S: Final = 0.1  # the least time between two calls that are passed on
+MOST_CALLS: Final = 1_000  # of which it is known that they were passed on
 
 
 def listen_s(engines: int) -> float:
@@ -57,6 +58,7 @@ class IdleWorker:
         self._waits = False
         self.called = b""  # the call that it was woken by last, until it looks
         self._passed_on: deque[bytes] = deque(maxlen=MOST_CALLS)
+        self._passes_on_at = -PASS_ON_S
         self.wake = asyncio.Event()
         self.leads = False
 
@@ -108,9 +110,17 @@ class IdleWorker:
         return self._call(uuid4().hex.encode())
 
     def pass_on(self, called: bytes) -> Call[bool] | None:
-        """The call by which this one was called, to the next; None where it has had it before: it goes round once."""
+        """The call by which this one was called, to the next; None where it has had it before: it goes round once.
+
+        And None where it has just passed one on: then this one goes with a later look.
+        """
+        now = asyncio.get_running_loop().time()
         if not called or called in self._passed_on:
             return None
+        if now < self._passes_on_at + PASS_ON_S:
+            self.called = called
+            return None
+        self._passes_on_at = now
         self._passed_on.append(called)
         return self._call(called)
 

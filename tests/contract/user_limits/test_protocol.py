@@ -149,6 +149,20 @@ def test_the_refund_of_a_bypass_gives_back_what_the_bucket_lost(subject: Subject
     assert held.time_left_us == pytest.approx(58 * S, abs=S)
 
 
+def test_nor_does_more_come_back_to_a_bucket_that_is_always_empty(subject: Subject) -> None:
+    """What it is short of was taken long before: a bypass beside that gives back nothing."""
+    rules = Rules(Policy(burst=Burst(3, every_us=M)), Category("chat"))
+    for n in range(12):
+        permit(subject.limiter.acquire("bob", rules))
+        subject.clock.now += M if n >= 2 else 0
+    subject.clock.now -= 50 * S
+    beside = permit(subject.limiter.acquire("bob", replace(rules, category=Category("alarm", bypass=True))))
+    subject.clock.now += S
+    assert isinstance(subject.limiter.acquire("bob", rules), Hold)
+    assert subject.limiter.refund(beside)
+    assert isinstance(subject.limiter.acquire("bob", rules), Hold)
+
+
 def test_refund_of_a_lapsed_permit_finds_nothing(subject: Subject) -> None:
     """Once the rules can no longer ask for a permit, and another was taken, it is gone."""
     taken = permit(subject.limiter.acquire("ann", THREE))

@@ -65,7 +65,8 @@ if ARGV[ACQUIRE.take] == '1' then
       local sent = KEYS[i + 2]
       local left, latest = redis.call('PTTL', sent), redis.call('ZREVRANGE', sent, 0, 0, 'WITHSCORES')[2]
       local longest = latest and now + left * 1000 - latest or 0
-      if left > 0 and longest > policy.horizon + ROUNDED then policy.horizon = longest end
+      -- *record* rounds up.
+      if left > 0 and longest > policy.horizon + ROUNDED then policy.horizon = longest - 1500 end
       record(sent, policy, ARGV[ACQUIRE.permit], now, text(now), now, true, cost)
     end
   end

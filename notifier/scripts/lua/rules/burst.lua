@@ -67,7 +67,8 @@ local function give_back(sent, at, n)
       local sends = redis.call('ZREVRANGEBYSCORE', sent, text(till), text(at - burst[1] * burst[2]), 'WITHSCORES',
         'LIMIT', 0, MAX_TAKEN_IN)
       if #sends < 2 * MAX_TAKEN_IN then
-        full = math.max(full - n * burst[2], full_after(0, sends, burst))
+        -- As if it had been empty before these.
+        full = math.max(full - n * burst[2], full_after(at, sends, burst))
         redis.call('HSET', key, states[i], struct.pack('>i8i8', full, till))
       end
     end

@@ -11,6 +11,7 @@ import pytest
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 import workers.loop.engine
+import workers.loop.idle
 from notifier.queue.calls import Pulled
 from notifier.scripts.loader import Call
 from notifier.settings import parse_settings
@@ -136,12 +137,17 @@ def test_somebody_idle_is_called_before_this_one_waits(monkeypatch: pytest.Monke
 
 def test_who_is_called_and_has_no_room_passes_the_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one may have room by that route. But it goes round once, not again and again."""
-    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0})] * 3)
+    rounds = Rounds(monkeypatch, [pulled(rooms={"fcm": 0})] * 4)
+    monkeypatch.setattr(workers.loop.idle, "PASS_ON_S", 0.0)
     for called in (b"first", b"first", b"second"):
         rounds.engine._idle.called = called
         rounds.go()
-    first, again, second = ["pull", "hand_over", "waits"], ["pull", "waits"], ["pull", "hand_over", "waits"]
-    assert rounds.did == [*first, *again, *second]
+    passed, kept = ["pull", "hand_over", "waits"], ["pull", "waits"]
+    assert rounds.did == [*passed, *kept, *passed]
+    monkeypatch.setattr(workers.loop.idle, "PASS_ON_S", 3600.0)
+    rounds.engine._idle.called = b"third"
+    assert rounds.go() == [*passed, *kept, *passed, *kept]
+    assert rounds.engine._idle.called == b"third", "it goes with a later look"
 
 
 def test_who_takes_what_lasts_calls_another(monkeypatch: pytest.MonkeyPatch) -> None:

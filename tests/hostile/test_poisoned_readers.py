@@ -17,7 +17,6 @@ from tests.harness.support import note, notifier, write_config
 from tests.hostile.test_poisoned_redis import NAMES, PLANTS, keys_of, poison
 from tests.integration.conftest import Run, run  # noqa: F401 - a fixture
 from tests.integration.server.test_feed import watching
-from tests.property.amount import SHARE
 
 READ = (
     *("/", "/user?id=victim", "/routes", "/problems", "/pause", "/log", "/limits", "/rates", "/metrics"),
@@ -28,9 +27,6 @@ COMMANDS = (
     *("status job-1", "line victim", "explain --user victim", "routes", "history victim", "health", "stats"),
     *("users get victim", "users export --user victim", "users log", "audit --repair"),
 )
-
-# A page takes milliseconds, and there are 8,300 of them: half are asked for, each key by each page. All if thorough.
-APART = 1 if SHARE == 1 else 2
 
 
 @pytest.fixture
@@ -52,8 +48,8 @@ def test_no_page_breaks(serve: Client, config: Path, redis: Redis, first: int) -
         (job, *_) = [producer.send(note("victim")) for _ in range(3)]
     paths = (*READ, f"/job?id={job}", f"/api/v1/jobs/{job}")
     whole = {key: redis.dump(key) for key in redis.scan_iter()}
-    for number, name in enumerate(NAMES):
-        for turn in range(first + number % APART * 4, len(PLANTS), APART * 4):
+    for name in NAMES:
+        for turn in range(first, len(PLANTS), 4):
             plants = itertools.islice(itertools.cycle(PLANTS.values()), turn, None)
             keys = keys_of(name, job)
             for key, plant in zip(keys, plants, strict=False):
@@ -99,7 +95,7 @@ def test_the_live_stream_goes_on(
 @pytest.mark.parametrize("turn", range(len(PLANTS)))
 def test_no_command_breaks(run: Run, redis: Redis, turn: int) -> None:  # noqa: F811 - the fixture
     """Whatever is under a key, each command that reads ends with a line and one of its exit statuses."""
-    for name in NAMES[turn % (3 * APART) :: 3 * APART]:
+    for name in NAMES[turn % 3 :: 3]:
         plants = itertools.islice(itertools.cycle(PLANTS.values()), turn, None)
         for key, plant in zip(keys_of(name, "job-1"), plants, strict=False):
             poison(redis, key, plant)

@@ -68,6 +68,17 @@ class Fleet:
         ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, word)
         return run(self.redis, calls.settle([ended], self.rules, self._caller(worker)))[0]
 
+    def end_an_orphan_beside(self, flying: str, **of: str) -> None:
+        """One of a worker that died is settled while `flying` is in flight with another worker."""
+        self.send("orphan")
+        assert self.lease("dead")
+        self.let_pass(9.9)
+        self.send(flying, **of)
+        assert self.lease("w")
+        self.let_pass(0.2)
+        (orphan,) = self.look("v").orphans
+        assert self.settle(orphan, "v", "failed")
+
     def _caller(self, worker: str) -> calls.Worker:
         keep = Retention(600 * S, 600 * S, 600 * S)
         return calls.Worker(name=worker, lanes=LANES, lease_us=LEASE, keep=keep, clock=str(self.now))
@@ -130,14 +141,7 @@ def test_a_function_that_runs_for_long_counts_until_it_ends(fleet: Callable[...,
 def test_the_end_of_an_orphan_forgets_nothing_in_flight(fleet: Callable[..., Fleet]) -> None:
     """It counts from now on, and for a second; what another worker has in flight counts for longer."""
     f = fleet(Policy((Window(2, interval_us=S),)))
-    f.send("orphan", category="a")
-    assert f.lease("dead")
-    f.let_pass(9.9)
-    f.send("flying", category="b")
-    assert f.lease("w")
-    f.let_pass(0.2)
-    (orphan,) = f.look("v").orphans
-    assert f.settle(orphan, "v", "failed")
+    f.end_an_orphan_beside("flying", category="b")
     f.send("one", "two", "three", category="c")
     f.let_pass(1.1)
     assert [each.job_id for each in f.lease("v")] == ["one"], "two in a second, with the one that flies"
@@ -146,14 +150,7 @@ def test_the_end_of_an_orphan_forgets_nothing_in_flight(fleet: Callable[..., Fle
 def test_nor_does_it_where_all_users_share_a_pace(fleet: Callable[..., Fleet]) -> None:
     """As for one user, so for the pace of a category."""
     f = fleet(categories={"a": Category("a", overall=Window(2, interval_us=S))})
-    f.send("orphan", user="u1")
-    assert f.lease("dead")
-    f.let_pass(9.9)
-    f.send("flying", user="u2")
-    assert f.lease("w")
-    f.let_pass(0.2)
-    (orphan,) = f.look("v").orphans
-    f.settle(orphan, "v", "failed")
+    f.end_an_orphan_beside("flying", user="u2")
     for n in range(3, 6):
         f.send(f"m{n}", user=f"u{n}")
     f.let_pass(1.1)

@@ -52,7 +52,7 @@ def test_who_waits_goes_when_a_permit_is_taken_back(redis: Redis, how: str) -> N
         assert limiter.refund(permit)
     else:
         assert limiter.reset("ann") == 1
-    assert redis.lpop(leaders.leader_keys(URGENT).wake), "a call"
+    assert redis.lpop(leaders.leader_keys(URGENT).wake) == str(NOW + S).encode()
     assert [leased.job_id for leased in look(redis, NOW + S).leased] == ["job"]
 
 

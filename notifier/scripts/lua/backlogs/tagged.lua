@@ -1,5 +1,5 @@
 --! on_demand tagged_key note_tagged
---! needs job_key text
+--! needs job_key last_for text
 -- What a user has of notifications with tags, so that *cancel_of* finds them wherever they are. Who is delivered leaves
 -- it at once (see settle.lua); who ended otherwise when somebody comes by whose job is kept no more.
 --   @tagged:{user}  zset job id -> µs, since when it may go. push_tagged in the job's hash: it stands here.
@@ -14,5 +14,5 @@ local function note_tagged(user, id, at, now)
   end
   redis.call('ZADD', key, text(at), id)
   local lasts = math.ceil((at - now) / 1000) + TAGGED_LASTS
-  if redis.call('PTTL', key) < lasts then redis.call('PEXPIRE', key, text(lasts)) end
+  last_for(key, text(lasts))
 end

@@ -176,9 +176,11 @@ async def test_back_to_one_after_a_rejection(identity):
             r.simulator.peak_streams = 0
             assert outcomes(await asyncio.gather(*(r.send(TOKEN) for _ in range(15)))) == {Outcome.FAULT: 15}
             assert r.simulator.peak_streams == 1
+            r.simulator.latency_ms = 300  # so that they overlap on a busy machine as well
             answers = await asyncio.gather(*(r.send("cd" * 32) for _ in range(40)))
+            r.simulator.latency_ms = 10
             assert outcomes(answers) == {Outcome.DELIVERED: 40}
-            assert 1 < r.simulator.peak_streams <= 15, "many; how many overlap is the machine's affair"
+            assert r.simulator.peak_streams == 15
         assert r.simulator.streams_refused == 0
         assert r.simulator.connections_opened == 1
 

@@ -107,6 +107,21 @@ def test_what_is_settled_late_counts_from_then_on(fleet: Callable[..., Fleet], l
     assert [each.job_id for each in f.lease()] == ["second"]
 
 
+@pytest.mark.parametrize("late_s", [11, 17])
+def test_so_it_does_for_the_limit_of_a_device(fleet: Callable[..., Fleet], late_s: int) -> None:
+    """As for its user; another user has the same phone."""
+    f = fleet(limits={"fcm": PlatformLimits(device=GAP)})
+    f.send("first")
+    f.send("second", user="bob")
+    (first,) = f.lease()
+    f.let_pass(late_s)
+    assert f.settle(first)
+    f.let_pass(4.9)
+    assert f.lease() == []
+    f.let_pass(0.2)
+    assert [each.job_id for each in f.lease()] == ["second"]
+
+
 def test_what_is_renewed_late_keeps_its_user_closed(fleet: Callable[..., Fleet]) -> None:
     """Its permit and its claim are gone; until it is settled nothing goes that it would hold back."""
     f = fleet(GAP)

@@ -49,7 +49,7 @@ RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time h
 
 
 class CannotRunError(Exception):
-    """A job that this worker may not or cannot run: why, and the option by which RQ's command reads it."""
+    """A job that this worker may not or cannot run: why, the option by which RQ's command reads it, and advice."""
 
 
 class ForkedRqJobs:
@@ -118,12 +118,17 @@ class ForkedRqJobs:
         if not rq_job.user and (told := self._steering(call, plain)):
             run(self._redis, backlogs.steer([(plain.job_id, told)], rq_job.permit))
             return "backlog"
+        option = "" if call.pickled else "-S json "
         if not self._runs:
-            raise CannotRunError("this worker serves several partitions", "" if call.pickled else "-S json ")
+            raise CannotRunError("this worker serves several partitions", option)
         serializer = self._pickles if call.pickled else JSONSerializer
-        job = Job.fetch(rq_job.job_id, connection=self._redis, serializer=serializer)
+        try:
+            job = Job.fetch(rq_job.job_id, connection=self._redis, serializer=serializer)
+        except (OSError, MemoryError) as error:
+            why = f"this worker failed ({type(error).__name__})"
+            raise CannotRunError(why, option, "see whether it has memory and open files left") from None
         if why_not := self._functions.why_not(job, call):
-            raise CannotRunError(why_not, "" if call.pickled else "-S json ")
+            raise CannotRunError(why_not, option)
         horse = Horse(rq_job, noted, serializer)
         self._prepared[job.id] = job, self._worker.prepare_execution(job), horse
         return "handed_to_rq"
@@ -144,14 +149,14 @@ class ForkedRqJobs:
 
     def _leave(self, rq_job: RqJob, error: CannotRunError, returned: bytes | None) -> Settlement:
         """Return it to its queue, once, for a worker that can; the second time, set it aside."""
-        why, serializer = error.args
+        why, serializer, advice = (*error.args, HELP)[:3]
         if not self._warned:
             self._warned = True
-            self._log.warning("not_run", job_id=readable(rq_job.job_id), reason=readable(why), help=HELP)
+            self._log.warning("not_run", job_id=readable(rq_job.job_id), reason=readable(why), help=advice)
         if not returned:
             return rq_job.settlement("queue", detail="end")
         again = f"rq requeue {serializer}--queue {self._origin(rq_job)} {shlex.quote(rq_job.job_id)}"
-        return rq_job.settlement("aside", "failed", encode_reason(f"set aside: {why}. {HELP}. Then: {again}"))
+        return rq_job.settlement("aside", "failed", encode_reason(f"set aside: {why}. {advice}. Then: {again}"))
 
     def _origin(self, rq_job: RqJob) -> str:
         origin: Any = self._redis.hget(job_key(rq_job.job_id), "origin")

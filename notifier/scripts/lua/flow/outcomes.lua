@@ -125,11 +125,10 @@ local function tell_feedback(look, id, user, gone)
   redis.call('PEXPIRE', '@feedback', text(look.keep_feedback))
 end
 
-local function close_devices(look, job)
-  local unused = math.max(0, job.lease_ends - look.now)
+local function close_devices(look, job, late)
   local targets, answered = unpack(redis.call('HMGET', job.key, 'push_targets', 'push_answered'))
   local devices = targets_of(targets or '', answered, nil)
   for _, device in ipairs(devices) do
-    close_device(look.rules, device, job.permit, look.now_text, job.reached, unused, #devices == job.counted.devices)
+    close_device(look, job, device, #devices == job.counted.devices, late)
   end
 end

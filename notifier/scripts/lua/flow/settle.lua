@@ -80,8 +80,9 @@ local function read_settled(at)
   local said = more == '' and PLAINLY or cjson.decode(more)
   said.__index = said
   local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
-    policy = rules.users[ARGV[at + ENDED.policy] + 1], handed = ARGV[at + ENDED.handed], key = key, holder = holder,
-    origin = origin, status = status, accepted = accepted, held = held, counted = counted_of(permit, counted)}, said)
+    index = ARGV[at + ENDED.policy], policy = rules.users[ARGV[at + ENDED.policy] + 1], key = key, holder = holder,
+    handed = ARGV[at + ENDED.handed], origin = origin, status = status, accepted = accepted, held = held,
+    counted = counted_of(permit, counted)}, said)
   if requeued or orphan or tagged then job.requeued, job.orphan, job.tagged = requeued, orphan, tagged end
   if not origin then job.meta = cjson.encode({user = user, category = category}) end
   return job
@@ -121,7 +122,7 @@ local function close(job)
   local overall = rules.overall and overall_of(rules, category)
   if overall then close_overall(overall, category, permit, cost, job.reached, now, late) end
   if job.orphan then redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id) end
-  if job.counted.devices and job.lease_ends and job.origin then close_devices(look, job) end
+  if job.counted.devices and job.lease_ends and job.origin then close_devices(look, job, late) end
 end
 
 local function settle(at)

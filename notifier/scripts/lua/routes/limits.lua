@@ -1,6 +1,6 @@
 --! on_demand counts_devices devices_open spend_devices close_device lacking spend_room project_frees
 --! exports write_projects
---! needs device_key next_for record text
+--! needs device_key last_for next_for record text
 -- The platforms' own limits; see targets.lua.
 -- In the rule table: apps {category: app}; limited: true if there is any limit; and by platform
 --   devices      for each policy in users, the policies of one device: for what those rules hold, and for what bypasses
@@ -65,15 +65,21 @@ local function spend_devices(look, user, backlog, targets, permit)
   end
 end
 
--- close_device: what was counted took place by now, or never. unused: µs of its lease that are left. was_counted: it is
--- known that this device was.
-local function close_device(rules, target, permit, now_text, reached, unused, was_counted)
-  local key = device_key(target.device)
-  if reached then redis.call('ZADD', key, 'XX', now_text, permit) else redis.call('ZREM', key, permit) end
-  local burst = was_counted and burst_of(rules, target)
+-- close_device: what was counted took place by now, or never. was_counted: it is known that this device was. late: its
+-- lease has ended, and the sends may have been dropped since.
+local function close_device(look, job, target, was_counted, late)
+  local key, policy = device_key(target.device), late and was_counted and device_policy(look.rules, job.index, target)
+  if not job.reached then redis.call('ZREM', key, job.permit)
+  elseif policy then
+    redis.call('ZADD', key, look.now_text, job.permit)
+    last_for(key, text(math.ceil(policy.horizon / 1000) + 1))
+  else redis.call('ZADD', key, 'XX', look.now_text, job.permit) end
+  local burst = was_counted and burst_of(look.rules, target)
   local full = burst and redis.call('GET', key .. ':c')
+  if not full then return end
   -- Of what never came the time since it was let go stays: those behind it were counted as that much later.
-  if full then redis.call('SET', key .. ':c', text(full - unused - (reached and 0 or burst[2])), 'KEEPTTL') end
+  full = full - math.max(0, job.lease_ends - look.now) - (job.reached and 0 or burst[2])
+  redis.call('SET', key .. ':c', text(full), 'KEEPTTL')
 end
 
 -- A project's messages of the last interval, in buckets: the oldest counts until it has left the interval as a whole.

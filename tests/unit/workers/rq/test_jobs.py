@@ -1,0 +1,38 @@
+"""RQ's own jobs, as a worker reads them before they run."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
+from rq.worker import SimpleWorker
+
+from notifier.notification.job import decode_reason
+from workers.loop.parts import RqJob, Tuning
+from workers.rq.functions import AllowedFunctions
+from workers.rq.jobs import ForkedRqJobs
+
+
+@pytest.mark.parametrize("trouble", [OSError(24, "Too many open files"), MemoryError()], ids=repr)
+def test_a_worker_in_trouble_ends_no_job(redis: Redis, monkeypatch: pytest.MonkeyPatch, trouble: Exception) -> None:
+    """The job goes back to its queue, for a worker that is well; the second time it is set aside, with the reason."""
+    queue = Queue("default", connection=redis, serializer=JSONSerializer)
+    job = queue.enqueue("math.factorial", 5)
+    tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
+    jobs = ForkedRqJobs(SimpleWorker([queue], connection=redis), AllowedFunctions(["math.factorial"]), tuning)
+
+    def fetch(*_: object, **__: object) -> Job:
+        raise trouble
+
+    monkeypatch.setattr(Job, "fetch", fetch)
+    first = jobs.inspect(RqJob(job.id, "7"))
+    redis.hset(job.key, "push_returned", "1")
+    second = jobs.inspect(RqJob(job.id, "8"))
+
+    assert (first.state, first.detail) == ("queue", "end")
+    assert second.state == "aside"
+    reason = decode_reason(second.detail.encode())
+    assert f"this worker failed ({type(trouble).__name__})" in reason
+    assert f"rq requeue -S json --queue default {job.id}" in reason

@@ -14,13 +14,11 @@ from benchmarks.harness import Figure, at_least, at_most, own_redis
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
 from notifier.queue import calls
-from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Policy
+from notifier.rules.policy import LANES
 from notifier.rules.verify import percentile
-from notifier.scripts.loader import run
-from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 from tests.harness.processes import await_that, await_workers, child, total
+from tests.harness.take import enter
 
 EACH: Final = 10  # notifications of one user
 LEASE_US: Final = 1_000_000
@@ -73,11 +71,9 @@ def _notification(user: str, category: str, data: dict[str, str] | None = None) 
 
 def _fill(notifier: Notifier, redis: Redis, bulk: int) -> None:
     notifier.send_many(_notification(f"bulk{n // EACH}", "bulk") for n in range(bulk))
-    # Nobody tells by which rules they may go, so they wait for as long as a lease.
-    rules = RuleTable(Policies(users={"nobody": Policy()}))
-    look = calls.pull(calls.Worker(name="nobody", lanes=LANES, lease_us=LEASE_US), calls.Room(100), rules)
+    # All enter their backlogs under the lease of a worker that dies.
     while redis.exists("rq:queue:bulk"):
-        run(redis, look)
+        enter(redis, calls.Worker(name="nobody", lanes=LANES, lease_us=LEASE_US), calls.Room(100), "bulk")
     time.sleep(LEASE_US / 1e6)  # then the wake-ups are due, all of them
 
 

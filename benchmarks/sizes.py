@@ -18,11 +18,9 @@ from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, deliver_staged, notifications
 from notifier import Device, Notification, Notifier
 from notifier.queue import calls
-from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Policy
-from notifier.scripts.loader import run
-from notifier.scripts.rule_table import RuleTable
+from notifier.rules.policy import LANES
 from notifier.settings import parse_settings
+from tests.harness.take import enter
 
 HOUR_US: Final = 3_600_000_000
 WAITING_EACH: Final = 10
@@ -50,10 +48,8 @@ class Size:
     def fill(self) -> None:
         """Have so many stand in their backlogs."""
         Notifier(self.redis, parse_settings(RATES)).send_many(self._waiting())
-        # Nobody tells by which rules they may go, so they wait for as long as a lease.
-        rules = RuleTable(Policies(users={"nobody": Policy()}))
-        look = calls.pull(calls.Worker(name="nobody", lanes=LANES, lease_us=HOUR_US), calls.Room(100), rules)
-        while run(self.redis, look).taken:
+        # All enter their backlogs under the lease of a worker that dies.
+        while enter(self.redis, calls.Worker(name="nobody", lanes=LANES, lease_us=HOUR_US), calls.Room(100)).taken:
             pass
         self.redis.config_set("slowlog-log-slower-than", SEEN_US)
 

@@ -33,12 +33,13 @@ def duration_us(text: str, name: str, **bounds: int) -> int:
 
 def json_object(text: str, name: str) -> dict[str, Any]:
     """The JSON object in what was given for the option of this name."""
+    why = ""
     try:
         value = json.loads(text)
-    except ValueError:
-        value = None
+    except ValueError as error:
+        value, why = None, f": {error}"
     if not isinstance(value, dict):
-        raise typer.BadParameter('give a JSON object, such as \'{"screen": "inbox"}\'', param_hint=name)
+        raise typer.BadParameter(f'give a JSON object, such as \'{{"screen": "inbox"}}\'{why}', param_hint=name)
     return value
 
 

@@ -69,19 +69,24 @@ class RedisAwayError(RedisUnusableError):
 class NotReplicatedError(RedisUnusableError):
     """Accepted by the primary, but not known to be on as many replicas as `redis.wait_replicas` asks for.
 
-    `job_ids` are the accepted; sending one again under its own job id waits again, and accepts it once.
+    `job_ids` are the accepted; sending one again under its own job id waits again, and accepts it once. `refused` are
+    those that were not accepted, as in OverloadedError.
     """
 
-    def __init__(self, job_ids: list[str], why: str) -> None:
-        super().__init__(f"accepted, and may be lost with the primary: {why}")
+    def __init__(self, job_ids: list[str], why: str, refused: Sequence[Refused] = ()) -> None:
+        others = f"; {len(refused)} more refused: {refused[0]}" if refused else ""
+        super().__init__(f"accepted, and may be lost with the primary: {why}{others}")
         self.job_ids = job_ids
+        self.why = why
+        self.refused = tuple(refused)
 
 
 class OverloadedError(NotifierError):
     """Some were refused because too many wait already: `refused`. What else was tried, was accepted.
 
     tried: how many were. Of what `send_many` is given all are tried where users' own limits refuse some; a limit of all
-    that is reached ends it with that hundred.
+    that is reached ends it with that hundred. Where another error ends it, that is this error's `__context__`, and of
+    what was not tried the first hundred may have been accepted.
     """
 
     def __init__(self, refused: Sequence[Refused], tried: int) -> None:

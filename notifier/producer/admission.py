@@ -22,9 +22,13 @@ def accepted(answers: Sequence[str | Refused]) -> list[str]:
     return [answer for answer in answers if isinstance(answer, str)]
 
 
-def all_accepted(answers: list[str | Refused]) -> list[str]:
+def all_accepted(answers: Sequence[str | Refused]) -> list[str]:
     """The job ids; raise OverloadedError where some were refused."""
-    over = [replace(answer, place=n) for n, answer in enumerate(answers) if isinstance(answer, Refused)]
-    if over:
+    if over := refused(answers):
         raise OverloadedError(over, len(answers))
     return accepted(answers)
+
+
+def refused(answers: Sequence[str | Refused]) -> list[Refused]:
+    """Those that were not, with their places."""
+    return [replace(answer, place=n) for n, answer in enumerate(answers) if isinstance(answer, Refused)]

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
-from notifier.errors import LimiterUnreachableError, NotifierError, OverloadedError, RedisUnusableError
+from notifier.errors import (
+    LimiterUnreachableError,
+    NotifierError,
+    NotReplicatedError,
+    OverloadedError,
+    RedisUnusableError,
+)
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
@@ -134,7 +140,7 @@ class AsyncNotifier(Producer):
             if jobs := bulk.take():
                 try:
                     bulk.accepted(await self._enqueue(jobs, timeout))
-                except OverloadedError as error:
+                except (OverloadedError, NotReplicatedError) as error:
                     return bulk.refused(error)
             return True
 

@@ -15,7 +15,7 @@ from notifier.errors import NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, find_forecast
 from notifier.limiter import Hold, Permit
 from notifier.notification.job import decode_reason, fields_of
-from notifier.producer.admission import accepted, all_accepted, by_choice
+from notifier.producer.admission import accepted, all_accepted, by_choice, refused
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, find_ended
 from notifier.producer.feedback import Gone, find_gone
@@ -119,15 +119,17 @@ class Exchanges:
     def cancel_of(self, user: str, kind: backlogs.Kind) -> Exchange[Cancellation]:
         """See `Notifier.cancel`."""
         places, cancelled = deque(["all" if kind.tag is None else "tagged"]), 0
-        too_late: dict[str, None] = {}  # one that moves on while it is looked for may be met twice
+        too_late: dict[str, None] = {}  # one that moves on, or comes back, while it is looked for may be met twice
         while places:
             place, cursor, done = places.popleft(), "0", False
             while not done:
                 call = backlogs.cancel_of(user, kind, place, cursor, keep=self._keep)
                 page: backlogs.CancelledPage = yield call
                 cursor, done = page.cursor, page.cursor == "0"
-                cancelled += page.cancelled
+                cancelled += len(page.cancelled)
                 too_late |= dict.fromkeys(page.too_late)
+                for job_id in page.cancelled:
+                    too_late.pop(job_id, None)
             places.extendleft(reversed(page.places))
         return Cancellation(cancelled, tuple(too_late))
 
@@ -210,8 +212,8 @@ class Exchanges:
             keep=self._keep,
         )
         answers: list[str | Refused] = yield call
-        if self.waits_for_replicas:
-            yield from self._wait_for_replicas(accepted(answers))
+        if self.waits_for_replicas and (job_ids := accepted(answers)):
+            yield from self._wait_for_replicas(job_ids, refused(answers))
         return all_accepted(answers)
 
     def _by_choice(self, jobs: Sequence[calls.Job]) -> Exchange[list[calls.Job]]:
@@ -221,7 +223,7 @@ class Exchanges:
         both = zip(jobs, chosen, strict=True)
         return [by_choice(job, each, self._max_waiting, self._policies) for job, each in both]
 
-    def _wait_for_replicas(self, job_ids: list[str]) -> Exchange[None]:
+    def _wait_for_replicas(self, job_ids: list[str], over: list[Refused]) -> Exchange[None]:
         settings = self._settings.redis
         # Half of what the connection bears, so that the answer comes before its timeout.
         timeout_ms = settings.socket_timeout_us // 2000
@@ -229,9 +231,9 @@ class Exchanges:
             # On another connection it would count the replicas of nothing, so it is not repeated.
             have = yield Command(lambda client: client.wait(settings.wait_replicas, timeout_ms))
         except RedisError as error:
-            raise NotReplicatedError(job_ids, f"Redis did not answer WAIT: {error}") from error
+            raise NotReplicatedError(job_ids, f"Redis did not answer WAIT: {error}", over) from error
         if have < settings.wait_replicas:
-            raise NotReplicatedError(job_ids, f"{have} of {settings.wait_replicas} replicas have it so far")
+            raise NotReplicatedError(job_ids, f"{have} of {settings.wait_replicas} replicas have it so far", over)
 
     def history(self, user: str, since: timedelta | None = None) -> Exchange[list[Record]]:
         """See `Notifier.history`."""

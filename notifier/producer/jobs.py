@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from notifier.errors import InvalidNotificationError, OverloadedError, Refused, SettingsError
+from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, Refused, SettingsError
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
@@ -126,7 +126,7 @@ class JobBuilder:
 class Bulk:
     """One call of `send_many`: gathers jobs into chunks, and keeps what was refused.
 
-    tried: how many were handed over.
+    tried: how many are known to be accepted or refused.
     """
 
     def __init__(
@@ -154,18 +154,24 @@ class Bulk:
     def take(self) -> list[calls.Job]:
         """The chunk, to be handed over. Where Redis fails, the same jobs are not tried once more on the way out."""
         jobs, self._chunk = self._chunk, []
-        self.tried += len(jobs)
         return jobs
 
     def accepted(self, job_ids: Sequence[str]) -> None:
         """These are the ids of the chunk that was taken last."""
+        self.tried += len(job_ids)
         if job_ids and not self._over and self._on_accepted is not None:
             self._on_accepted(job_ids)
 
-    def refused(self, error: OverloadedError) -> bool:
-        """Some of the chunk that was taken last were refused; False where no more is to be tried."""
-        first = self.tried - error.tried
-        self._over += [replace(each, place=first + each.place) for each in error.refused]
+    def refused(self, error: OverloadedError | NotReplicatedError) -> bool:
+        """Some of the chunk that was taken last were refused; False where no more is to be tried.
+
+        Raises NotReplicatedError, with all that were refused.
+        """
+        self._over += [replace(each, place=self.tried + each.place) for each in error.refused]
+        if isinstance(error, NotReplicatedError):
+            over, self._over = self._over, []
+            raise NotReplicatedError(error.job_ids, error.why, over) from error
+        self.tried += error.tried
         return self._over[-1].limit == "user"
 
     def check(self) -> None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 from redis import Redis
 
-from notifier.errors import LimiterUnreachableError, NotifierError, OverloadedError, RedisUnusableError
+from notifier.errors import (
+    LimiterUnreachableError,
+    NotifierError,
+    NotReplicatedError,
+    OverloadedError,
+    RedisUnusableError,
+)
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
@@ -132,7 +138,7 @@ class Notifier(Producer):
             if jobs := bulk.take():
                 try:
                     bulk.accepted(self._enqueue(jobs))
-                except OverloadedError as error:
+                except (OverloadedError, NotReplicatedError) as error:
                     return bulk.refused(error)
             return True
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from notifier.errors import NotifierError, OverloadedError, Refused
+from notifier.errors import NotifierError, NotReplicatedError, OverloadedError, Refused
 from notifier.store.exchange import Exchange
 from notifier.store.partitions import Partition
 from notifier.store.pipelining import whole
@@ -46,20 +46,29 @@ class Split:
     def answers(self, ended: Sequence[list[A] | NotifierError], unknown: Any = "") -> list[A]:
         """The answer to each; of several that which is not `unknown`.
 
-        Raises OverloadedError for all that were refused, and what `whole` raises.
+        Raises NotReplicatedError and OverloadedError for those of all partitions, and what `whole` raises.
         """
         found: list[A] = [unknown] * self._count
         refused: list[Refused] = []
+        unreplicated: list[NotReplicatedError] = []
+        others: list[list[A] | NotifierError] = []
         for places, each in zip(self._places.values(), ended, strict=True):
-            if isinstance(each, OverloadedError):
+            if isinstance(each, OverloadedError | NotReplicatedError):
                 refused += [replace(one, place=places[one.place]) for one in each.refused]
-            elif isinstance(each, list):
+                unreplicated += [each] if isinstance(each, NotReplicatedError) else []
+                others.append([])
+                continue
+            others.append(each)
+            if isinstance(each, list):
                 for place, answer in zip(places, each, strict=True):
                     found[place] = answer if answer != unknown else found[place]
-        others = [[] if isinstance(each, OverloadedError) else each for each in ended]
         whole([*self._at.values()], others)
+        refused.sort(key=lambda one: one.place)
+        if unreplicated:
+            job_ids = [job_id for each in unreplicated for job_id in each.job_ids]
+            raise NotReplicatedError(job_ids, unreplicated[0].why, refused)
         if refused:
-            raise OverloadedError(sorted(refused, key=lambda one: one.place), self._count)
+            raise OverloadedError(refused, self._count)
         return found
 
 

@@ -40,7 +40,7 @@ class CancelledPage(NamedTuple):
 
     cursor: str
     places: list[str]
-    cancelled: int
+    cancelled: list[str]
     too_late: list[str]
 
 
@@ -66,7 +66,7 @@ def cancel_of(
 
     def decode(reply: list[Any]) -> CancelledPage:
         next_cursor, places, cancelled, late = reply
-        return CancelledPage(from_bytes(next_cursor), [*map(from_bytes, places)], cancelled, [*map(from_bytes, late)])
+        return CancelledPage(from_bytes(next_cursor), *([*map(from_bytes, each)] for each in (places, cancelled, late)))
 
     return Call(script("cancel_of"), [], args, decode)
 

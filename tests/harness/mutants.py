@@ -342,7 +342,13 @@ MUTANTS = (
         "if false then free = next_for(",
         DEVICES,
     ),
-    Mutant("a device waits for what never came", "limits", "else redis.call('ZREM', key, permit) end", "end", ROUTES),
+    Mutant(
+        "a device waits for what never came",
+        "limits",
+        "if not job.reached then redis.call('ZREM', key, job.permit)",
+        "if not job.reached then redis.call('PING')",
+        ROUTES,
+    ),
     Mutant(
         "a device's bucket has one more",
         "limits",

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier import Notifier
-from notifier.errors import OverloadedError
+from notifier import Notification, Notifier
+from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.operations.audit.audit import Audit
 from notifier.queue import calls
 from notifier.queue.calls import Named
@@ -128,6 +128,37 @@ def test_send_many_says_which(redis: Redis, producer: Notifier) -> None:
     assert [one.place for one in error.value.refused] == [151, 201]
     assert told == [100]
     assert redis.llen("rq:queue:default") == 248
+
+
+def test_what_redis_did_not_answer_was_not_tried(tmp_path: Path) -> None:
+    """Where Redis goes away after some were refused, the hundred that failed is not told as accepted."""
+    with EmbeddedRedis() as server:
+
+        def given() -> Iterator[Notification]:
+            yield from (note("ann" if n < 4 else f"u{n}") for n in range(100))
+            server.kill()
+            yield from (note(f"v{n}") for n in range(100))
+
+        config = write_config(tmp_path, server.url, **SECTIONS)
+        with notifier(config) as producer, pytest.raises(OverloadedError, match=r"1 of 100 refused") as error:
+            producer.send_many(given())
+    assert error.value.tried == 100
+    assert isinstance(error.value.__context__, RedisUnusableError)
+
+
+@pytest.mark.usefixtures("redis")
+def test_what_was_refused_awaits_no_replica(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """It is refused, not said to be accepted; of several the error names both kinds."""
+    of_redis = {"url": redis_server.url, "wait_replicas": 1, "socket_timeout": "200ms"}
+    with notifier(write_config(tmp_path, "", **SECTIONS | {"redis": of_redis, "user": {"max_waiting": 1}})) as producer:
+        with pytest.raises(NotReplicatedError) as alone:
+            producer.send(note("ann"), job_id="first")
+        assert (alone.value.job_ids, alone.value.refused) == (["first"], ())
+        with pytest.raises(OverloadedError):
+            producer.send(note("ann"))
+        with pytest.raises(NotReplicatedError, match="1 more refused") as both:
+            producer.send_many([note("bob"), note("ann")], job_ids=["second", "third"])
+    assert (both.value.job_ids, [one.place for one in both.value.refused]) == (["second"], [1])
 
 
 def test_in_all(redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis) -> None:

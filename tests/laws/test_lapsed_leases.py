@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
 from redis import Redis
 
+from notifier.producer.cancel import Cancellation
+from notifier.producer.exchanges import Exchanges
 from notifier.queue import calls
+from notifier.queue.backlogs import Kind
 from notifier.queue.calls import Job, Leased, Pulled, Settlement
 from notifier.queue.forget import forget
 from notifier.queue.in_flight import renew
@@ -22,8 +25,9 @@ from notifier.queue.rq_runs import rq_run
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, PlatformLimits, Policy, Window
 from notifier.scripts.loader import run
-from notifier.scripts.records import RunFields
+from notifier.scripts.records import CancelOfFields, RunFields
 from notifier.scripts.rule_table import RuleTable
+from notifier.settings import parse_settings
 from tests.harness.support import let_pass
 
 S: Final = 1_000_000
@@ -63,9 +67,11 @@ class Fleet:
     def lease(self, worker: str = "w") -> list[Leased]:
         return self.look(worker).leased
 
-    def settle(self, leased: Leased, worker: str = "w", state: Any = "delivered", *, reached: bool = True) -> bool:
+    def settle(
+        self, leased: Leased, worker: str = "w", state: Any = "delivered", detail: str = "", *, reached: bool = True
+    ) -> bool:
         word = state if state in {"delivered", "failed"} else ""
-        ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, word)
+        ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, detail)
         return run(self.redis, calls.settle([ended], self.rules, self._caller(worker)))[0]
 
     def end_an_orphan_beside(self, flying: str, **of: str) -> None:
@@ -205,3 +211,31 @@ def test_each_device_gets_back_what_was_only_reserved(fleet: Callable[..., Fleet
     assert n == (3 if reached else 11), "the fourth has to wait; what never went holds nothing back"
     if reached:
         assert (f.look().next_us or 0) - NOW == pytest.approx(180 * S, abs=S)
+
+
+@pytest.mark.parametrize(("state", "detail"), [("later", "1000000"), ("backlog", "fault")])
+def test_a_cancel_finds_what_comes_back_meanwhile(fleet: Callable[..., Fleet], state: str, detail: str) -> None:
+    """It is in flight when its backlog is looked through, and waits again when those in flight are."""
+    f = fleet()
+    f.send("one")
+    (leased,) = f.lease()
+    steps = Exchanges(parse_settings("providers: {apns: {client: console}}")).cancel_of("ann", Kind())
+    places: list[Any] = []
+
+    def answer(call: Any) -> Any:
+        asked = CancelOfFields(*call.args)
+        places.append(asked.place)
+        if asked.place.endswith(b"leases") and places.count(asked.place) == 1:
+            assert f.settle(leased, state=state, detail=detail, reached=False)
+        return run(f.redis, replace(call, args=asked._replace(clock=str(f.now))))
+
+    assert finish(steps, answer) == Cancellation(1, ())
+
+
+def finish(steps: Any, answer: Callable[[Any], Any]) -> Any:
+    try:
+        asked = next(steps)
+        while True:
+            asked = steps.send(answer(asked))
+    except StopIteration as end:
+        return end.value

@@ -281,6 +281,15 @@ def test_a_dedupe_key_is_free_after_a_cancel(world: World) -> None:
     assert world.producer.send(note("slow", "one", dedupe_key="k")) == second
 
 
+def test_a_repeated_call_takes_no_dedupe_key_back(world: World) -> None:
+    """Its notification was cancelled since, and the key is free for another."""
+    world.producer.send(note("slow", "one", dedupe_key="k"), job_id="first")
+    assert world.producer.cancel("first") == "cancelled"
+    assert world.producer.send(note("slow", "one", dedupe_key="k"), job_id="first") == "first"
+    assert world.producer.send(note("slow", "one", dedupe_key="k"), job_id="second") == "second"
+    assert world.state("second") == "queued"
+
+
 def test_one_that_has_expired_supersedes_nothing(world: World) -> None:
     """In a category that collapses, a newcomer whose time is over leaves its place to the one that waits."""
     world.plain("slow", "sent")

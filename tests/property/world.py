@@ -629,7 +629,7 @@ class World:
                 now, keep = str(self.now), Retention(KEEP, KEEP)
                 call = backlogs.cancel_of(user, kind, place, cursor or "0", keep=keep, max_jobs=most, clock=now)
                 page = run(self.redis, call)
-                cursor, cancelled = page.cursor, cancelled + page.cancelled
+                cursor, cancelled = page.cursor, cancelled + len(page.cancelled)
                 too_late |= set(page.too_late)
             places = [*page.places, *places]
         delivered = {job_id for job_id in waiting if b'"delivered"' in (self.told[job_id].answered or b"")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from notifier.errors import OverloadedError, Refused
+from notifier.errors import NotReplicatedError, OverloadedError, Refused
 from notifier.producer.routing import Split
 from notifier.store.partitions import Partition
 
@@ -30,3 +30,16 @@ def test_what_was_refused_keeps_its_place() -> None:
     with pytest.raises(OverloadedError) as caught:
         Split([[a], [b], [a]]).answers([refused, ["Y"]])
     assert [(one.place, caught.value.tried) for one in caught.value.refused] == [(2, 3)]
+
+
+def test_what_is_not_replicated_is_told_of_all_partitions() -> None:
+    """And beside it what was refused: neither hides the other."""
+    a, b = parts(2)
+    over = [Refused("u", "user", 1, 1, 1)]
+    for first, refused in ((NotReplicatedError(["x"], "why", over), [2]), (NotReplicatedError(["x"], "why"), [])):
+        with pytest.raises(NotReplicatedError) as caught:
+            Split([[a], [b], [a]]).answers([first, NotReplicatedError(["y"], "why")])
+        assert (caught.value.job_ids, [one.place for one in caught.value.refused]) == (["x", "y"], refused)
+    with pytest.raises(NotReplicatedError, match="1 more refused: 1 wait") as caught:
+        Split([[a], [b], [a]]).answers([OverloadedError(over, 2), NotReplicatedError(["y"], "why")])
+    assert (caught.value.job_ids, [one.place for one in caught.value.refused]) == (["y"], [2])

@@ -1,16 +1,17 @@
 -- cancel_of: ends what is waiting for a user and is of one kind, a page at a time.
 -- ARGV a CANCEL_OF, see records.py
--- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many were
---          cancelled, {job id that is too late, …}}
+-- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, {job id that
+--          was cancelled, …}, {job id that is too late, …}}
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
--- its queue, what waits for a time of its own, what is in a backlog. At last what is in flight, which is too late.
+-- its queue, what waits for a time of its own, what is in a backlog; what is in flight, which is too late. Then once
+-- more where that may have come back to, as it is to be tried again.
 --! needs backlog_key backlogs_key CANCEL_READS end_cancelled ends job_key now_us tagged_key text waits
 local now, keep = now_us(ARGV[CANCEL_OF.clock]), ends.read(ARGV[CANCEL_OF.keep])
 local keep_delivered = tonumber(ARGV[CANCEL_OF.keep_delivered_us])
 local user, kind = ARGV[CANCEL_OF.user], cjson.decode(ARGV[CANCEL_OF.kind])
 local place, cursor, most = ARGV[CANCEL_OF.place], ARGV[CANCEL_OF.cursor], tonumber(ARGV[CANCEL_OF.max_jobs])
-local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50
-local cancelled, too_late = 0, {}
+local LANES, FORWARD, OVERLAP = {'urgent', 'default', 'bulk'}, {'@later', 'backlogs', '@leases'}, 50
+local cancelled, too_late = {}, {}
 
 -- places_after: where to go on once this place is done.
 local function places_after()
@@ -21,7 +22,7 @@ local function places_after()
     for _, category in ipairs(redis.call('HKEYS', '@behind')) do
       places[#places + 1] = '@behind:' .. category
     end
-    for _, next_place in ipairs({'@later', 'backlogs', '@leases'}) do places[#places + 1] = next_place end
+    for n = 0, 5 do places[#places + 1] = FORWARD[n % 3 + 1] end
   end
   if place == 'backlogs' then
     for _, category in ipairs(redis.call('HKEYS', backlogs_key(user))) do
@@ -70,7 +71,8 @@ local function look_at(id)
     too_late[#too_late + 1] = id
   elseif job[4] == 'queued' or job[4] == 'scheduled' then
     local outcome = end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep, keep_delivered)
-    if outcome == 'cancelled' then cancelled = cancelled + 1 else too_late[#too_late + 1] = id end
+    local told = outcome == 'cancelled' and cancelled or too_late
+    told[#told + 1] = id
   end
 end
 

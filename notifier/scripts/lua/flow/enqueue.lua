@@ -201,8 +201,8 @@ local function accept(job)
     how, counted = make_room(job.meta, job.limit, at)
     if not how then return counted end
   end
-  if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   if again then return id end
+  if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
   write_job(key, lane, at, job)
   if job.tagged ~= '' then note_tagged(job.tagged, id, at or now, now) end

@@ -131,11 +131,11 @@ class MemoryKeys:
     def _add(self, key: str, sends: KeySends, now: int) -> None:
         """Know a key; and forget those that nobody can ask for any more, a few at each call, so that none is slow."""
         for _ in range(SWEPT if len(self._turns) > SWEEP_AT else 0):
-            key = self._turns.popleft()
-            if self._keys[key].until_us + self._keys[key].shorter_us > now:
-                self._turns.append(key)
+            first = self._turns.popleft()
+            if self._keys[first].until_us + self._keys[first].shorter_us > now:
+                self._turns.append(first)
             else:
-                del self._keys[key]
+                del self._keys[first]
         self._keys[key] = sends
         self._turns.append(key)
 

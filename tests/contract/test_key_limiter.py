@@ -201,6 +201,13 @@ def test_very_many_at_once(subject: Subject) -> None:
     assert [type(answer) for answer in subject.limiter.acquire_many(asked)] == [Permit] * 600 + [Hold] * 600
 
 
+def test_each_of_thousands_of_keys_keeps_its_own_budget(subject: Subject) -> None:
+    """However many keys are known, a new one takes nothing from another's, and has one of its own."""
+    asked = [(f"k{n}", "1/day") for n in range(2_000)]
+    assert all(subject.limiter.acquire_many(asked))
+    assert not any(subject.limiter.acquire_many(asked))
+
+
 def test_hundreds_in_a_window_are_exact(subject: Subject) -> None:
     """Under constant pressure a key goes as often as its window admits, and no more, for many windows on end."""
     admitted: list[int] = []

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier.limiter import Limiter, MemoryLimiter, Permit, Window
+from notifier.limiter.memory import MemoryKeys
 from notifier.limiter.memory_keys import KeySends
 
+MANY_KEYS = 1_100  # more than are in memory before those that nobody needs go
 START = 1_700_000_040_000_000
 KEYS = st.sampled_from(["a", "b", "é"])
 RATES = st.sampled_from(
@@ -36,6 +38,7 @@ STEPS = st.one_of(
     st.tuples(st.just("ahead"), KEYS, RATES, st.integers(0, 30)),
     st.tuples(st.just("ahead"), KEYS, RATES, st.just(100)),
     st.tuples(st.just("many"), KEYS, st.sampled_from([1, 3, 700]), st.integers(20, 200)),
+    st.tuples(st.just("others"), st.integers(0, MANY_KEYS + 100)),
     st.tuples(st.just("add"), KEYS, st.integers(1, 3)),
     st.tuples(st.just("adjust"), st.integers(0, 5), st.integers(0, 5)),
     st.tuples(st.just("adjust"), st.integers(0, 300), st.integers(0, 5)),
@@ -72,6 +75,9 @@ def ask(limiter: Any, permits: list[Permit], step: tuple[Any, ...]) -> object:  
             many = limiter.acquire_many([(words[0], "300000/2m; 400000/3m", words[1])] * words[2])
             permits += [answer for answer in many if isinstance(answer, Permit)]
             return [replace(answer, id="") if isinstance(answer, Permit) else answer for answer in many]
+        case "others":
+            others = limiter.acquire_many([(f"other {n}", "1/2m") for n in range(words[0], words[0] + 30)])
+            return [replace(answer, id="") if isinstance(answer, Permit) else answer for answer in others]
         case "adjust":
             answer = limiter.adjust(permits[-1 - words[0]], words[1]) if words[0] < len(permits) else None
         case "reward" | "block":
@@ -91,33 +97,60 @@ def ask(limiter: Any, permits: list[Permit], step: tuple[Any, ...]) -> object:  
     return replace(answer, id="")
 
 
-def forget_alike(redis: Redis, keys: dict[str, KeySends], now: int) -> None:
-    """Forget in memory what no rule asks for any more and Redis has forgotten, as it settled the use."""
-    for key, sends in list(keys.items()):
-        if sends.until_us + sends.shorter_us <= now and not redis.hexists(f"notifier:keys:n:{{{key}}}", "h"):
-            del keys[key]
+def name_of(key: str) -> str:
+    return f"notifier:keys:n:{{{key}}}"
 
 
-@given(st.lists(STEPS, min_size=10, max_size=60), st.sampled_from(["1h", None]), st.booleans())
+def forget_in_memory(redis: Redis, memory: MemoryKeys, now: int) -> None:
+    """Forget there what no rule asks for any more and Redis has forgotten, as it settled the use."""
+    lapsed = [key for key, sends in memory._keys.items() if sends.until_us + sends.shorter_us <= now]
+    asked = redis.pipeline()
+    for key in lapsed:
+        asked.hexists(name_of(key), "h")
+    for key, is_there in zip(lapsed, asked.execute(), strict=True):
+        if not is_there:
+            del memory._keys[key]
+            memory._turns.remove(key)
+
+
+def forget_in_redis(redis: Redis, before: dict[str, KeySends], keys: dict[str, KeySends]) -> None:
+    """Forget there what memory has just forgotten; what it has begun anew it had forgotten, too."""
+    for key, sends in before.items():
+        if keys.get(key) is not sends and (fields := [each for each in redis.hkeys(name_of(key)) if each != b"u"]):
+            redis.hdel(name_of(key), *fields)
+
+
+@given(
+    st.lists(STEPS, min_size=10, max_size=60),
+    st.sampled_from(["1h", None]),
+    st.booleans(),
+    st.sampled_from([0, 0, 0, MANY_KEYS]),
+)
 @settings(max_examples=120)
-def test_both_limiters_agree(redis: Redis, steps: list[tuple[Any, ...]], usage_keep: str | None, long: bool) -> None:
+def test_both_limiters_agree(
+    redis: Redis, steps: list[tuple[Any, ...]], usage_keep: str | None, long: bool, known: int
+) -> None:
     """Each answer of the limiter in memory is that of the one in Redis, at the same moments; clocks are set back too.
 
-    long: by `acquire_all`, which never takes the short way of the script.
+    long: by `acquire_all`, which never takes the short way of the script. known: so many keys are in use.
     """
     redis.flushdb()
     now = START
     of_redis = Limiter(redis, namespace="n", usage_keep=usage_keep)
     of_memory = MemoryLimiter(lambda: now, usage_keep=usage_keep)
     permits: tuple[list[Permit], list[Permit]] = ([], [])
-    for step in steps:
+    for step in [*(("others", n) for n in range(0, known, 30)), *steps]:
         if usage_keep is None and step[0] in {"usage", "top", "series"}:
             continue
         if step[0] == "advance":
             now += step[1] if usage_keep is None else min(step[1], 40_000_000)  # what is kept goes by Redis's own clock
             continue
         of_redis._requests.clock = str(now)
-        forget_alike(redis, of_memory._keys._keys, now)
+        forget_in_memory(redis, of_memory._keys, now)
         if long and step[0] == "acquire":
             step = ("all", *step[1:])  # noqa: PLW2901
-        assert ask(of_memory, permits[1], step) == ask(of_redis, permits[0], step), step
+        before = dict(of_memory._keys._keys)
+        answer = ask(of_memory, permits[1], step)
+        if step[0] != "reset":
+            forget_in_redis(redis, before, of_memory._keys._keys)
+        assert answer == ask(of_redis, permits[0], step), step

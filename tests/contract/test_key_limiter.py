@@ -32,6 +32,7 @@ from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.base import KeyLimiter
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.user_limits.redis import RedisLimiter
+from tests.harness.support import let_pass
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -395,6 +396,19 @@ def test_a_use_outlives_the_rules(subject: Subject, redis: Redis) -> None:
     assert limiter.usage("k").total == 3
     for key in redis.keys("notifier:keys:short:*"):
         assert redis.pttl(key) < 10_000
+
+
+def test_what_outlives_the_use_is_kept(subject: Subject, redis: Redis) -> None:
+    """Rules and blocks that are longer than `usage_keep` count to their end, however often the key is asked for."""
+    limiter = subject.make("long", usage_keep="1h")
+    limiter.block("blocked", "7d")
+    for _ in range(3):
+        limiter.acquire("k", "2/30d")
+        limiter.acquire("blocked", "2/minute")
+    subject.advance(100 * M)
+    let_pass(redis, 100 * M)
+    assert limiter.peek("k", "2/30d").time_left == timedelta(days=30) - timedelta(minutes=100)
+    assert limiter.peek("blocked", "2/minute").rule == "blocked"
 
 
 def test_usage_is_bounded(subject: Subject, redis: Redis) -> None:

@@ -1,5 +1,5 @@
 --! exports MINUTE NAMESPACES keys_key use_key used_key rank_key note_usage settle_usage settle_some
---! needs text
+--! needs last_for text
 -- The limiter's keys, @keys:<namespace>:{key} (see sends.lua), and what is known of their use where a namespace asks.
 --   @keys:<namespace>:{key}              hash field u: what was used lately, see used_now.lua; until it is settled
 --   @use:<namespace>:{key}               hash: total, held, first, last, until when it lasts (µs); minute -> how many
@@ -140,10 +140,10 @@ local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
   if known == 0 then
     local lasts, live = text(math.ceil((keep + 20 * MINUTE) / 1000)), rank_key(namespace, 'live')
     u = pack(U, keep, tens, 0, 0, 0, 0)
-    call('PEXPIRE', name, lasts)
+    last_for(name, lasts) -- the rules, or a block, may need it for longer
     if namespace ~= '' then
       call('ZADD', live, text(tens), key)
-      call('PEXPIRE', live, lasts)
+      last_for(live, lasts)
       settle_some(namespace, text(tens - 1), 2, now)
     end
   end

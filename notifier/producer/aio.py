@@ -73,7 +73,9 @@ class AsyncNotifier(Producer):
         self.limiter = self._limiter()
 
     def _limiter(self) -> AsyncUserLimiter:
-        return AsyncUserLimiter(self._partitions, timeout=self._timeout, calls=self._calls)
+        return AsyncUserLimiter(
+            self._partitions, policies=lambda: self.policies, timeout=self._timeout, calls=self._calls
+        )
 
     @property
     def users(self) -> AsyncUsers:

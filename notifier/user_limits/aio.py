@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold
-from notifier.rules.policies import Rules
+from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run_async
 from notifier.store.aio import Calls
@@ -29,8 +29,9 @@ class AsyncUserLimiter:
     Raises LimiterUnreachableError where Redis cannot be asked in that time: then nothing may be sent.
     """
 
-    def __init__(self, redis: Any, *, timeout: float, calls: Calls) -> None:
-        """calls: by which all calls of this client run."""
+    def __init__(self, redis: Any, *, policies: Callable[[], Policies], timeout: float, calls: Calls) -> None:
+        """policies: as of `RedisLimiter`. calls: by which all calls of this client run."""
+        self._policies = policies
         self._partitions = Partitions.around(redis)
         self._calls = calls
         self._timeout = timeout
@@ -39,13 +40,13 @@ class AsyncUserLimiter:
         self, user: str, rules: Policy | Rules, *, cost: int = 1, timeout: Timeout = None
     ) -> UserPermit | Hold:
         """See `UserLimiter.acquire`."""
-        return await self._run(user, lambda: acquire_call(user, rules, cost, take=True), timeout)
+        return await self._run(user, lambda: acquire_call(user, rules, cost, self._policies(), take=True), timeout)
 
     async def peek(
         self, user: str, rules: Policy | Rules, *, cost: int = 1, timeout: Timeout = None
     ) -> UserPermit | Hold:
         """See `UserLimiter.peek`."""
-        return await self._run(user, lambda: acquire_call(user, rules, cost, take=False), timeout)
+        return await self._run(user, lambda: acquire_call(user, rules, cost, self._policies(), take=False), timeout)
 
     async def refund(self, permit: UserPermit, *, timeout: Timeout = None) -> bool:
         """See `UserLimiter.refund`."""

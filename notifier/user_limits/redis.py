@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -11,7 +12,7 @@ from redis.exceptions import RedisError
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold
 from notifier.rules.costs import check_cost
-from notifier.rules.policies import Rules
+from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import NO_RULES, Policy, rule_words
 from notifier.scripts.connection_wait import in_turn
 from notifier.scripts.keys import user_key
@@ -32,18 +33,22 @@ class RedisLimiter:
     Raises LimiterUnreachableError where Redis cannot be asked: then nothing may be sent.
     """
 
-    def __init__(self, redis: Any, *, clock: str = "") -> None:
-        """clock: for tests alone, µs since the epoch in place of Redis's clock."""
+    def __init__(self, redis: Any, *, policies: Callable[[], Policies] = Policies, clock: str = "") -> None:
+        """policies: the workers' rules; what is acquired is kept for as long as these need it.
+
+        clock: for tests alone, µs since the epoch in place of Redis's clock.
+        """
         self._partitions = Partitions.around(redis)
+        self._policies = policies
         self.clock = clock
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
         """See `UserLimiter.acquire`."""
-        return self._ask(user, lambda: acquire_call(user, rules, cost, self.clock, take=True))
+        return self._ask(user, lambda: acquire_call(user, rules, cost, self._policies(), self.clock, take=True))
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
         """See `UserLimiter.peek`."""
-        return self._ask(user, lambda: acquire_call(user, rules, cost, self.clock, take=False))
+        return self._ask(user, lambda: acquire_call(user, rules, cost, self._policies(), self.clock, take=False))
 
     def refund(self, permit: UserPermit) -> bool:
         """See `UserLimiter.refund`. What waits in the user's backlogs is looked at again at once."""
@@ -63,10 +68,19 @@ class RedisLimiter:
 
 
 def acquire_call(
-    user: str, rules: Policy | Rules, cost: int = 1, clock: str = "", *, take: bool
+    user: str, rules: Policy | Rules, cost: int, policies: Policies, clock: str = "", *, take: bool
 ) -> Call[UserPermit | Hold]:
-    """See `UserLimiter.acquire`; without `take`, `UserLimiter.peek`."""
-    return _acquire_call(user, rules, cost, clock, take=take)
+    """See `UserLimiter.acquire`; without `take`, `UserLimiter.peek`. policies: as of `RedisLimiter`."""
+    policy, category = split(rules)
+    policy = _kept(policy, policies.for_user(user))
+    if category is not None:
+        category = replace(category, policy=_kept(category.policy, policies.category(category.name).policy))
+    return _acquire_call(user, policy if category is None else Rules(policy, category), cost, clock, take=take)
+
+
+def _kept(policy: Policy, other: Policy) -> Policy:
+    """The same rules, whose sends are kept for as long as another's need them."""
+    return policy if policy.horizon_us >= other.horizon_us else replace(policy, kept_us=other.horizon_us)
 
 
 def acquire_by_choice(user: str, choice: Choice, clock: str = "") -> Call[UserPermit | Hold | Stale]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
-from notifier.limiter import Permit
+from notifier import AsyncNotifier, Notifier
+from notifier.limiter import Hold, Permit
 from notifier.queue import calls
 from notifier.queue.retention import Retention
-from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policies import Policies, Rules
+from notifier.rules.policy import NO_RULES, Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.settings import parse_settings
 from notifier.user_limits.redis import RedisLimiter
 from tests.contract.test_direct import NOW, S, Worker, job
 from tests.harness.support import let_pass
@@ -63,3 +67,35 @@ def test_a_worker_forgets_nothing_that_a_longer_rule_counts(redis: Redis, rules:
             taken += 1
         pass_by(worker, MINUTE)
     assert taken >= 8, "the rule lets some go"
+
+
+@pytest.mark.parametrize("category", [None, "news"])
+def test_what_acquire_takes_by_a_shorter_rule_counts_for_the_workers(redis: Redis, category: str | None) -> None:
+    """Law 1: what is acquired by a rule of a second, or by none, is known as long as the workers' rules need it."""
+    day = Policy((Window(4, "1d"),))
+    of_news = "categories: {news: {lane: bulk, windows: [4/1d]}}"
+    program = Notifier(redis, parse_settings(f"{{user: {{windows: [4/1d]}}, {of_news}}}"))
+    assert isinstance(program.limiter, RedisLimiter)
+    for n, policy in enumerate((*(3 * (Policy((Window(1, "1s"),)),)), NO_RULES)):
+        program.limiter.clock = str(NOW + n * 2 * S)
+        rules = policy if category is None else Rules(NO_RULES, Category(category, policy=policy))
+        assert isinstance(program.limiter.acquire("ann", rules), Permit)
+        let_pass(redis, 2 * S)
+    known = RedisLimiter(redis, clock=str(NOW + 8 * S))
+    assert isinstance(known.peek("ann", day), Hold)
+    if category is not None:
+        assert isinstance(known.peek("ann", Rules(NO_RULES, Category(category, policy=day))), Hold)
+
+
+def test_an_asyncio_program_keeps_what_it_acquires_as_long(redis: Redis) -> None:
+    """AsyncNotifier's limiter knows the workers' rules, too."""
+
+    async def story() -> None:
+        kwargs = redis.connection_pool.connection_kwargs
+        client = AsyncRedis(host=kwargs["host"], port=kwargs["port"], db=kwargs.get("db", 0), protocol=2)
+        program = AsyncNotifier(client, parse_settings("user: {windows: [4/1d]}"))
+        await program.limiter.acquire("ann", Policy((Window(1, "1s"),)))
+        await program.aclose()
+
+    asyncio.run(story())
+    assert redis.pttl("notifier:sent:{ann}") > 23 * 60 * 60_000

@@ -99,7 +99,7 @@ class MemoryKeys:
             now = self._clock()
             if mode != "every":
                 return [self._ask_one(request, mode, ahead, now) for request in requests]
-            answers = [self._ask_one(request, "look", 0, now) for request in requests]
+            answers = [self._ask_one(request, "every", 0, now) for request in requests]
             if not any(isinstance(answer, Hold) for answer in answers):
                 return [self._ask_one(request, "take", 0, now) for request in requests]
             for request, answer in zip(requests, answers, strict=True):
@@ -116,12 +116,15 @@ class MemoryKeys:
             return self._ask_one(self.requests.renewed([request], stale)[0], mode, ahead, now)
         place = sends.place_for(plan, at, now) if at > now and rule != BLOCK else None
         at = max(at if place is None else place, now)
-        if self._keep_us is not None and mode != "look":
+        takes = mode in {"take", "add"}
+        if self._keep_us is not None and takes:
             self._note(request, now, admitted=at - now <= ahead)
         if at - now > ahead:
+            if mode != "look":
+                sends.refuse(plan, at, now)
             return Hold(at - now, plan.reasons[rule], plan.policy, key)
         permit = next(self._permits)
-        if mode != "look":
+        if takes:
             sends.take(plan, permit, at, now, place)
             if key not in self._keys:
                 self._add(key, sends, now)

@@ -150,6 +150,11 @@ class KeySends:
         self._ids.insert(n, permit)
         sums[n + 1 :] = [sums[n] + plan.cost, *[total + plan.cost for total in sums[n + 1 :]]]
 
+    def refuse(self, plan: Plan, at: int, now: int) -> None:
+        """Keep what refuses a plan until µs `at`, when it does no longer."""
+        if plan.kept_us >= self.horizon_us and at > self.until_us:
+            self._keep(plan.kept_us, now, at - plan.kept_us)
+
     def change(self, at: int, permit: int, cost: int, now: int) -> int | None:
         """Give a send another cost, 0 takes it away; returns how much less it is, None where it is not there."""
         n = bisect_right(self._times, at, self._start) - 1

@@ -176,6 +176,21 @@ def test_sends_of_a_shorter_rate_outlive_the_longer(subject: Subject, redis: Red
     assert not limiter.acquire("k", "1/9s")
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_rule_that_is_refused_is_not_forgotten(subject: Subject, *, together: bool) -> None:
+    """A key's longer rule counts all that the shorter lets go, for as long as it is asked for."""
+    sent: list[int] = []
+    for n in range(60):
+        asked = [("k", "3/hour")]
+        answer = subject.limiter.acquire_all(asked) if together else subject.limiter.acquire(*asked[0])
+        assert bool(answer) == (sum(at > subject.now - 60 * M for at in sent) < 3), n
+        if answer:
+            sent.append(subject.now)
+        if n and subject.limiter.acquire("k", "100/minute"):
+            sent.append(subject.now)
+        subject.advance(5 * M)
+
+
 def test_precision_is_refused(subject: Subject) -> None:
     """Every window is exact: a precision would do nothing, so it is refused, alone and in a policy."""
     coarse = Window(40, "1h", precision_us=M)

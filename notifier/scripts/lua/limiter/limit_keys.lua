@@ -1,5 +1,5 @@
 --! on_demand ask_keys
---! needs opens places read_sends room take
+--! needs keep opens places read_sends room take write_sends
 local pack, unpack = struct.pack, struct.unpack
 
 -- ask_key: what is said of one key, see *limit*; or nil, and the moment of which its plan does not tell.
@@ -14,8 +14,14 @@ local function ask_key(how, key, id, plan, now, timeout, read, least)
     at = place or at
   end
   if at < now then at = now end
-  if at - now > timeout then return at - now, rule, -1, -1, -1 end
-  if how ~= 'l' then take(s, id, at, now, place, cost, kept, capacity, every) end
+  if at - now > timeout then
+    if how ~= 'l' and kept >= s.horizon and at > s.till then -- what refuses it is needed until then
+      keep(s, kept, now, at - kept)
+      write_sends(s)
+    end
+    return at - now, rule, -1, -1, -1
+  end
+  if how == 't' or how == 'a' then take(s, id, at, now, place, cost, kept, capacity, every) end
   return at - now, rule, room(s, plan, at, now, windows)
 end
 
@@ -34,7 +40,7 @@ local function ask_keys(begin, now, timeout, mode, read, least, note)
         return false
       end
       refused = refused or left > timeout
-      if note and how ~= 'l' then note(KEYS[k], plan, left <= timeout) end
+      if note and how ~= 'l' and how ~= 'e' then note(KEYS[k], plan, left <= timeout) end
       reply[#reply + 1] = pack('>i8i2i8i8i2', left, rule, remaining, more, narrowest)
       a = a + 2
     end
@@ -42,7 +48,7 @@ local function ask_keys(begin, now, timeout, mode, read, least, note)
   end
   if mode ~= 'e' then
     answer(mode)
-  elseif answer('l') then
+  elseif answer('e') then
     if not refused then answer('t') end
     for k = begin, note and refused and #KEYS or 0 do -- what was not served is no use
       if unpack('>i8', reply[k - begin + 2]) > timeout then note(KEYS[k], ARGV[2 * (k - begin) + 3], false) end

@@ -1,4 +1,4 @@
---! on_demand opens take room
+--! on_demand keep opens take room
 --! needs insert_send marks nth_send weight_after write_sends
 -- What the rules of a plan say of a key's sends (see sends.lua). A plan is numbers of 8 bytes each: cost; gap; for how
 -- long a send is kept; capacity of a burst and its µs (0: there is none); how many windows; limit and interval of each.

@@ -63,6 +63,7 @@ if is_short then
     local opens = full - math.max(0, capacity - cost) * every
     if upto > now or last > upto then at = false elseif opens > at then at, rule = opens, -2 end
   end
+  if at and at > now and at > till and kept >= horizon then at = false end -- it is to be kept for longer
   if at and at > now then
     answer = pack('>i8i8i2i8i8i2', now, at - now, rule, -1, -1, -1)
     if u or is_first then call('HSET', key, 'u', used_now(not is_first and u, now)) end

@@ -118,11 +118,11 @@ class KeySends:
         return [(self._times[n], sums[n + 1] - sums[n]) for n in range(first, end)]
 
     def place_for(self, plan: Plan, at: int, now: int) -> int | None:
-        """The earliest place that was given back and that a plan may take before µs `at`."""
+        """The earliest place that was given back and that a plan may take before µs `at`; there is none in a block."""
         for place in sorted(self._places):
             if place >= at:
                 return None
-            if place >= now and self._fits(plan, place, now):
+            if place >= max(now, self.blocked_us) and self._fits(plan, place, now):
                 return place
         return None
 
@@ -254,7 +254,7 @@ class KeySends:
                 least = 0
                 for each, cost in sends:
                     least = max(least, each) + cost * every
-                self._bursts[limit, every] = max(full + by * every, least), till
+                self._bursts[limit, every] = max(full + by * every, min(least, full)), till
 
     def _forget_marks(self, now: int) -> None:
         self.blocked_us = self.blocked_us if self.blocked_us > now else 0

@@ -565,6 +565,28 @@ def test_a_block_that_is_over_does_not_come_back(subject: Subject) -> None:
     assert subject.limiter.acquire("k", "9/day")
 
 
+def test_a_place_in_a_block_is_not_given(subject: Subject) -> None:
+    """What was given back for a moment at which the key is blocked goes to nobody."""
+    permits = [subject.limiter.reserve("k", "1/10s") for _ in range(5)]
+    assert subject.limiter.refund(permits[1])
+    subject.limiter.block("k", "15s")
+    assert subject.limiter.reserve("k", "1/10s").wait_us == 50 * S
+    assert subject.limiter.refund(permits[2])
+    assert subject.limiter.reserve("k", "1/10s").wait_us == 20 * S
+
+
+@pytest.mark.parametrize("cost", [3, 1_000_000_000_000])
+def test_what_is_given_back_makes_no_bucket_emptier(subject: Subject, cost: int) -> None:
+    """Where more was counted than a bucket holds, a refund leaves it as it is, or fuller."""
+    rates = f"burst {cost} then 1/10ms"
+    permit = subject.limiter.check("k", rates)
+    for _ in range(2):
+        subject.limiter.penalize("k", rates, cost=cost)
+    before = subject.limiter.peek("k", rates).time_left_us
+    assert subject.limiter.refund(permit)
+    assert subject.limiter.peek("k", rates).time_left_us <= before
+
+
 def test_days_and_months_by_the_calendar(subject: Subject) -> None:
     """A day begins at midnight of the zone, a month on its first; who waits gets the first moment that is free."""
     limiter = subject.make("calendar", zone="Europe/Berlin")

@@ -78,7 +78,7 @@ function marks.correct_bursts(s, at, by, now)
       elseif #sends < 2 * MAX_TAKEN_IN then
         local least = 0
         for i = 1, #sends, 2 do least = max(least, sends[i]) + sends[i + 1] * every end
-        set_mark(s, n, capacity, every, max(full + by * every, least), till)
+        set_mark(s, n, capacity, every, max(full + by * every, min(least, full)), till)
       end
     end
   end

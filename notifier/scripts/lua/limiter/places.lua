@@ -39,10 +39,11 @@ local function fits(s, plan, place, now)
   return true
 end
 
--- for_plan: the earliest place that a plan may take before µs `at`.
+-- for_plan: the earliest place that a plan may take before µs `at`; there is none in a block.
 function places.for_plan(s, plan, at, now)
+  local from = math.max(now, marks.blocked_until(s))
   for _, place in ipairs(marks.free_places(s)) do
     if place >= at then return nil end
-    if place >= now and fits(s, plan, place, now) then return place end
+    if place >= from and fits(s, plan, place, now) then return place end
   end
 end

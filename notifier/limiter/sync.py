@@ -11,7 +11,6 @@ import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 
@@ -136,7 +135,7 @@ class Limiter(InRedis, KeyLimiter):
         timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
         redis-py's own, if none is given. options: as of the constructor.
         """
-        more = within(timeout) if timeout is not None else {}
+        more = within(timeout)
         if is_cluster(url):
             nodes, of_url = nodes_of(url)
             return cls(Cluster(nodes, OF_CLUSTER | more | of_url), namespace=namespace, **options)
@@ -231,8 +230,8 @@ def follow(path: str | Path | None) -> LiveLimits:
 
 def within(timeout: Timeout, retry: type[Any] = Retry) -> dict[str, Any]:
     """Options of a client, by which a call waits no longer than this for a connection, and then for its answer."""
-    # Redis may have closed a connection that was idle: that is no reason to refuse.
-    told: dict[str, Any] = {"retry": retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))}
+    # A call whose answer was lost may have been carried out: tried again, it would take a second time.
+    told: dict[str, Any] = {"retry": retry(NoBackoff(), 0)}
     if timeout is not None:
         told |= dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds_of(timeout))
     return told

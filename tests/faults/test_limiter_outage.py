@@ -9,16 +9,20 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, MemoryLimiter, Permit, outage
 from notifier.limiter.outage import share_of
+from tests.faults.cutting_proxy import CuttingProxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from redis import Redis
+
+    from notifier.testing.embedded import EmbeddedRedis
 
 NOWHERE = "redis://127.0.0.1:1"
 
@@ -60,6 +64,49 @@ def test_a_server_that_hangs_is_not_waited_for(hanging: str) -> None:
     async def story() -> None:
         async with AsyncLimiter.from_url(hanging, namespace="n", timeout="30ms", on_error="hold") as held:
             assert isinstance(await held.acquire("k", "1/day"), Hold)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("timeout", ["5s", None])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_call_whose_answer_is_lost_is_not_made_again(
+    redis: Redis, redis_server: EmbeddedRedis, timeout: str | None, kind: str
+) -> None:
+    """It may have taken its permit: a second one would be refused because of the first, or take twice."""
+
+    def story(ask: Callable[..., Any]) -> None:
+        assert ask("known", "5/day")
+        for n in range(3):
+            proxy.cut(1)
+            with pytest.raises(LimiterUnreachableError):
+                ask("k", "5/day", cost=2 - n % 2)
+        assert Limiter(redis, namespace="n").count("k", last="1d") == 5
+
+    with CuttingProxy(redis_server.port) as proxy:
+        if kind == "sync":
+            with Limiter.from_url(proxy.url, namespace="n", timeout=timeout) as limiter:
+                story(limiter.acquire)
+            return
+        with asyncio.Runner() as runner:
+            waits = AsyncLimiter.from_url(proxy.url, namespace="n", timeout=timeout)
+            story(lambda *args, **kwargs: runner.run(waits.acquire(*args, **kwargs)))
+            runner.run(waits.aclose())
+
+
+def test_a_connection_that_was_idle_and_is_closed_is_opened_again(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """Redis may close those that nobody uses: that is no reason to refuse."""
+    url = f"redis://127.0.0.1:{redis_server.port}"
+    with Limiter.from_url(url, namespace="n") as limiter:
+        for _ in range(2):
+            assert limiter.acquire("k", "5/day")
+            redis.client_kill_filter(_type="normal", skipme=True)
+
+    async def story() -> None:
+        async with AsyncLimiter.from_url(url, namespace="n") as waits, AsyncRedis(port=redis_server.port) as other:
+            for _ in range(2):
+                assert await waits.acquire("k", "5/day")
+                await other.client_kill_filter(_type="normal", skipme=True)  # the loop learns of it meanwhile
 
     asyncio.run(story())
 

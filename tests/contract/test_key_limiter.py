@@ -426,6 +426,14 @@ def test_what_outlives_the_use_is_kept(subject: Subject, redis: Redis) -> None:
     assert limiter.peek("blocked", "2/minute").rule == "blocked"
 
 
+def test_usage_where_nothing_is_kept(subject: Subject) -> None:
+    """Uses of a key by no rules are counted beside those that its rules keep, also within the same minutes."""
+    for n in range(8):
+        assert subject.limiter.acquire("k", "5/minute" if n % 4 < 2 else Policy())
+    usage = subject.limiter.usage("k")
+    assert (usage.total, usage.held, usage.per_second["1m"]) == (8, 0, 8 / 60)
+
+
 def test_usage_is_bounded(subject: Subject, redis: Redis) -> None:
     """Keys that are idle for longer than `usage_keep` leave the ranks; without it no usage is kept at all."""
     limiter = subject.make("short", usage_keep="1h")

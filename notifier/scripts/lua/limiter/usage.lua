@@ -130,7 +130,7 @@ end
 local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
   local known, of, tens = 0, nil, floor(now / (10 * MINUTE))
   if u then known, of = unpack('>I7I4', u) end
-  if of ~= tens then
+  if of ~= tens or not used_now then
     if known > 0 then settle_usage(namespace, key, now) end
     settle(namespace, key, pack(U, keep, tens, cost and now or 0, cost and now or 0, now, cost and 0 or 1)
       .. (cost and pack('>I4I7', floor(now / MINUTE), cost) or ''), now)

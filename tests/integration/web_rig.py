@@ -234,9 +234,10 @@ def site(kind: str, limiter: Any, *limits: Any, answer: Any = None) -> Iterator[
             stack.enter_context(django_urls(of_django.rate_limit(limiter, *limits, **how), is_async=is_async))
             served = serve_asgi(ASGIHandler(), limiter) if is_async else serve_wsgi(WSGIHandler())
         else:
-            assert kind == "django middleware"
+            assert kind in {"django middleware", "django async middleware"}
+            is_async = kind == "django async middleware"
             module = sys.modules.setdefault("rig_limits", ModuleType("rig_limits"))
             module.limits = of_django.middleware(limiter, *limits, **how)  # type: ignore[attr-defined]
-            stack.enter_context(django_urls(MIDDLEWARE=["rig_limits.limits"]))
-            served = serve_wsgi(WSGIHandler())
+            stack.enter_context(django_urls(is_async=is_async, MIDDLEWARE=["rig_limits.limits"]))
+            served = serve_asgi(ASGIHandler(), limiter) if is_async else serve_wsgi(WSGIHandler())
         yield stack.enter_context(served)

@@ -63,7 +63,9 @@ def middleware(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
     Write that name into MIDDLEWARE, such as "shop.limits.limits". If a key asks for the user, it goes below
     AuthenticationMiddleware.
     """
-    return rate_limit(limiter, *limits, answer=answer)
+    made = rate_limit(limiter, *limits, answer=answer)
+    made.sync_capable = made.async_capable = True  # type: ignore[attr-defined]
+    return made
 
 
 def answer_exceeded(get_response: View) -> View:

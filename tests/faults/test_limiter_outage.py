@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from notifier.errors import LimiterUnreachableError
@@ -92,23 +91,6 @@ def test_a_call_whose_answer_is_lost_is_not_made_again(
             waits = AsyncLimiter.from_url(proxy.url, namespace="n", timeout=timeout)
             story(lambda *args, **kwargs: runner.run(waits.acquire(*args, **kwargs)))
             runner.run(waits.aclose())
-
-
-def test_a_connection_that_was_idle_and_is_closed_is_opened_again(redis: Redis, redis_server: EmbeddedRedis) -> None:
-    """Redis may close those that nobody uses: that is no reason to refuse."""
-    url = f"redis://127.0.0.1:{redis_server.port}"
-    with Limiter.from_url(url, namespace="n") as limiter:
-        for _ in range(2):
-            assert limiter.acquire("k", "5/day")
-            redis.client_kill_filter(_type="normal", skipme=True)
-
-    async def story() -> None:
-        async with AsyncLimiter.from_url(url, namespace="n") as waits, AsyncRedis(port=redis_server.port) as other:
-            for _ in range(2):
-                assert await waits.acquire("k", "5/day")
-                await other.client_kill_filter(_type="normal", skipme=True)  # the loop learns of it meanwhile
-
-    asyncio.run(story())
 
 
 @pytest.mark.parametrize("timeout", ["0s", 0, -1.5])

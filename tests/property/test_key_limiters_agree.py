@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.limiter import Limiter, MemoryLimiter, Permit, Window
+from notifier.limiter import Limiter, MemoryLimiter, Permit, Policy, Window
 from notifier.limiter.memory import MemoryKeys
 from notifier.limiter.memory_keys import KeySends
 
@@ -28,6 +28,7 @@ RATES = st.sampled_from(
         "3/calendar-day",
         "4/month; 2/10s; gap 1s",
         Window(6, "2m"),
+        Policy(),
     ]
 )
 SPANS = st.sampled_from(["1s", "10s", "1m", "3m"])

@@ -18,6 +18,7 @@ from notifier.operations.audit.audit import Audit
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
+from notifier.scripts.keys import job_key
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
@@ -323,4 +324,24 @@ def test_an_old_one_that_is_requeued_supersedes_nothing(world: World, *, ours: b
     assert world.state("good") == "waiting"
     assert world.state(old) == "waiting"
     assert world.counted("superseded") == 0
+    world.all_right()
+
+
+@pytest.mark.parametrize("wrong", ["its lane is another", "its queue is none of ours", "no origin", "no status"])
+@pytest.mark.parametrize("has_meta", [True, False])
+def test_an_audit_leaves_what_a_worker_would_send(world: World, wrong: str, *, has_meta: bool) -> None:
+    """Law 2: a job's hash may say what it likes of its lane; it is sent from the queue in which a worker finds it."""
+    world.plain("ada", "mine")
+    hash_of = job_key("mine")
+    if not has_meta:
+        world.redis.hdel(hash_of, "meta")
+    if wrong.startswith("no "):
+        world.redis.hdel(hash_of, wrong.removeprefix("no "))
+    elif "none" in wrong:
+        world.redis.hset(hash_of, "origin", "reports")
+    world.redis.rename("rq:queue:default", "rq:queue:bulk")
+    for _ in Audit(world.redis, lease_us=3_000_000, repair=True).findings():
+        pass
+    world.work()
+    assert world.state("mine") == "delivered"
     world.all_right()

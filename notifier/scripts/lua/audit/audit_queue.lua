@@ -1,20 +1,20 @@
 -- audit_queue: judges a piece of a lane's queue in one step: whether each job that stands there is to.
 -- ARGV 1 '1' to take out what is not  2 lane  3 the first place, counted from the tail  4 how many
 -- returns {how many were read, {finding, …} (see audit.lua)}
--- One that is cancelled in its queue stays there until *pull* comes by it.
+-- One that is cancelled in its queue stays there until *pull* comes by it, which takes the lane in which it found a job
+-- for the job's own.
 --! needs backlog_key finding findings job_key steered
-local repair, lane, from, most = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local queue = '@rq:queue:' .. lane
+local repair, queue, from, most = ARGV[1] == '1', '@rq:queue:' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end
 local ids = redis.call('LRANGE', queue, -from - most, -from - 1)
 
 local function why_not(id)
-  local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_rq_job')
-  if not job[1] then return 'has no job' end
-  if job[1] ~= lane then return 'is of the lane ' .. job[1] end
-  local user, category = steered(job[3], job[5])
-  if not user or job[2] == 'queued' and not job[4] or job[2] == 'canceled' then return nil end -- or RQ's affair
-  return 'is ' .. (job[2] or 'of no status'), job[2] == 'scheduled' and not job[4]
+  local status, meta, permit, rq_job = unpack(redis.call('HMGET', job_key(id), 'status', 'meta', 'push_permit',
+    'push_rq_job'), 1, 4)
+  if not status then return redis.call('EXISTS', job_key(id)) == 0 and 'has no job' or nil end
+  local user, category = steered(meta, rq_job)
+  if not user or status == 'queued' and not permit or status == 'canceled' then return nil end -- or RQ's affair
+  return 'is ' .. status, status == 'scheduled' and not permit
     and not redis.call('ZSCORE', backlog_key(user, category), id) and not redis.call('ZSCORE', '@later', id)
 end
 

@@ -1,6 +1,7 @@
-"""Connections of the server: how many there may be, and how long each may take to ask.
+"""Connections of the server: how many there may be, and how long each may take to ask, and to take its answers.
 
-uvicorn waits without end for the head and the body of a request. So who sends neither could hold every connection.
+uvicorn waits without end for the head and the body of a request, and until its answer is taken. So who sends neither,
+or reads nothing, could hold every connection.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from notifier.server.answers import problem
 
 HEAD_S: Final = 10.0  # from the first moment of a connection, or the end of the last answer, to the end of a head
 BODY_S: Final = 20.0
+TAKE_S: Final = 20.0  # from when no more of an answer can be written to when most of it was taken
 MAX_OF_ADDRESS: Final = 128  # as many as a proxy needs before this server
 MAX_OPEN: Final = 512
 SAID_S: Final = 60.0
@@ -62,7 +64,7 @@ class Crowd:
 
 
 class LimitedProtocol(H11Protocol):
-    """uvicorn's, with a deadline for each head, and one of the crowd. crowd: of the server; set by a subclass."""
+    """uvicorn's, with deadlines for heads and answers, one of the crowd. crowd: of the server; set by a subclass."""
 
     crowd: Crowd
 
@@ -71,6 +73,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         self._deadline: asyncio.TimerHandle | None = None
+        self._untaken: asyncio.TimerHandle | None = None
         self._counted = self.crowd.admit(self.address)
         if self._counted:
             self._owe_head()
@@ -86,12 +89,24 @@ class LimitedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """See the class."""
         super().on_response_complete()
-        if self._counted and not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
-            self._owe_head()
+        if self._counted and (self.cycle is None or self.cycle.response_complete):
+            self._owe_head()  # also where it closes, which waits until the answer is taken
+
+    def pause_writing(self) -> None:
+        """See the class."""
+        super().pause_writing()
+        self._untaken = self.loop.call_later(TAKE_S, self.cut)
+
+    def resume_writing(self) -> None:
+        """See the class."""
+        super().resume_writing()
+        if self._untaken is not None:
+            self._untaken.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See the class."""
         self._has_head()
+        self.resume_writing()
         if self._counted:
             self._counted = False
             self.crowd.left(self, self.address)

@@ -6,15 +6,17 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import uvicorn
 
 from notifier.log import configure_logging
 from notifier.server.app import build
-from notifier.server.connections import Brake, limited
+from notifier.server.connections import Brake, LimitedProtocol, limited
 from notifier.server.state import State
 from notifier.settings.schema_processes import LogSettings
+
+END_S: Final = 20  # for answers that are under way when it is told to stop
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -36,14 +38,15 @@ def make_server(path: Path, token: Callable[[], str], *, is_open: bool, **option
     """
     state = State(path)
     app = build(state, token, is_open=is_open)
-    server = _Server(state, uvicorn.Config(app, http=limited(), ws="none", server_header=False, **options))
+    options |= {"ws": "none", "server_header": False, "timeout_graceful_shutdown": END_S}
+    server = _Server(state, uvicorn.Config(app, http=limited(), **options))
     for name in ("uvicorn.error", "asyncio"):  # after uvicorn has configured its own; strangers cause these lines
         logging.getLogger(name).addFilter(Brake())
     return server
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams when it is told to stop: uvicorn waits until all answers have ended, and these would not."""
+    """Ends the streams when it is told to stop, as uvicorn waits for all answers; at last it cuts who took none."""
 
     def __init__(self, state: State, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -53,3 +56,5 @@ class _Server(uvicorn.Server):
         """See the class."""
         self._state.feed.end()
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            cast(LimitedProtocol, connection).cut()

@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 from structlog.testing import capture_logs
 
 from notifier.cli.serve import _token
 from notifier.errors import SettingsError
-from notifier.server import connections, guard
+from notifier.server import connections, guard, run
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import eventually, write_config
@@ -66,6 +67,59 @@ def test_a_crowd_of_half_heads_keeps_nobody_out(client: Client, address: str) ->
         asks.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         asks.settimeout(10)
         assert asks.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def fill(one: socket.socket, requests: bytes) -> bool:
+    """Whether it has been cut. As much is asked as is accepted; no answer is read."""
+    one.setblocking(False)
+    try:
+        while True:
+            one.send(requests)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+MANY: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400
+
+
+def test_who_reads_no_answer_is_cut(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks on and on, and takes none of the answers, holds the connection for a while and no longer."""
+    monkeypatch.setattr(connections, "TAKE_S", 0.5)
+    with ExitStack() as stack:
+        one = connected(client.port, stack)
+        eventually(lambda: fill(one, MANY), "its end")
+
+
+def test_who_does_not_read_the_last_answer_is_cut(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the connection was to close behind it."""
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    client.server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+    head = f"GET /uplot/uPlot.js HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    with ExitStack() as stack:
+        one = stack.enter_context(socket.socket())
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        one.connect(("127.0.0.1", client.port))
+        one.sendall(head.encode() + b"Connection: close\r\n\r\n")
+        eventually(lambda: fill(one, b"G"), "its end")
+
+
+def test_who_reads_no_answer_does_not_keep_it_from_stopping(
+    tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to stop, it waits for what is under way a while, and no longer."""
+    monkeypatch.setattr(connections, "TAKE_S", 3600.0)
+    monkeypatch.setattr(run, "END_S", 1)
+    with serving(write_config(tmp_path, redis_server.url), TOKEN) as client, ExitStack() as stack:
+        one = connected(client.port, stack)
+        eventually(lambda: fill(one, MANY) or any(each.flow.write_paused for each in open_at(client)), "a full pipe")
+        one = stack.pop_all()  # open until the server has ended, which `serving` asserts
+    one.close()
+
+
+def open_at(client: Client) -> list[connections.LimitedProtocol]:
+    return list(client.server.server_state.connections)
 
 
 ENDLESS = b"POST /api/v1/notifications HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from notifier.notification.job import fields_of
+from notifier.queue.backlogs import find_aside
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, rq_key
 from notifier.store.connection import redis_answers
+from notifier.store.exchange import exchange
 
 PAGE: Final = 500
 OVERLAP: Final = 100  # of two pages of a queue, as RQ may take jobs out of its middle
@@ -40,17 +42,23 @@ def find_waiting(redis: Any, category: str | None, tag: str | None) -> Iterator[
 
 def _pages(redis: Any) -> Iterator[Sequence[bytes]]:
     for lane in LANES:
-        behind = 0  # from the end: what comes, and what is taken, moves no place that was not looked at
-        while page := redis.lrange(rq_key("queue", lane), -behind - PAGE, -behind - 1):
-            yield page
-            if len(page) < PAGE:
-                break
-            behind += PAGE - OVERLAP
+        yield from _pages_of(redis, rq_key("queue", lane))
+    for aside in exchange(redis, find_aside()).values():
+        yield from _pages_of(redis, aside)
     for lane in LANES:
         cursor = -1
         while cursor:
             cursor, found = redis.zscan(rq_key("scheduled", lane), max(cursor, 0), count=PAGE)
             yield [job_id for job_id, _ in found]
+
+
+def _pages_of(redis: Any, queue: str) -> Iterator[Sequence[bytes]]:
+    behind = 0  # from the end: what comes, and what is taken, moves no place that was not looked at
+    while page := redis.lrange(queue, -behind - PAGE, -behind - 1):
+        yield page
+        if len(page) < PAGE:
+            break
+        behind += PAGE - OVERLAP
 
 
 def _of_kind(redis: Any, ids: Sequence[bytes], category: str | None, tag: str | None, far: tuple[int, int]) -> Found:

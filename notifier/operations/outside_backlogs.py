@@ -11,9 +11,11 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from notifier.notification.job import fields_of
+from notifier.queue.backlogs import find_aside
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.connection import redis_answers
+from notifier.store.exchange import exchange
 from notifier.units import moment
 
 MAX_READ: Final = 500  # of each structure
@@ -49,11 +51,12 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
 
 
 def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
+    queued = [*(rq_key("queue", lane) for lane in LANES), *exchange(redis, find_aside()).values()]
     with redis.pipeline(transaction=False) as pipe:
         pipe.zrange(redis_key("later"), 0, MAX_READ, withscores=True)
         pipe.zrange(redis_key("leases"), 0, MAX_READ)
-        for lane in LANES:
-            pipe.lrange(rq_key("queue", lane), 0, MAX_READ)
+        for queue in queued:
+            pipe.lrange(queue, 0, MAX_READ)
         later, leases, *queues = pipe.execute()
     found: list[tuple[bytes, Where, float | None]] = [(job_id, "later", at) for job_id, at in later[:MAX_READ]]
     found += [(job_id, "sending", None) for job_id in leases[:MAX_READ]]

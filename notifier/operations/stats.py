@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from notifier.notification.job import accepted_at, fields_of
+from notifier.queue.backlogs import find_aside
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
 from notifier.queue.health import Alive, find_workers
 from notifier.queue.history import WORDS, Why, describe_why
@@ -260,8 +261,10 @@ def _find_now() -> Exchange[Now]:
 
     *of_lanes, later, leases, totals, memory, suspended, waits, looked = yield Commands(ask)
     begun = yield Commands(lambda pipe: [pipe.hget(job_key(first or b""), "enqueued_at") for first in of_lanes[4::6]])
+    aside = yield from _count_aside()
     lanes: dict[str, LaneNow] = {
-        lane: _lane(of_lanes[6 * n : 6 * n + 4], now_us, _age_s(begun[n], now_us)) for n, lane in enumerate(LANES)
+        lane: _lane(of_lanes[6 * n : 6 * n + 4], aside[lane], now_us, _age_s(begun[n], now_us))
+        for n, lane in enumerate(LANES)
     }
     return Now(
         lanes,
@@ -279,6 +282,16 @@ def _find_now() -> Exchange[Now]:
         (yield from _find_last(of_lanes[5::6], now_us / 1e6)),
         int(looked or 0),
     )
+
+
+def _count_aside() -> Exchange[Counter[str]]:
+    """Return by lane how many have left their queue and are in no backlog yet."""
+    aside, found = (yield from find_aside()), Counter[str]()
+    lanes = yield Commands(lambda pipe: [pipe.hget(redis_key("lanes"), category) for category in aside])
+    counts = yield Commands(lambda pipe: [pipe.llen(key) for key in aside.values()])
+    for lane, n in zip(lanes, counts, strict=True):
+        found[(lane or b"").decode()] += n
+    return found
 
 
 def _find_later(waiting: int) -> Exchange[list[Waits]]:
@@ -357,10 +370,10 @@ def _age_s(text: bytes | None, now_us: int) -> float:
     return max(0.0, now_us / 1e6 - at.timestamp()) if at else 0.0
 
 
-def _lane(found: Sequence[Any], now_us: int, oldest_queued_s: float) -> LaneNow:
+def _lane(found: Sequence[Any], aside: int, now_us: int, oldest_queued_s: float) -> LaneNow:
     queued, waiting, due, first = found
     oldest_us = max(0, now_us - int(first[0][1])) if due and first else 0
-    return LaneNow(queued, waiting, due, oldest_us / 1e6, oldest_queued_s)
+    return LaneNow(queued + aside, waiting, due, oldest_us / 1e6, oldest_queued_s)
 
 
 def _minute(minute: int, numbers: Numbers) -> dict[str, Any]:

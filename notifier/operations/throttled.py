@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from notifier.notification.job import accepted_at, fields_of
+from notifier.queue.backlogs import find_aside
 from notifier.queue.circuits import FAR_US
 from notifier.queue.history import WORDS
 from notifier.queue.waits import IN_QUEUE, describe_waits
@@ -115,10 +116,11 @@ def _with_first(found: Sequence[Throttled]) -> Exchange[list[Throttled]]:
 
 def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
     """Find what waits in no backlog: the first of each queue, and of what is tried again or has a time of its own."""
+    aside = yield from find_aside()
 
     def ask(pipe: Any) -> None:
-        for lane in LANES:
-            pipe.lrange(rq_key("queue", lane), 0, QUEUED - 1)
+        for queue in (*(rq_key("queue", lane) for lane in LANES), *aside.values()):
+            pipe.lrange(queue, 0, QUEUED - 1)
         pipe.zrangebyscore(redis_key("later"), "-inf", f"({FAR_US}", 0, QUEUED)
 
     *queues, later = yield Commands(ask)

@@ -9,8 +9,10 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from notifier.notification.job import encode_reason
 from notifier.queue.retention import Retention
+from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import CancelOfFields
+from notifier.store.exchange import Commands, Exchange
 from notifier.units import from_bytes, to_bytes
 
 MAX_LOOKED_AT: Final = 250  # in one call
@@ -94,3 +96,9 @@ def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[t
     The reply holds the next cursor, '0' at the end, and how many moved.
     """
     return Call(script("retime"), [], [clock, lane, cursor, max_users], lambda reply: (from_bytes(reply[0]), reply[1]))
+
+
+def find_aside() -> Exchange[dict[str, str]]:
+    """Find the lists of what has left the queues and is in no backlog yet, by category; see `behind.lua`."""
+    (found,) = yield Commands(lambda pipe: pipe.hkeys(redis_key("behind")))
+    return {from_bytes(name): redis_key("behind", from_bytes(name)) for name in found}

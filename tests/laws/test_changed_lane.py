@@ -11,6 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
+from notifier.operations.cancel_all import find_waiting
+from notifier.operations.outside_backlogs import find_elsewhere
+from notifier.operations.stats import read_now
+from notifier.operations.throttled import read_throttled
 from notifier.queue import calls
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
@@ -116,6 +120,25 @@ def test_others_do_not_wait_for_a_change(redis: Redis) -> None:
     assert queues.of("news-ann", queues.sent) == []
     queues.drain()
     assert queues.of("news-ann", queues.sent) == queues.of("news-ann", queues.accepted)
+
+
+def test_what_is_set_aside_is_looked_at_wherever_what_waits_is(redis: Redis) -> None:
+    """Cancelled, listed for its user, and counted, as what stands in the queues."""
+    queues = Queues(redis, [("urgent",)])
+    queues.send("bulk", 200, category="other", user="bob")
+    queues.send("bulk", 1, user="bob")
+    queues.send("urgent", 40)
+    queues.look(0, most=20)
+    aside = {job_id.decode() for job_id in redis.lrange("notifier:behind:news", 0, -1)}
+    stood = sum(redis.llen(f"rq:queue:{lane}") for lane in LANES)
+    assert aside
+    found = {job_id for page in find_waiting(redis, "news", None) for job_id in page.job_ids}
+    assert found == {name for name in queues.accepted if name.startswith("news")} - set(queues.sent)
+    assert aside <= {each.job_id for each in find_elsewhere(redis, "ann")[0]}
+    now = read_now(redis)
+    assert now.queued == stood + len(aside)
+    assert now.lanes["urgent"].queued == redis.llen("rq:queue:urgent") + len(aside)
+    assert {each["user"]: each["waiting"] for each in read_throttled(redis)["users"]}["ann"] == 40
 
 
 def test_a_change_ends_when_the_last_of_the_lane_before_was_deleted(redis: Redis) -> None:

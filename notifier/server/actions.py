@@ -191,7 +191,7 @@ def _apply(state: State, asked: Asked) -> dict[str, Any]:
 
 def withdraw(state: State, asked: Asked) -> dict[str, Any]:
     """Take applied rates back."""
-    taken = any(on_all(state.redis, take_back))
+    taken = take_back(state.redis)
     _log(state, asked, "withdraw rates", "", "taken back" if taken else "none were applied")
     return {"withdrawn": taken}
 

@@ -16,7 +16,7 @@ from notifier.settings.rates import version_of
 from notifier.store.connection import time_us
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
-from notifier.store.pipelining import ask_all
+from notifier.store.pipelining import ask_all, on_all
 
 PART: Final = 1_000  # entries of a section in a line
 
@@ -35,8 +35,11 @@ class Published:
 def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     """Let these rates hold `delay_us` from now, by Redis's clock."""
     made = Published(version_of(rates), time_us(redis) + delay_us)
+    fields: dict[str, Any] = {"version": made.version, "at": made.at_us, "rates": _written(rates)}
+    version, before = redis.hmget(redis_key("rates"), "version", "rates")
+    if version != made.version.encode():  # else it is repeated, and those before stand there already
+        fields["before"] = before or b""
     # One command, so that nobody reads a part of it.
-    fields = {"version": made.version, "at": made.at_us, "rates": _written(rates), "before": _now(redis)}
     redis.hset(redis_key("rates"), mapping=fields)
     return made
 
@@ -45,10 +48,6 @@ def rates_before(redis: Any) -> dict[str, Any] | None:
     """The rates that were published before those of now; {} if none were, None if nothing was ever published."""
     written = redis.hget(redis_key("rates"), "before")
     return None if written is None else read_rates(written)
-
-
-def _now(redis: Any) -> bytes:
-    return redis.hget(redis_key("rates"), "rates") or b""
 
 
 def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
@@ -91,9 +90,18 @@ def read_rates(written: bytes) -> dict[str, Any]:
 
 
 def withdraw(redis: Any) -> bool:
-    """Let every worker's own file hold again; False where nothing was published."""
-    redis.hset(redis_key("rates"), "before", _now(redis))
-    return bool(redis.hdel(redis_key("rates"), "version", "at", "rates"))
+    """Let every worker's own file hold again, in all partitions; False where nothing was published."""
+    partitions = Partitions.around(redis)
+    # Asked for itself: where the answer to the second is lost, it is repeated, and finds nothing more.
+    were = on_all(partitions, lambda at: at.hexists(redis_key("rates"), "rates"))
+    on_all(partitions, _take_back)
+    return any(were)
+
+
+def _take_back(redis: Any) -> None:
+    if (rates := redis.hget(redis_key("rates"), "rates")) is not None:
+        redis.hset(redis_key("rates"), "before", rates)
+        redis.hdel(redis_key("rates"), "version", "at", "rates")
 
 
 @dataclass(frozen=True, slots=True)

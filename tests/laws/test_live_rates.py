@@ -3,13 +3,17 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier import Notifier
 from notifier.rules.verify import largest_count
-from notifier.store.published import Published, followers, publish, withdraw
+from notifier.store.partitions import Partitions
+from notifier.store.pipelining import on_all
+from notifier.store.published import Published, followers, publish, published_rates, rates_before, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, WorkerProcess, eventually, note, notifier, worker, write_config
 
@@ -130,3 +134,33 @@ def test_a_changed_file_of_users_is_taken_up_too(held: Held, redis: Redis) -> No
     users.write_text("user,windows\nann,9/1h\n", encoding="utf-8")
     eventually(lambda: len(held.simulators.titles("live-")) == 9, "nine in the hour")
     eventually(lambda: not versions & {follower.version for follower in followers(redis)[1]}, "another version")
+
+
+class Losing(Redis):
+    """A client that loses the answer of one command, which Redis has run: the n-th from now on."""
+
+    loses = 0
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        answer = super().execute_command(*args, **options)
+        self.loses -= 1
+        if self.loses == 0:
+            raise RedisTimeoutError("Timeout reading from socket")
+        return answer
+
+
+@pytest.mark.parametrize("lost", range(1, 6))
+def test_a_lost_answer_takes_no_way_back(redis: Redis, lost: int) -> None:
+    """Whichever answer is lost, and however often the same is applied or taken back, revert goes to what was before."""
+    losing = Losing(port=redis.get_connection_kwargs()["port"])
+    rates = [{"user": {"gap": f"{n}s"}} for n in range(2)]
+    publish(redis, rates[0], 0)
+    losing.loses = lost
+    on_all(Partitions.around(losing), lambda client: publish(client, rates[1], 0))
+    publish(redis, rates[1], 0)  # as who was told that one partition did not answer
+    assert (published_rates(redis)[1], rates_before(redis)) == (rates[1], rates[0])
+    losing.loses = lost
+    assert withdraw(losing)
+    assert not withdraw(redis)
+    assert (published_rates(redis)[1], rates_before(redis)) == (None, rates[1])
+    losing.close()

@@ -199,7 +199,7 @@ def withdraw_rates(
     settings = _without_rates(context)
     confirm("take the applied rates back from all workers?", yes=yes)
     with opened_all(settings) as partitions:
-        taken_back = any(on_all(partitions, withdraw))
+        taken_back = withdraw(partitions)
         if taken_back:
             record_action(partitions, who or login(), "", "withdraw rates", "", "taken back")
     said = "each worker follows its own file again" if taken_back else "no rates were applied"

@@ -262,12 +262,9 @@ def _find_now() -> Exchange[Now]:
     *of_lanes, later, leases, totals, memory, suspended, waits, looked = yield Commands(ask)
     begun = yield Commands(lambda pipe: [pipe.hget(job_key(first or b""), "enqueued_at") for first in of_lanes[4::6]])
     aside = yield from _count_aside()
-    lanes: dict[str, LaneNow] = {
-        lane: _lane(of_lanes[6 * n : 6 * n + 4], aside[lane], now_us, _age_s(begun[n], now_us))
-        for n, lane in enumerate(LANES)
-    }
+    ages = [_age_s(at, now_us) for at in begun]
     return Now(
-        lanes,
+        {lane: _lane(of_lanes[6 * n : 6 * n + 4], aside[lane], now_us, ages[n]) for n, lane in enumerate(LANES)},
         later,
         leases,
         (yield from find_routes()),

@@ -30,5 +30,5 @@ def all_accepted(answers: Sequence[str | Refused]) -> list[str]:
 
 
 def refused(answers: Sequence[str | Refused]) -> list[Refused]:
-    """Those that were not, with their places."""
+    """Return those that were refused, with their places."""
     return [replace(answer, place=n) for n, answer in enumerate(answers) if isinstance(answer, Refused)]

@@ -298,7 +298,7 @@ class Exchanges:
             text = results[0][1].get(b"exc_string") if results else None
             state = UNDELIVERED.get(outcome, "failed")
             return Status(job_id, state, reason=decode_reason(text) if text else None, attempts=spent)
-        if word in OF_RQ_RUN and throttled in {None, b"0"}:  # RQ's own job: nothing limited it
+        if word in OF_RQ_RUN and (throttled is None or throttled.startswith(b"0")):  # RQ's own job: nothing limited it
             return None
         return _ended(job_id, word, outcome, spent, by=by, why=why, permit=permit)
 

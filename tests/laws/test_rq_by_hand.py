@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import Retry
 from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
+import workers.loop.in_flight
 from notifier import Notifier
 from notifier.operations.audit.audit import Audit
 from notifier.queue import backlogs, calls
@@ -20,11 +22,13 @@ from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import run
+from notifier.scripts.loader import Call, run, run_async
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from tests.harness.support import apns, note, queue
 from tests.harness.take import enter, take
 from workers import PushWorker
+from workers.loop.parts import RqJob
 
 if TYPE_CHECKING:
     from notifier.testing.embedded import EmbeddedRedis
@@ -89,13 +93,15 @@ class World:
         word = {"delivered": "delivered", "later": "retried"}[state]
         detail = 0 if state == "later" else ""
         done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, state, word, detail, answered)
-        table = RuleTable(self.settings.policies())
-        assert run(self.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
+        assert self.settles(done)
 
     def fail(self, job: calls.Leased) -> None:
         done = calls.Settlement(job.job_id, job.permit, job.user, job.category, True, "failed", "failed", NO_REASON)
+        assert self.settles(done)
+
+    def settles(self, done: calls.Settlement) -> bool:
         table = RuleTable(self.settings.policies())
-        assert run(self.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT))) == [True]
+        return run(self.redis, calls.settle([done], table, calls.Worker(name="w", keep=KEPT)))[0]
 
     def sweep(self) -> int:
         return run(self.redis, backlogs.sweep(LANES, KEPT))
@@ -231,6 +237,38 @@ def test_another_functions_job_with_a_user_is_rqs_again(world: World) -> None:
         world.all_right()
     world.work()
     assert world.job("other").retries_left == 0
+
+
+@pytest.mark.parametrize("meta", [{}, {"user": "anna"}], ids=["free", "limited"])
+def test_a_job_whose_hand_over_got_no_answer_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch, meta: dict[str, str]
+) -> None:
+    """Law 2: RQ has it from then on, though the worker was not told so; it runs once all the same."""
+    lost: list[str] = []
+
+    async def run_and_lose(redis: Any, call: Call[Any]) -> Any:
+        reply = await run_async(redis, call)
+        if not lost and any("handed_to_rq" in str(arg) for arg in call.args):
+            lost.append(call.script.name)
+            raise RedisConnectionError("Connection closed by server.")
+        return reply
+
+    monkeypatch.setattr(workers.loop.in_flight, "run_async", run_and_lose)
+    queue(world.redis).enqueue("json.loads", "[7]", job_id="other", meta=meta)
+    world.work()
+    assert lost == ["settle"]
+    assert world.job("other").return_value() == [7]
+    world.all_right()
+
+
+def test_what_rq_has_given_up_is_not_the_workers(world: World) -> None:
+    """A repeated hand-over is this worker's while RQ has the job from it; not once RQ has queued it again."""
+    queue(world.redis).enqueue("json.loads", "[7]", job_id="other", meta={"user": "anna"})
+    leased = world.lease()
+    handed = RqJob("other", leased.permit, leased.user, leased.category).settlement("handed_to_rq")
+    assert [world.settles(handed) for _ in range(2)] == [True] * 2
+    world.redis.hset("rq:job:other", "status", "queued")
+    assert not world.settles(handed)
 
 
 def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -> None:

@@ -10,9 +10,9 @@
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in @arriving),
 -- push_read (its meta told nothing, and a worker has read its data), push_gather (until when a digest gathers, µs),
 -- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_accepted
--- and push_held (see history.lua), push_rq_job (the permit under which RQ got it, '0' if nothing limits it; its
--- meta steers nothing then),
--- push_meta (see steer.lua), push_wait (µs until which it keeps its backlog waiting), push_dedupe (its key).
+-- and push_held (see history.lua), push_rq_job (the permit under which RQ got it, behind a '0' if nothing limits
+-- it; its meta steers nothing then), push_meta (see steer.lua), push_wait (µs until which it keeps its backlog
+-- waiting), push_dedupe (its key).
 -- A background push that waits for its device stands behind the alerts of its backlog: its order is so much higher.
 local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
 -- is_background: whether a job's push_targets (see targets.lua) hold one.

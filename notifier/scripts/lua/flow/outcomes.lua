@@ -56,7 +56,7 @@ local function back(look, job)
   redis.call('HDEL', key, 'push_permit', 'push_orphan', 'push_counted')
   if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
-    redis.call('HSET', key, 'push_rq_job', job.user ~= '' and job.permit or '0')
+    redis.call('HSET', key, 'push_rq_job', (job.user == '' and '0' or '') .. job.permit)
     local meta = redis.call('HGET', key, 'push_meta')
     if meta == '' then redis.call('HDEL', key, 'meta') elseif meta then redis.call('HSET', key, 'meta', meta) end
     redis.call('HDEL', key, 'push_meta')

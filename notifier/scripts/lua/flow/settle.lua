@@ -11,7 +11,8 @@
 --   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
 --   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
 --         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback_ms at most.
--- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then.
+-- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then. What RQ has from
+--   the caller already is 1 again: the reply was lost.
 --! first_write
 --! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of ends gather give_back
 --! needs history is_empty job_key last_for move note_due now_us ORPHAN overall_of preferences read_rules release
@@ -125,9 +126,15 @@ local function close(job)
   if job.counted.devices and job.lease_ends and job.origin then close_devices(look, job, late) end
 end
 
+-- was_handed: whether RQ has it from the caller, who was not told so. RQ may have given it up since, as abandoned.
+local function was_handed(job)
+  if job.state ~= 'handed_to_rq' or job.holder or job.user ~= '' and job.status ~= 'started' then return false end
+  return redis.call('HGET', job.key, 'push_rq_job') == (job.user == '' and '0' or '') .. job.permit
+end
+
 local function settle(at)
   local job = read_settled(at)
-  if not end_lease(job) then return 0 end
+  if not end_lease(job) then return was_handed(job) and 1 or 0 end
   close(job)
   local user, is_told = job.user, true
   if job.state == 'delivered' and not (job.origin and job.status == 'queued' and user ~= '') then delivered(job)

@@ -256,12 +256,12 @@ def read_meta(meta: bytes) -> dict[str, Any]:
             found = json.loads(text)
         except (ValueError, TypeError, RecursionError):
             continue
-        if isinstance(found, dict) and _is_plain(found):
+        if isinstance(found, dict) and is_plain(found):
             return found
     return {}
 
 
-def _is_plain(meta: dict[str, Any]) -> bool:
+def is_plain(meta: dict[str, Any]) -> bool:
     """Whether the scripts can read it: it is Unicode, and nested no deeper than Redis's JSON goes."""
     try:
         written = json.dumps(meta, ensure_ascii=False).encode()

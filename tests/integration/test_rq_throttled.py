@@ -244,6 +244,28 @@ def test_a_call_without_its_user_is_refused(world: World) -> None:
         assert "user_id: must be the user" in str(result.exc_string)
 
 
+@pytest.mark.parametrize(
+    ("serializer", "user", "meta"),
+    [
+        (JSONSerializer, "odd", {"expires_in": 1732000000000}),
+        (JSONSerializer, "odd", {"expires_in": float("nan")}),
+        (PickleSerializer, "odd", {"expires_in": float("inf")}),
+        (PickleSerializer, "odd", {"zone": "\ud800"}),
+        (JSONSerializer, "half a pair: \ud800", None),
+    ],
+    ids=ascii,
+)
+def test_what_cannot_be_limited_fails(world: World, serializer: Any, user: str, meta: dict[str, Any] | None) -> None:
+    """A job whose limits nobody can read neither vanishes nor runs without them: it fails, and says why."""
+    meta = meta and {"user": user, **meta}
+    job = world.queue(serializer).enqueue("shop.notify", user, "x", str(world.path("odd")), meta=meta)
+    finishes(job, JobStatus.FAILED)
+    result = Job(job.id, connection=world.redis).latest_result()
+    assert result is not None
+    assert str(result.exc_string).startswith("malformed: ")
+    assert not world.path("odd").exists()
+
+
 def test_a_worker_opens_no_pickle(world: World) -> None:
     """What a pickle would run does not run in the worker, whatever it says of its user."""
     path = world.path("opened")

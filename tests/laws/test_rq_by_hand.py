@@ -299,6 +299,32 @@ def test_a_meta_that_rq_wrote_as_a_pickle_is_read_and_not_loaded(world: World) -
     assert world.redis.hget("rq:job:job", "push_deadline") is not None
 
 
+def test_a_meta_that_is_written_over_in_flight_is_read_again(world: World) -> None:
+    """Its worker returns it, and it keeps its place: it is read once more, and delivered."""
+    world.producer.send(note("anna", "first"), job_id="first")
+    leased = world.lease()
+    world.redis.hset("rq:job:first", "meta", pickle.dumps({}))
+    back = calls.Settlement(leased.job_id, leased.permit, "anna", leased.category, False, "backlog", "returned")
+    assert world.settles(back)
+    world.work()
+    assert world.state("first") == "delivered"
+    world.all_right()
+
+
+def test_what_cannot_be_steered_ends(world: World) -> None:
+    """Law 2: a job whose meta tells nothing, after all, does not vanish: it fails."""
+    queue(world.redis).enqueue("json.loads", "[7]", job_id="other", meta={"user": "anna", "expires_in": float("nan")})
+    run(world.redis, backlogs.steer([("other", "")]))
+    ((_, permit),) = enter(world.redis, calls.Worker(lanes=LANES, lease_us=60_000_000), calls.Room(9)).rq_jobs
+    assert world.settles(RqJob("other", permit).settlement("backlog"))
+    assert FailedJobRegistry(queue=queue(world.redis)).get_job_ids() == ["other"]
+    result = world.job("other").latest_result()
+    assert result is not None
+    assert result.exc_string == "malformed: its meta cannot be read"
+    assert world.counted("failed") == 1
+    world.all_right()
+
+
 def test_an_own_expiry_outlives_a_requeue(world: World) -> None:
     """A failed notification of ours that is requeued with `-S json` expires again as long after as it was to."""
     job_id = world.producer.send(note("slow", "expires", expires_in=60))

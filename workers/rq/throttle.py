@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from notifier.notification.job import STEERING, read_meta
+from notifier.errors import InvalidNotificationError
+from notifier.notification.job import STEERING, is_plain, read_meta
+from notifier.notification.notification import LONGEST_EXPIRY
 from notifier.notification.rq_call import PICKLED, RqCall, read_pickle
 from notifier.rules.policy import DEFAULT_CATEGORY
 from workers.rq.functions import AllowedFunctions
@@ -21,7 +23,7 @@ def steering_of(
     """The meta that the scripts read, or '' where nothing limits the job, or it may not run here.
 
     knows: whether a category is configured; one that is not is `default`. Raises InvalidNotificationError where the
-    decorator names a user and the call does not.
+    decorator names a user and the call does not, and where the scripts could not read the meta.
     """
     if not functions.allows(call.function):
         return ""
@@ -38,6 +40,11 @@ def steering_of(
     category = stands.get("category")
     if not isinstance(category, str) or not CATEGORY.fullmatch(category) or (knows is not None and not knows(category)):
         stands["category"] = DEFAULT_CATEGORY
+    if not is_plain(stands):
+        raise InvalidNotificationError("user, or another field of meta", "is not Unicode")
+    expires_in = stands.get("expires_in")
+    if isinstance(expires_in, int | float) and not abs(expires_in) <= LONGEST_EXPIRY.total_seconds():
+        raise InvalidNotificationError("expires_in", "must be a number of seconds, of a hundred years at most")
     return json.dumps(stands)
 
 

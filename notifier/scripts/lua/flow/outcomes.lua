@@ -3,6 +3,7 @@
 --! needs number seconds targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
 local YEAR = 31536000 -- as long as RQ keeps what failed
+local UNREADABLE = 'eJzLTcxJyy/KTU2xUsgsKVbITS1JVEhOzMvLL1FISlUoSk1MAQDd3wxv' -- 'malformed: its meta cannot be read', as RQ has it
 
 local function add_one(key, field) -- no HINCRBY: anything may stand there
   redis.call('HSET', key, field, (number(redis.call('HGET', key, field)) or 0) + 1)
@@ -51,6 +52,21 @@ local function wait(look, job, us)
   look.earliest = math.min(look.earliest, now + us)
 end
 
+local function queue_again(job, command)
+  redis.call('HSET', job.key, 'status', 'queued')
+  redis.call(command, '@rq:queue:' .. job.origin, job.id)
+end
+
+-- unreadable: its meta tells nothing. That of a notification was written over in flight: a worker reads its data again.
+-- What a worker has read cannot be read otherwise: it ends here. Returns whether it does.
+local function unreadable(look, job)
+  if job.user ~= '' then queue_again(job, 'LPUSH') return false end
+  job.word, job.detail = 'failed', UNREADABLE
+  failed(look, job, look.keep_failed)
+  return true
+end
+
+-- back: it goes on, there or in its backlog. Returns true where it ends instead.
 local function back(look, job)
   local key, state, now = job.key, job.state, look.now
   redis.call('HDEL', key, 'push_permit', 'push_orphan', 'push_counted')
@@ -63,10 +79,8 @@ local function back(look, job)
     return
   end
   if state == 'queue' then
-    redis.call('HSET', key, 'status', 'queued')
     if job.detail == 'end' then redis.call('HSET', key, 'push_returned', '1') end
-    redis.call(job.detail == 'end' and 'RPUSH' or 'LPUSH', '@rq:queue:' .. job.origin, job.id)
-    return
+    return queue_again(job, job.detail == 'end' and 'RPUSH' or 'LPUSH')
   end
   local us = tonumber(job.detail)
   if state == 'later' then add_one(key, 'push_attempts')
@@ -80,6 +94,7 @@ local function back(look, job)
     redis.call('ZADD', '@wakeups:' .. lane, 'LT', look.now_text, user)
     note_due(now, lane)
   end
+  return what == 'rq_job' and unreadable(look, job)
 end
 
 -- again: somebody enqueued the job under its id while it was in flight, so its hash is the new one's. What was in
@@ -110,7 +125,7 @@ local function move(look, job)
   if state == 'aside' then failed(look, job, YEAR) return true end
   if state == 'dropped' then dropped(look, job)
   elseif job.status == 'canceled' and job.user ~= '' then cancelled(look, job)
-  else back(look, job) end
+  else return back(look, job) end
   return false
 end
 

@@ -21,7 +21,6 @@ from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key
-from notifier.scripts.loader import run
 from notifier.scripts.loader import Call, run, run_async
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings

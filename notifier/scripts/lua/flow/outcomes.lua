@@ -3,7 +3,8 @@
 --! needs number seconds targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
 local YEAR = 31536000 -- as long as RQ keeps what failed
-local UNREADABLE = 'eJzLTcxJyy/KTU2xUsgsKVbITS1JVEhOzMvLL1FISlUoSk1MAQDd3wxv' -- 'malformed: its meta cannot be read', as RQ has it
+-- 'malformed: its meta cannot be read', as RQ stores the text of a failure.
+local UNREADABLE = 'eJzLTcxJyy/KTU2xUsgsKVbITS1JVEhOzMvLL1FISlUoSk1MAQDd3wxv'
 
 local function add_one(key, field) -- no HINCRBY: anything may stand there
   redis.call('HSET', key, field, (number(redis.call('HGET', key, field)) or 0) + 1)

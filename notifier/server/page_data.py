@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import structlog
 from starlette.requests import Request
 
+from notifier.errors import NotifierError, RedisAwayError
 from notifier.notification.job import accepted_at, fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
@@ -21,11 +23,10 @@ from notifier.producer.jobs import JOB_ID
 from notifier.queue.circuits import by_route, paused_words
 from notifier.queue.minutes import merged
 from notifier.queue.pauses import find_pauses
-from notifier.scripts.keys import job_key, redis_key
+from notifier.scripts.keys import job_key
 from notifier.server.answers import ProblemError
 from notifier.server.pages.help import read_help
 from notifier.server.state import State
-from notifier.settings import load_settings
 from notifier.settings.checks import check_user
 from notifier.settings.yaml_source import write_yaml
 from notifier.store.exchange import Commands, Exchange
@@ -44,9 +45,16 @@ ROUTE_MINUTES: Final = 10
 
 
 def ready(state: State, _: Request) -> dict[str, Any]:
-    """Redis lets us read, and the configuration can be used."""
-    load_settings(state.path)
-    state.redis.ask_any(lambda redis: redis.hget(redis_key("stats"), "accepted"))
+    """Redis lets us read, and the configuration can be used. Anybody may ask, so only the log says why not."""
+    title = "Not usable"
+    try:
+        state.in_force.read()
+        why = state.in_force.refused
+    except NotifierError as error:
+        why, title = str(error), "Redis does not answer" if isinstance(error, RedisAwayError) else title
+    if why:
+        structlog.get_logger("notifier.server").warning("not_ready", reason=why)
+        raise ProblemError(503, title, "the log of notifier serve says why")
     return {"ready": True}
 
 

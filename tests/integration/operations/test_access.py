@@ -13,6 +13,7 @@ import typer
 import yaml
 from redis import Redis
 from redis.exceptions import NoPermissionError
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from notifier import AsyncNotifier, Permit, RedisUnusableError
@@ -302,9 +303,10 @@ def test_a_role_can_do_no_more(role: str, guarded: EmbeddedRedis, admin: Redis) 
 
 
 def test_who_may_only_ping_is_not_ready(admin: Redis, guarded: EmbeddedRedis, tmp_path: Path) -> None:
-    """A server whose Redis user cannot read what its pages show says so to whoever asks whether it is ready."""
+    """A server whose Redis user cannot read what its pages show is not ready, and its log says why."""
     everybody = [f"+{command}" for command in access.EVERYBODY]
     admin.execute_command("ACL", "SETUSER", "notifier-pings", "reset", "on", f">{PASSWORD}", *everybody)
-    with serving(config_of("pings", tmp_path, guarded)) as ask:
+    with serving(config_of("pings", tmp_path, guarded)) as ask, capture_logs() as logs:
         status, text, _ = ask("/readyz")
-        assert (status, "may not run HGET" in text, ask("/healthz")[0]) == (503, True, 200), text
+        assert (status, "HMGET" in text, ask("/healthz")[0]) == (503, False, 200), text
+    assert ["may not run HMGET" in each["reason"] for each in logs if each["event"] == "not_ready"] == [True]

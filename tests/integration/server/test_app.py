@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from structlog.testing import capture_logs
 
 from notifier.cli.__main__ import main
 from notifier.queue.health import LOOKED
@@ -141,6 +142,17 @@ def test_without_the_token_nothing_is_told(config: Path, monkeypatch: pytest.Mon
         assert ask("/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
         assert ask("/", Authorization=basic(TOKEN))[0] == 200
         assert ask("/healthz")[0] == ask("/readyz")[0] == 200
+
+
+def test_who_has_no_token_is_not_told_why_it_is_not_ready(config: Path) -> None:
+    """The log says what is wrong in the configuration, and where; an error there names users."""
+    wrong = config.read_text(encoding="utf-8") + "users: {alice@example.com: {gap: 1x}}\n"
+    with serving(config, TOKEN) as ask, capture_logs() as logs:
+        assert ask("/readyz")[0] == 200
+        config.write_text(wrong, encoding="utf-8")
+        status, text, _ = ask("/readyz")
+    assert (status, "alice" in text, str(config) in text) == (503, False, False), text
+    assert ["alice" in each["reason"] for each in logs if each["event"] == "not_ready"] == [True]
 
 
 def test_the_token_may_stand_in_a_file_that_changes(

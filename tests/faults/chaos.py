@@ -54,11 +54,11 @@ class Outcome:
     def assert_right(self) -> None:
         """Laws 1 and 2 over the whole of it."""
         assert self.missing == 0, f"{self.missing} never arrived"
-        assert self.failed == []
+        assert self.failed == [], self.failed
         whole = {"delivered": self.count - self.poisoned, "failed": self.poisoned}
         assert self.ended == {word: whole.get(word, 0) for word in TERMINAL}
         assert self.poisoned <= self.kills.total(), "a death blames one alone"
-        assert self.broken == []
+        assert self.broken == [], self.broken
         assert self.repeats <= self.repeats_allowed
 
 

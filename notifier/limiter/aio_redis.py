@@ -41,11 +41,11 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
     @classmethod
     def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
         """See `Limiter.from_url`."""
-        more = within(timeout, Retry)
         if is_cluster(url):
             nodes, of_url = nodes_of(url)
-            return cls(_cluster(nodes, OF_CLUSTER | more | of_url), namespace=namespace, **options)
-        client = redis.asyncio.Redis.from_url(url, protocol=2, **more)
+            client = _cluster(nodes, OF_CLUSTER | within(timeout, Retry, tries=1) | of_url)
+        else:
+            client = redis.asyncio.Redis.from_url(url, protocol=2, **within(timeout, Retry))
         return cls(client, namespace=namespace, **options)
 
     @classmethod
@@ -56,7 +56,7 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
 
         if is_cluster(url := live.settings.redis.url):
             nodes, of_url = nodes_of(url)
-            client = _cluster(nodes, OF_CLUSTER | within(None, Retry) | live.of_connections(of_url))
+            client = _cluster(nodes, OF_CLUSTER | within(None, Retry, tries=1) | live.of_connections(of_url))
         else:
             client = connect_async(live.settings)
         with live.keys_named():

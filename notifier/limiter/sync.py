@@ -11,6 +11,7 @@ import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 
@@ -135,11 +136,11 @@ class Limiter(InRedis, KeyLimiter):
         timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
         redis-py's own, if none is given. options: as of the constructor.
         """
-        more = within(timeout)
         if is_cluster(url):
             nodes, of_url = nodes_of(url)
+            more = within(timeout, tries=1) if timeout is not None else {}
             return cls(Cluster(nodes, OF_CLUSTER | more | of_url), namespace=namespace, **options)
-        return cls(redis.Redis.from_url(url, protocol=2, **more), namespace=namespace, **options)
+        return cls(redis.Redis.from_url(url, protocol=2, **within(timeout)), namespace=namespace, **options)
 
     @classmethod
     def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
@@ -154,7 +155,7 @@ class Limiter(InRedis, KeyLimiter):
 
         if is_cluster(url := live.settings.redis.url):
             nodes, of_url = nodes_of(url)
-            client: Any = Cluster(nodes, OF_CLUSTER | within(None) | live.of_connections(of_url))
+            client: Any = Cluster(nodes, OF_CLUSTER | within(None, tries=1) | live.of_connections(of_url))
         else:
             client = connect(live.settings)
         with live.keys_named():
@@ -228,10 +229,13 @@ def follow(path: str | Path | None) -> LiveLimits:
     return LiveLimits(path)
 
 
-def within(timeout: Timeout, retry: type[Any] = Retry) -> dict[str, Any]:
-    """Options of a client, by which a call waits no longer than this for a connection, and then for its answer."""
-    # A call whose answer was lost may have been carried out: tried again, it would take a second time.
-    told: dict[str, Any] = {"retry": retry(NoBackoff(), 0)}
+def within(timeout: Timeout, retry: type[Any] = Retry, *, tries: int = 0) -> dict[str, Any]:
+    """Options of a client, by which a call waits no longer than this for a connection, and then for its answer.
+
+    tries: how many more. A call whose answer was lost may have been carried out, and would take a second time; but only
+    so does the client of a cluster find the node that has taken over.
+    """
+    told: dict[str, Any] = {"retry": retry(NoBackoff(), tries, supported_errors=(RedisConnectionError,))}
     if timeout is not None:
         told |= dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds_of(timeout))
     return told

@@ -281,7 +281,8 @@ class Notifier(Producer):
     _connect = staticmethod(connect_all)
 
     def _limiter(self) -> UserLimiter:
-        return RedisLimiter(self._partitions, policies=lambda: self.policies)
+        builder = self._builder  # the limiter does not keep this object alive
+        return RedisLimiter(self._partitions, policies=lambda: builder.policies)
 
     def _prefer(self, user: str, edit: Edit, who: str) -> Preferences:
         return self._of(user, self._exchanges.prefer(user, edit, who))

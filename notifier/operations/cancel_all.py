@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from notifier.notification.job import fields_of
-from notifier.queue.backlogs import find_aside
+from notifier.queue.backlogs import find_queues
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, rq_key
 from notifier.store.connection import redis_answers
@@ -41,10 +41,8 @@ def find_waiting(redis: Any, category: str | None, tag: str | None) -> Iterator[
 
 
 def _pages(redis: Any) -> Iterator[Sequence[bytes]]:
-    for lane in LANES:
-        yield from _pages_of(redis, rq_key("queue", lane))
-    for aside in exchange(redis, find_aside()).values():
-        yield from _pages_of(redis, aside)
+    for queue in exchange(redis, find_queues()):
+        yield from _pages_of(redis, queue)
     for lane in LANES:
         cursor = -1
         while cursor:

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from notifier.notification.job import fields_of
-from notifier.queue.backlogs import find_aside
-from notifier.rules.policy import LANES
-from notifier.scripts.keys import job_key, redis_key, rq_key
+from notifier.queue.backlogs import find_queues
+from notifier.scripts.keys import job_key, redis_key
 from notifier.store.connection import redis_answers
 from notifier.store.exchange import exchange
 from notifier.units import moment
@@ -51,7 +50,7 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
 
 
 def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
-    queued = [*(rq_key("queue", lane) for lane in LANES), *exchange(redis, find_aside()).values()]
+    queued = exchange(redis, find_queues())
     with redis.pipeline(transaction=False) as pipe:
         pipe.zrange(redis_key("later"), 0, MAX_READ, withscores=True)
         pipe.zrange(redis_key("leases"), 0, MAX_READ)

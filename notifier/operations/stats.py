@@ -284,9 +284,10 @@ def _find_now() -> Exchange[Now]:
 def _count_aside() -> Exchange[Counter[str]]:
     """Return by lane how many have left their queue and are in no backlog yet."""
     aside, found = (yield from find_aside()), Counter[str]()
-    lanes = yield Commands(lambda pipe: [pipe.hget(redis_key("lanes"), category) for category in aside])
-    counts = yield Commands(lambda pipe: [pipe.llen(key) for key in aside.values()])
-    for lane, n in zip(lanes, counts, strict=True):
+    both = yield Commands(
+        lambda pipe: [(pipe.hget(redis_key("lanes"), name), pipe.llen(key)) for name, key in aside.items()]
+    )
+    for lane, n in zip(both[::2], both[1::2], strict=True):
         found[(lane or b"").decode()] += n
     return found
 

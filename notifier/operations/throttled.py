@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from notifier.notification.job import accepted_at, fields_of
-from notifier.queue.backlogs import find_aside
+from notifier.queue.backlogs import find_queues
 from notifier.queue.circuits import FAR_US
 from notifier.queue.history import WORDS
 from notifier.queue.waits import IN_QUEUE, describe_waits
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
-from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
+from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
@@ -116,10 +116,10 @@ def _with_first(found: Sequence[Throttled]) -> Exchange[list[Throttled]]:
 
 def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
     """Find what waits in no backlog: the first of each queue, and of what is tried again or has a time of its own."""
-    aside = yield from find_aside()
+    queued = yield from find_queues()
 
     def ask(pipe: Any) -> None:
-        for queue in (*(rq_key("queue", lane) for lane in LANES), *aside.values()):
+        for queue in queued:
             pipe.lrange(queue, 0, QUEUED - 1)
         pipe.zrangebyscore(redis_key("later"), "-inf", f"({FAR_US}", 0, QUEUED)
 

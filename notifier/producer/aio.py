@@ -73,9 +73,8 @@ class AsyncNotifier(Producer):
         self.limiter = self._limiter()
 
     def _limiter(self) -> AsyncUserLimiter:
-        builder = self._builder  # the limiter does not keep this object alive
         return AsyncUserLimiter(
-            self._partitions, policies=lambda: builder.policies, timeout=self._timeout, calls=self._calls
+            self._partitions, policies=self._policies_of_now(), timeout=self._timeout, calls=self._calls
         )
 
     @property

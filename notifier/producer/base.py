@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -66,6 +66,10 @@ class Producer:
     def policies(self) -> Policies:
         """The rules of the configuration, by user and category."""
         return self._builder.policies
+
+    def _policies_of_now(self) -> Callable[[], Policies]:
+        builder = self._builder  # who holds what this returns does not keep this object alive
+        return lambda: builder.policies
 
     @staticmethod
     def _connect(settings: Settings | RedisSettings) -> Any:

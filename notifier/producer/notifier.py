@@ -281,8 +281,7 @@ class Notifier(Producer):
     _connect = staticmethod(connect_all)
 
     def _limiter(self) -> UserLimiter:
-        builder = self._builder  # the limiter does not keep this object alive
-        return RedisLimiter(self._partitions, policies=lambda: builder.policies)
+        return RedisLimiter(self._partitions, policies=self._policies_of_now())
 
     def _prefer(self, user: str, edit: Edit, who: str) -> Preferences:
         return self._of(user, self._exchanges.prefer(user, edit, who))

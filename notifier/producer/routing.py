@@ -50,21 +50,16 @@ class Split:
         """
         found: list[A] = [unknown] * self._count
         refused: list[Refused] = []
-        unreplicated: list[NotReplicatedError] = []
-        others: list[list[A] | NotifierError] = []
         for places, each in zip(self._places.values(), ended, strict=True):
             if isinstance(each, OverloadedError | NotReplicatedError):
                 refused += [replace(one, place=places[one.place]) for one in each.refused]
-                unreplicated += [each] if isinstance(each, NotReplicatedError) else []
-                others.append([])
-                continue
-            others.append(each)
-            if isinstance(each, list):
+            elif isinstance(each, list):
                 for place, answer in zip(places, each, strict=True):
                     found[place] = answer if answer != unknown else found[place]
+        others = [[] if isinstance(each, OverloadedError | NotReplicatedError) else each for each in ended]
         whole([*self._at.values()], others)
         refused.sort(key=lambda one: one.place)
-        if unreplicated:
+        if unreplicated := [each for each in ended if isinstance(each, NotReplicatedError)]:
             job_ids = [job_id for each in unreplicated for job_id in each.job_ids]
             raise NotReplicatedError(job_ids, unreplicated[0].why, refused)
         if refused:

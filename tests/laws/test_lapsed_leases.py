@@ -74,6 +74,13 @@ class Fleet:
         ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, word, detail)
         return run(self.redis, calls.settle([ended], self.rules, self._caller(worker)))[0]
 
+    def assert_goes_after(self, seconds: float, name: str, worker: str = "w") -> None:
+        """Nothing goes until shortly before; then this alone."""
+        self.let_pass(seconds - 0.1)
+        assert self.lease(worker) == []
+        self.let_pass(0.2)
+        assert [each.job_id for each in self.lease(worker)] == [name]
+
     def end_an_orphan_beside(self, flying: str, **of: str) -> None:
         """One of a worker that died is settled while `flying` is in flight with another worker."""
         self.send("orphan")
@@ -107,10 +114,7 @@ def test_what_is_settled_late_counts_from_then_on(fleet: Callable[..., Fleet], l
     (first,) = f.lease()
     f.let_pass(late_s)
     assert f.settle(first)
-    f.let_pass(4.9)
-    assert f.lease() == []
-    f.let_pass(0.2)
-    assert [each.job_id for each in f.lease()] == ["second"]
+    f.assert_goes_after(5, "second")
 
 
 @pytest.mark.parametrize("late_s", [11, 17])
@@ -122,10 +126,7 @@ def test_so_it_does_for_the_limit_of_a_device(fleet: Callable[..., Fleet], late_
     (first,) = f.lease()
     f.let_pass(late_s)
     assert f.settle(first)
-    f.let_pass(4.9)
-    assert f.lease() == []
-    f.let_pass(0.2)
-    assert [each.job_id for each in f.lease()] == ["second"]
+    f.assert_goes_after(5, "second")
 
 
 def test_what_is_renewed_late_keeps_its_user_closed(fleet: Callable[..., Fleet]) -> None:
@@ -138,10 +139,7 @@ def test_what_is_renewed_late_keeps_its_user_closed(fleet: Callable[..., Fleet])
     assert f.lease("v") == []
     f.let_pass(3)
     assert f.settle(first)
-    f.let_pass(4.9)
-    assert f.lease("v") == []
-    f.let_pass(0.2)
-    assert [each.job_id for each in f.lease("v")] == ["second"]
+    f.assert_goes_after(5, "second", "v")
 
 
 def test_a_function_that_runs_for_long_counts_until_it_ends(fleet: Callable[..., Fleet]) -> None:

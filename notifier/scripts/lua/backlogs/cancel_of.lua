@@ -10,7 +10,8 @@ local now, keep = now_us(ARGV[CANCEL_OF.clock]), ends.read(ARGV[CANCEL_OF.keep])
 local keep_delivered = tonumber(ARGV[CANCEL_OF.keep_delivered_us])
 local user, kind = ARGV[CANCEL_OF.user], cjson.decode(ARGV[CANCEL_OF.kind])
 local place, cursor, most = ARGV[CANCEL_OF.place], ARGV[CANCEL_OF.cursor], tonumber(ARGV[CANCEL_OF.max_jobs])
-local LANES, FORWARD, OVERLAP = {'urgent', 'default', 'bulk'}, {'@later', 'backlogs', '@leases'}, 50
+local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50
+local AFTER_QUEUES = {'@later', 'backlogs', '@leases', '@later', 'backlogs', '@leases'}
 local cancelled, too_late = {}, {}
 
 -- places_after: where to go on once this place is done.
@@ -22,7 +23,7 @@ local function places_after()
     for _, category in ipairs(redis.call('HKEYS', '@behind')) do
       places[#places + 1] = '@behind:' .. category
     end
-    for n = 0, 5 do places[#places + 1] = FORWARD[n % 3 + 1] end
+    for _, next_place in ipairs(AFTER_QUEUES) do places[#places + 1] = next_place end
   end
   if place == 'backlogs' then
     for _, category in ipairs(redis.call('HKEYS', backlogs_key(user))) do

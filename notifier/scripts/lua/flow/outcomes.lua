@@ -1,4 +1,4 @@
---! on_demand move tell_feedback close_devices
+--! on_demand move tell_feedback close_devices mark_of_rq
 --! needs CANCEL_READS close_device end_cancelled end_unsent enter_backlog forget free_dedupe history is_text note_due
 --! needs number seconds targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
@@ -67,13 +67,16 @@ local function unreadable(look, job)
   return true
 end
 
+-- mark_of_rq: what push_rq_job says of a job that RQ got from the holder of this permit; see keys.lua.
+local function mark_of_rq(job) return (job.user == '' and '0' or '') .. job.permit end
+
 -- back: it goes on, there or in its backlog. Returns true where it ends instead.
 local function back(look, job)
   local key, state, now = job.key, job.state, look.now
   redis.call('HDEL', key, 'push_permit', 'push_orphan', 'push_counted')
   if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
-    redis.call('HSET', key, 'push_rq_job', (job.user == '' and '0' or '') .. job.permit)
+    redis.call('HSET', key, 'push_rq_job', mark_of_rq(job))
     local meta = redis.call('HGET', key, 'push_meta')
     if meta == '' then redis.call('HDEL', key, 'meta') elseif meta then redis.call('HSET', key, 'meta', meta) end
     redis.call('HDEL', key, 'push_meta')

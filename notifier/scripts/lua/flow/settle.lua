@@ -15,7 +15,7 @@
 --   the caller already is 1 again: the reply was lost.
 --! first_write
 --! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of ends gather give_back
---! needs history is_empty job_key last_for move note_due now_us ORPHAN overall_of preferences read_rules release
+--! needs history is_empty job_key last_for mark_of_rq move note_due now_us ORPHAN overall_of preferences read_rules release
 --! needs remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
 local keep_failed, keep_delivered = ends.read(ARGV[SETTLE.keep]), tonumber(ARGV[SETTLE.keep_delivered_us])
@@ -129,7 +129,7 @@ end
 -- was_handed: whether RQ has it from the caller, who was not told so. RQ may have given it up since, as abandoned.
 local function was_handed(job)
   if job.state ~= 'handed_to_rq' or job.holder or job.user ~= '' and job.status ~= 'started' then return false end
-  return redis.call('HGET', job.key, 'push_rq_job') == (job.user == '' and '0' or '') .. job.permit
+  return redis.call('HGET', job.key, 'push_rq_job') == mark_of_rq(job)
 end
 
 local function settle(at)

@@ -1,6 +1,7 @@
 --! on_demand ask_keys
 --! needs keep opens places read_sends room take write_sends
 local pack, unpack = struct.pack, struct.unpack
+local TAKES = {t = true, a = true}
 
 -- ask_key: what is said of one key, see *limit*; or nil, and the moment of which its plan does not tell.
 local function ask_key(how, key, id, plan, now, timeout, read, least)
@@ -21,7 +22,7 @@ local function ask_key(how, key, id, plan, now, timeout, read, least)
     end
     return at - now, rule, -1, -1, -1
   end
-  if how == 't' or how == 'a' then take(s, id, at, now, place, cost, kept, capacity, every) end
+  if TAKES[how] then take(s, id, at, now, place, cost, kept, capacity, every) end
   return at - now, rule, room(s, plan, at, now, windows)
 end
 
@@ -40,7 +41,7 @@ local function ask_keys(begin, now, timeout, mode, read, least, note)
         return false
       end
       refused = refused or left > timeout
-      if note and how ~= 'l' and how ~= 'e' then note(KEYS[k], plan, left <= timeout) end
+      if note and TAKES[how] then note(KEYS[k], plan, left <= timeout) end
       reply[#reply + 1] = pack('>i8i2i8i8i2', left, rule, remaining, more, narrowest)
       a = a + 2
     end

@@ -15,8 +15,9 @@
 --   the caller already is 1 again: the reply was lost.
 --! first_write
 --! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of ends gather give_back
---! needs history is_empty job_key last_for mark_of_rq move note_due now_us ORPHAN overall_of preferences read_rules release
---! needs remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders write_gathered
+--! needs history is_empty job_key last_for mark_of_rq move note_due now_us ORPHAN overall_of preferences read_rules
+--! needs release remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders
+--! needs write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
 local keep_failed, keep_delivered = ends.read(ARGV[SETTLE.keep]), tonumber(ARGV[SETTLE.keep_delivered_us])
 local RENEW_EVERY, now_text = 8, text(now)

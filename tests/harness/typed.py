@@ -4,6 +4,7 @@ It passes on its input and outputs, its signals and its exit status. If it is ki
 little, because that is what it is for.
 """
 
+import _thread
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> int:
-    # The program may run, and be seen to, before its signals can be passed on: until then they wait.
+    # They wait to be passed on: a handler of Python would not run if a signal came just before `recv` begins to wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     control, beside = os.environ["WARM"].split(" ", 1)
     name = os.path.basename(sys.argv[0])  # noqa: PTH119 - to import pathlib takes longer than all of this
@@ -29,11 +30,18 @@ def main() -> int:
     with socket.socket(fileno=os.dup(int(control))) as forker, theirs:
         socket.send_fds(forker, [json.dumps(request).encode()], [theirs.fileno(), 0, 1, 2])
     pid = int(told.recv(64))
-    for number in SIGNALS:
-        signal.signal(number, lambda number, _: os.kill(pid, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _thread.start_new_thread(pass_on, (pid,))  # `threading` takes long to import
     status = int(told.recv(64))
     return status if status >= 0 else 128 - status
+
+
+def pass_on(pid: int) -> None:
+    while True:
+        number = signal.sigwait(SIGNALS)
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:  # it has ended just now
+            return
 
 
 if __name__ == "__main__":

@@ -98,10 +98,11 @@ export HERE=shown
 python -c 'import os, signal; print(os.environ["HERE"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN)' &
 wait %1
 cat > stays.py <<'END'
-import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 open(sys.argv[1], "w").write(str(os.getpid()))
-time.sleep(600)
+signal.sigwait([signal.SIGTERM])
+sys.exit(7)
 END
 python stays.py asked & until [ -s asked ]; do sleep 0.01; done
 kill %1; wait %1 || echo "status $?"

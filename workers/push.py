@@ -423,11 +423,20 @@ class PushWorker(Worker):
                 queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
 
     def maintain_heartbeats(self, job: Any, *args: Any) -> None:
-        """As RQ's, while a work horse runs; and hold the permit of a job that is limited."""
-        super().maintain_heartbeats(job, *args)
+        """As RQ's, while a work horse runs; and hold the permit of a job that is limited.
+
+        A Redis that is away is no reason to leave the horse alone.
+        """
         self._watchdog.feed()
+        with contextlib.suppress(RedisError):
+            super().maintain_heartbeats(job, *args)
         if self._rq_jobs is not None:
             self._rq_jobs.hold()
+
+    def heartbeat(self, *args: Any, **kwargs: Any) -> None:
+        """As RQ's; one that Redis did not take is missed. RQ makes it also before it ends a work horse."""
+        with contextlib.suppress(RedisError):
+            super().heartbeat(*args, **kwargs)
 
     def unsubscribe(self) -> None:
         """As RQ's, but tell the listening thread to end before it is woken: else it sleeps on for a second."""

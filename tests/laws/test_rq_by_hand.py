@@ -13,12 +13,15 @@ from rq import Retry
 from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
+from rq.worker import Worker
 
 import workers.loop.in_flight
+import workers.rq.jobs
 from notifier import Notifier
 from notifier.operations.audit.audit import Audit
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
+from notifier.queue.rq_runs import rq_run
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run, run_async
@@ -40,7 +43,7 @@ RATES: Final[dict[str, Any]] = {
     "users": {"slow": {"windows": ["1/1h"]}},
     "categories": {"default": {"lane": "default"}, "latest": {"lane": "default", "when_blocked": "collapse"}},
     "providers": {"apns": CONSOLE, "fcm": CONSOLE},
-    "worker": {"lease": "10s", "functions": ["json"]},
+    "worker": {"lease": "10s", "functions": ["json", "time.sleep"]},
 }
 
 
@@ -63,8 +66,8 @@ class World:
         self.settings = settings
         self.producer = Notifier(redis, settings)
 
-    def work(self) -> None:
-        worker = InProcess(list(LANES), name="by-hand", connection=self.redis, settings=self.settings)
+    def work(self, **options: Any) -> None:
+        worker = InProcess(list(LANES), name="by-hand", connection=self.redis, settings=self.settings, **options)
         worker.work(burst=True, logging_level="CRITICAL")
 
     def plain(self, user: str, job_id: str, *, title: str = "plain", **options: Any) -> None:
@@ -257,6 +260,32 @@ def test_a_job_whose_hand_over_got_no_answer_runs(
     world.work()
     assert lost == ["settle"]
     assert world.job("other").return_value() == [7]
+    world.all_right()
+
+
+@pytest.mark.parametrize("fails", ["heartbeat", "hold"])
+def test_a_job_that_runs_is_not_left_alone(world: World, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """Law 1: Redis is away for a moment while a function runs; what is behind it waits for its end all the same."""
+    away: list[str] = []
+
+    def is_away(*_: Any, **__: Any) -> None:
+        away.append(fails)
+        raise RedisConnectionError("Connection refused.")
+
+    if fails == "heartbeat":
+        beat = Worker.heartbeat
+        monkeypatch.setattr(Worker, "heartbeat", lambda w, *a, **k: is_away() if w.horse_pid else beat(w, *a, **k))
+    else:
+        monkeypatch.setattr(workers.rq.jobs, "rq_run", lambda told: rq_run(told) if len(away) > 1 else is_away())
+    for job_id, *call in (("first", "time.sleep", 1.5), ("second", "json.loads", "[7]")):
+        queue(world.redis).enqueue(*call, job_id=job_id, meta={"user": "anna"})
+    world.work(job_monitoring_interval=1)
+    first, second = world.job("first"), world.job("second")
+    assert away
+    assert [first.get_status(), second.get_status()] == ["finished", "finished"]
+    assert first.ended_at is not None
+    assert second.started_at is not None
+    assert first.ended_at <= second.started_at
     world.all_right()
 
 

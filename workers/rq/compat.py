@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
+from redis.exceptions import RedisError
 from rq import defaults, registry
 from rq.exceptions import InvalidJobOperation
 from rq.executions import Execution
@@ -48,10 +50,12 @@ def run_horse(worker: Worker, job: Job, queue: Any, execution: Execution) -> Non
         worker.fork_work_horse(job, queue)
         worker.monitor_work_horse(job, queue)  # type: ignore[call-arg]
         return
-    worker.connection.hset(worker.key, RUNS, job.id)
+    with contextlib.suppress(RedisError):  # no more than a note: the job is handed over, and runs
+        worker.connection.hset(worker.key, RUNS, job.id)
     worker.fork_work_horse(job, queue)
     worker.monitor_work_horse(job, queue, execution)
-    worker.connection.hdel(worker.key, RUNS)
+    with contextlib.suppress(RedisError):
+        worker.connection.hdel(worker.key, RUNS)
 
 
 def status_of(job: Job) -> JobStatus | None:

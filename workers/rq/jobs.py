@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import threading
@@ -192,10 +193,11 @@ class ForkedRqJobs:
         return relief.called
 
     def hold(self) -> None:
-        """Keep the permit of what runs ahead, as RQ keeps the job's own heartbeat."""
+        """Keep the permit of what runs ahead, as RQ keeps the job's own heartbeat; where Redis answers."""
         if self._horse is not None and self._horse.run is not None:
             ahead_s = self._worker.job_monitoring_interval + RQ_SPARE_S
-            run(self._redis, rq_run(self._horse.run._replace(ahead_us=ahead_s * 1_000_000)))
+            with contextlib.suppress(RedisError):
+                run(self._redis, rq_run(self._horse.run._replace(ahead_us=ahead_s * 1_000_000)))
 
     def _close(self, ended: RunFields, horse: Horse, job: Job) -> None:
         is_end = compat.status_of(job) in compat.ENDED

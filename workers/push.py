@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 import structlog
 from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
+from rq.timeouts import TimerDeathPenalty
 from rq.utils import now as rq_now
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
@@ -136,6 +137,7 @@ class PushWorker(Worker):
         self._partitions = partitions or Partitions.around(self.connection)
         self._served: list[Served] = []
         self._tended = 0
+        self._functions = AllowedFunctions([])  # those of the configuration, once it works
         self._rq_jobs: ForkedRqJobs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._secrets: ProviderSecrets | None = None
@@ -411,12 +413,14 @@ class PushWorker(Worker):
         """As RQ's, by Redis's clock: one that is hours ahead would empty the registries of what has failed just now."""
         self.last_cleaned_at: Any = rq_now()  # RQ tries again in ten minutes, also where it cannot read a job
         now_s: Any = self.connection.time()
+        job_class = self._functions.guarded_job()
         for queue in self.queues:
             if not queue.acquire_maintenance_lock():
                 continue
             try:
                 for registry in compat.cleaned_registries():
-                    registry(queue=queue).cleanup(timestamp=int(now_s[0]))
+                    kept = registry(queue=queue, job_class=job_class, death_penalty_class=TimerDeathPenalty)
+                    kept.cleanup(timestamp=int(now_s[0]))
                 clean_worker_registry(queue)
                 queue.intermediate_queue.cleanup(self, queue)
             finally:

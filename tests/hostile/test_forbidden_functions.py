@@ -197,6 +197,28 @@ def test_a_name_that_leads_nowhere_is_refused_at_the_start(name: str) -> None:
         AllowedFunctions([name])
 
 
+def test_of_what_was_abandoned_a_callback_that_is_named_runs(redis: Redis, tmp_path: Path) -> None:
+    """RQ calls it in the worker itself, when it cleans up after a worker that died. No other one is even imported."""
+    (tmp_path / "deeds.py").write_text(DEEDS + "def call(job, *_):\n    touch(job.args[0])\n", encoding="utf-8")
+    (tmp_path / "other.py").write_text("from pathlib import Path\nPath(__file__ + 'c').touch()\n", encoding="utf-8")
+    config = write_config(tmp_path, _url(redis), CONSOLE, worker={**WORKER, "functions": ["deeds"]})
+    jobs = {
+        name: queue(redis).enqueue("deeds.touch", str(tmp_path / name), on_failure=Callback(name))
+        for name in ("other.call", "deeds.call")
+    }
+    redis.delete("rq:queue:default")
+    for job in jobs.values():
+        job.set_status(JobStatus.STARTED)
+        redis.zadd("rq:wip:default", {f"{job.id}:died": 1})
+    with worker(config, python_path=tmp_path) as running:
+        running.ready(redis)
+        for job in jobs.values():
+            eventually(lambda job=job: job.get_status() is JobStatus.FAILED, "its end")  # type: ignore[misc]
+    assert (tmp_path / "deeds.call").exists()
+    assert not (tmp_path / "other.call").exists()
+    assert not (tmp_path / "other.pyc").exists()
+
+
 def test_no_name_in_a_job_leads_to_an_import() -> None:
     """Where the module is not loaded yet, the function is not allowed, whatever it carries."""
     allowed = AllowedFunctions(["math"])

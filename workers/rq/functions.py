@@ -62,6 +62,18 @@ class AllowedFunctions:
             return f"its pickle needs {readable(repr(refused), MAX_SHOWN)}, which worker.functions does not name"
         return ""
 
+    def guarded_job(self) -> type[Job]:
+        """RQ's Job without a callback that it may not name: RQ would import and call it in the worker itself."""
+        allows = self.allows
+
+        class GuardedJob(Job):
+            @property
+            def failure_callback(self) -> Any:
+                """As RQ's; None where it may not run here."""
+                return super().failure_callback if allows(self._failure_callback_name) else None
+
+        return GuardedJob
+
     def throttle_of(self, name: str) -> tuple[Callable[..., Any], Throttle] | None:
         """A function that may run, and its decorator's limits; None where it has none."""
         found = import_attribute(name) if self.allows(name) else None

@@ -2,7 +2,7 @@
 --! needs change_hold count_overall count_sends forget_candidate gather history lease_job leased_job
 --! needs orders overall_of pass_on routes_of spend_devices spend_room text text_of_counted waits
 -- Lease, of a backlog: its head goes, with what was decided.
-local TRIM_EVERY = 8
+local TRIM_EVERY, LANES = 8, {'urgent', 'default', 'bulk'}
 
 -- note_probe: what goes by a route whose circuit is open is the probe.
 local function note_probe(look, route)
@@ -65,7 +65,10 @@ local function send_head(look, user, i, job, said)
   look.trim = number_of % TRIM_EVERY == 0
   redis.call('ZREM', backlog.key, job.id)
   waits.add(backlog.why, -1)
-  if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id) end
+  -- One that somebody enqueues again meanwhile may have another origin now.
+  for _, lane in ipairs(job.status == 'scheduled' and {job.origin} or LANES) do
+    gather('ZREM', '@rq:scheduled:' .. lane, job.id)
+  end
   if job.deadline then gather('ZREM', '@expiring', job.id) end
   if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end
   lease_head(look, job, permit, backlog.cost, said)

@@ -107,6 +107,8 @@ class Circuits:
             answer = replace(answer, outcome=Outcome.REFUSED, help=ITS_OWN)
         if not self._has_circuit(route):
             return answer, False
+        if answer.outcome is Outcome.RETRY and answer.status is None:  # a host that may not exist, but this one does
+            answer = replace(answer, outcome=Outcome.UNSENT, retry_after_us=None)
         if answer.outcome in ANSWERED and (answer.status or 0) < SERVER_ERROR and _was_sent(answer):
             self._worked_again(route, now)
         elif answer.outcome is Outcome.REFUSED or not _was_sent(answer):

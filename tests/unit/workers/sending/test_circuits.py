@@ -99,6 +99,17 @@ def test_a_probe_that_says_nothing_of_the_route_is_followed_by_another(answer: A
     assert told(answer, shut=SHUT) == [("apns", "next")]
 
 
+async def test_a_known_service_that_is_not_reached_is_no_success() -> None:
+    """A worker that cannot reach a service under a `*.` waits for the route, and closes no circuit of it."""
+    stranger = Answer(Outcome.RETRY, reason="Unreachable", retry_after_us=900_000_000)
+    circuits = Circuits(redis := Told(), "w", ["webpush"])
+    circuits.use(frozenset({"webpush@a.example"}))
+    assert circuits.record("webpush@a.example", stranger) == (AWAY, True)
+    assert circuits.record("webpush@b.example", stranger) == (stranger, False)
+    await circuits.tell()
+    assert redis.calls == [("webpush@a.example", "down", "unreachable")]
+
+
 async def test_nobody_can_invent_a_circuit() -> None:
     """A push service that no configuration names has one only after it has delivered something here."""
     circuits = Circuits(redis := Told(), "w", ["webpush", "webpush@known.example"])

@@ -278,8 +278,10 @@ class Engine:
         while self._suspects and not self._stopping:
             self._note_look()
             await self.flights.drain()
-            leased, leased_at = self._suspects.pop(0)
-            if await self._call(in_flight.begin(leased.job_id, leased.permit)):
+            leased, leased_at = self._suspects[0]
+            mine = await self._call(in_flight.begin(leased.job_id, leased.permit))
+            del self._suspects[0]  # not before: the call may be made again
+            if mine:
                 self.flights.begin(leased, leased_at)
         await self.flights.drain()
 

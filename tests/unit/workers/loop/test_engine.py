@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 import workers.loop.engine
@@ -189,3 +190,24 @@ def test_what_was_leased_begins_though_the_settlement_failed(monkeypatch: pytest
         rounds.go()
     assert len(rounds.engine.flights) == 1
     assert [each.job_id for each in rounds.engine.flights._settlements] == ["a"], "it is tried again"
+
+
+def test_a_suspect_whose_begin_got_no_answer_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not sent, and this worker lives: it stays this worker's, and no third death is laid to it."""
+    rounds = Rounds(monkeypatch, [pulled(), pulled()])
+    rounds.engine._suspects.append((leased("a"), 0.0))
+    rounds.engine.flights.begin = lambda leased, _: rounds.did.append(f"sends {leased.job_id}")  # type: ignore[method-assign,assignment]
+    replies = [RedisConnectionError("Connection closed by server."), True]
+
+    async def loses(call: Call[Any]) -> Any:
+        if call.script.name != "begin":
+            return None
+        if isinstance(reply := replies.pop(0), Exception):
+            raise reply
+        return reply
+
+    monkeypatch.setattr(rounds.engine, "_call", loses)
+    with pytest.raises(RedisConnectionError):
+        rounds.go()
+    assert rounds.go() == ["pull", "pull", "sends a"]
+    assert rounds.engine._suspects == []

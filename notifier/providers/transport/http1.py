@@ -138,8 +138,9 @@ class Pool:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             # No limit over all: one server that does not answer must not take the others' connections.
+            most = self._max_connections
             connector = Connector(
-                limit=0, limit_per_host=self._max_connections, keepalive_timeout=KEEPALIVE_S, ssl=self.tls
+                self._max_bytes, limit=0, limit_per_host=most, keepalive_timeout=KEEPALIVE_S, ssl=self.tls
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,

@@ -17,15 +17,16 @@ from aiohttp.connector import Connection
 from notifier.providers.transport.cut import cut
 
 MAX_ANSWERS: Final = 16  # to one request: hints, and then the answer
-MAX_ANSWER_BYTES: Final = 65_536  # of all these; of what is more nothing is read
+HEADS_BYTES: Final = 49_152  # of the heads of all these; of what is more nothing is read
 PART_BYTES: Final = 16_384  # parsed at a time: thousands of answers fit into what one read may bring
 
 
 class Handler(ResponseHandler):
-    """The client's end of one connection. What comes while nothing is asked ends it."""
+    """The client's end of one connection. What comes while nothing is asked ends it; max_bytes: of a body."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, max_bytes: int, **options: Any) -> None:
         super().__init__(**options)
+        self._most = HEADS_BYTES + max_bytes
         self._socket: Any = None
         self._asked = self._used = False
         self._answers = self._answer_bytes = 0
@@ -66,7 +67,7 @@ class Handler(ResponseHandler):
             self._answer_bytes += len(part)
             if self.transport is None:
                 return
-            if not self._asked or self._answers > MAX_ANSWERS or self._answer_bytes > MAX_ANSWER_BYTES:
+            if not self._asked or self._answers > MAX_ANSWERS or self._answer_bytes > self._most:
                 self.transport.abort()  # whoever waits has its turn first, and takes what came of a body
                 return
             super().data_received(part)
@@ -87,9 +88,9 @@ class Handler(ResponseHandler):
 class Connector(aiohttp.TCPConnector):
     """Hands out connections on which nothing lies, and cuts those whose request was given up."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, max_bytes: int, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = partial(Handler, loop=self._loop)  # type: ignore[assignment]
+        self._factory = partial(Handler, max_bytes, loop=self._loop)  # type: ignore[assignment]
 
     async def connect(self, req: Any, traces: Any, timeout: aiohttp.ClientTimeout) -> Connection:  # noqa: ASYNC109 - aiohttp's
         """Return a connection that is quiet: an idle one, or else a new one."""

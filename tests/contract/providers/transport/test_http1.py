@@ -34,6 +34,7 @@ async def served(
     hung_up: Callable[[], None] | None = None,
     *,
     mute: bool = False,
+    max_bytes: int = BODY_BYTES,
 ) -> AsyncIterator[tuple[Pool, str]]:
     """A pool, and a server that answers with a head and then this part of a body, again and again for ever.
 
@@ -59,7 +60,8 @@ async def served(
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificates.cert_file, certificates.key_file)
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
-    pool = Pool("webpush", tls=tls_context(certificates.ca_file, "ca_file"), timeout_s=TIMEOUT_S, max_connections=2)
+    tls_of_pool = tls_context(certificates.ca_file, "ca_file")
+    pool = Pool("webpush", tls=tls_of_pool, timeout_s=TIMEOUT_S, max_connections=2, max_bytes=max_bytes)
     async with server:
         yield pool, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         await pool.close()
@@ -70,14 +72,15 @@ async def post(pool: Pool, origin: str) -> Response | Answer:
     return await pool.post(f"{origin}/x", b"", {}, origin=origin, send_by=now + 5)
 
 
-async def test_an_answer_without_end_is_an_answer(certificates: Certificates) -> None:
-    """Of a body that does not end no more is read than a reason can stand in, and its connection is not used again."""
+@pytest.mark.parametrize("max_bytes", [BODY_BYTES, 1_000_000])
+async def test_an_answer_without_end_is_an_answer(certificates: Certificates, max_bytes: int) -> None:
+    """Of a body that does not end no more is read than is asked for, and its connection is not used again."""
     ended = asyncio.Event()
-    async with served(certificates, OK, b"x" * 65_536, ended.set) as (pool, origin):
+    async with served(certificates, OK, b"x" * 65_536, ended.set, max_bytes=max_bytes) as (pool, origin):
         async with asyncio.timeout(TIMEOUT_S / 2):  # it is not the pool's own that saves it
             response = await post(pool, origin)
             assert isinstance(response, Response)
-            assert (response.status, len(response.body)) == (201, BODY_BYTES)
+            assert (response.status, len(response.body)) == (201, max_bytes)
             await ended.wait()
 
 

@@ -18,7 +18,9 @@ from types import FrameType
 from typing import Any, Final, Literal, TypeVar
 
 import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 from rq.utils import now as rq_now
@@ -66,6 +68,7 @@ T = TypeVar("T")
 
 BEAT_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
+MONITORING_S: Final = 30  # at the most between looks at a work horse: they feed the watchdog, which waits for a minute
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
 
@@ -127,6 +130,7 @@ class PushWorker(Worker):
         """
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, *args, **kwargs)
+        self.job_monitoring_interval = min(self.job_monitoring_interval, MONITORING_S)
         self.queues = [
             self.queue_class(q.name, connection=self.connection, serializer=JSONSerializer) for q in self.queues
         ]
@@ -441,6 +445,11 @@ class PushWorker(Worker):
         """As RQ's; one that Redis did not take is missed. RQ makes it also before it ends a work horse."""
         with contextlib.suppress(RedisError):
             super().heartbeat(*args, **kwargs)
+
+    def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
+        """As RQ's, which knows a Redis that is away by redis-py's ConnectionError alone."""
+        away = RedisConnectionError(str(exc)) if isinstance(exc, RedisTimeoutError) else exc
+        super()._pubsub_exception_handler(away, *args)
 
     def unsubscribe(self) -> None:
         """As RQ's, but tell the listening thread to end before it is woken: else it sleeps on for a second."""

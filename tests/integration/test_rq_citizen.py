@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.client import PubSub
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Worker
 from rq.command import send_shutdown_command
 from rq.job import Job
@@ -358,3 +361,30 @@ def test_the_procfile_starts_one(redis: Redis, config: Path, producer: Notifier)
         ends(producer, producer.send(note("anna")), "delivered")
         assert redis.scard("rq:workers") == 1
         assert running.end() == 0
+
+
+def test_it_hears_commands_after_a_reconnect_that_hung(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis was there and did not answer: the thread that hears RQ's commands goes on, as after a lost connection."""
+    hung, heard, get_message = threading.Event(), threading.Event(), PubSub.get_message
+
+    def hangs_once(*args: Any, **kwargs: Any) -> Any:
+        if not hung.is_set():
+            hung.set()
+            raise RedisTimeoutError("Timeout connecting to server")
+        return get_message(*args, **kwargs)
+
+    monkeypatch.setattr(PubSub, "get_message", hangs_once)
+    monkeypatch.setattr("rq.worker.base.time.sleep", lambda _: None)
+    hearing = PushWorker(["default"], connection=redis)
+    monkeypatch.setattr(hearing, "handle_payload", lambda _: heard.set())
+    hearing.subscribe()
+    try:
+        eventually(lambda: redis.publish(hearing.pubsub_channel_name, "x") and heard.wait(0.01), "the command")
+    finally:
+        hearing.unsubscribe()
+
+
+@pytest.mark.parametrize("interval", [5, 90])
+def test_a_worker_lives_while_a_job_runs(redis: Redis, interval: int) -> None:
+    """However seldom RQ is to look at a work horse, the watchdog is fed in between."""
+    assert PushWorker(["default"], connection=redis, job_monitoring_interval=interval).job_monitoring_interval <= 30

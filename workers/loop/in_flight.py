@@ -196,7 +196,8 @@ class Flights:
             self._given_up.append((leased, ""))
         elif not isinstance(result, NotOursError):
             self._log.error("sender_broke", job_id=leased.job_id, exc_info=result)
-            self._settlements.append(failed(leased, f"an error in the worker: {type(result).__name__}"))
+            why = f"an error in the worker: {type(result).__name__}"
+            self._settlements.append(failed(leased, why, reached=True))  # nobody knows whether it has left
         elif (unsent := end_unsent(leased)) is not None:
             self._settlements.append(unsent)
         else:

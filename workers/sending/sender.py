@@ -234,7 +234,7 @@ class Sender:
         task = self._deadlines.begin(dispatch.send_by + self._answer_s)
         answer = None
         try:
-            answer = _no_provider(by, dispatch) if provider is None else await provider.send(dispatch)
+            answer = _no_provider(by, dispatch) if provider is None else _checked(await provider.send(dispatch))
         except asyncio.CancelledError:
             if not self._deadlines.has_passed(task):
                 raise
@@ -321,6 +321,13 @@ class Sender:
         wait_us = self._backoff.wait_us(attempt, asked)
         log().info("retry", time_left_ms=wait_us // 1000, attempt=attempt)
         return settled(leased, "later", "retried", wait_us, so_far, reached=reached)
+
+
+def _checked(answer: Any) -> Answer:
+    """Raise TypeError for what is none: others write providers too."""
+    if isinstance(answer, Answer) and isinstance(answer.outcome, Outcome):
+        return answer
+    raise TypeError("the provider's answer is no Answer with an Outcome")
 
 
 def _no_provider(by: str, dispatch: Dispatch) -> Answer:

@@ -154,3 +154,20 @@ def test_of_one_backlog_one_is_sent_at_a_time() -> None:
             await judge.end(each, taken=True)
 
     asyncio.run(story())
+
+
+def test_an_error_of_the_workers_own_leaves_the_permit_spent() -> None:
+    """Law 1: nobody knows whether the message has left."""
+
+    async def story() -> None:
+        judge = Judge()
+        under_way = flights(judge)
+        under_way.begin(leased("a"), 0.0)
+        await asyncio.sleep(0)
+        judge.answers["a"].set_exception(LookupError("a defect"))
+        while not under_way._settlements:
+            await asyncio.sleep(0)
+        (ended,) = under_way._settlements
+        assert (ended.state, ended.reached) == ("failed", True)
+
+    asyncio.run(story())

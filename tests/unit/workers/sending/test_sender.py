@@ -16,6 +16,7 @@ from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.queue.calls import DeadToken, Leased, Settlement
 from notifier.rules.policy import Category, Digest
+from workers.sending.capacity import Capacity, RouteLimit
 from workers.sending.proofs import Unproven
 from workers.sending.sender import MAX_CRASHES, Backoff, NotOursError, Sender
 
@@ -308,6 +309,18 @@ def test_a_broken_driver_is_an_unknown() -> None:
     """An exception out of a provider is no answer: it may have been sent, so the permit stays spent."""
     settled, _ = settle(leased(), RuntimeError("driver"))
     assert (settled.state, settled.reached) == ("later", True)
+
+
+@pytest.mark.parametrize("answer", [("delivered", 200), Answer("delivered")], ids=["a tuple", "a word"])  # type: ignore[arg-type]
+def test_what_is_no_answer_is_an_unknown(answer: Any) -> None:
+    """A third party's provider may return anything: so does a driver that broke, and its route has the slot back."""
+    limit = RouteLimit(max_in_flight=10, timeout_s=1.0)
+    providers: Any = {"apns": Scripted({tokens(1)[0]: answer})}
+    sender = Sender(providers, BACKOFF, Observer(), capacity=Capacity({"apns": limit}))
+    made = asyncio.run(send_now(sender, leased(), CATEGORY))
+    settled = made.settlement if isinstance(made, Unproven) else made
+    assert (settled.state, settled.reached) == ("later", True)
+    assert limit.in_flight == 0
 
 
 def test_a_platform_without_provider_waits() -> None:

@@ -107,8 +107,7 @@ class Circuits:
             answer = replace(answer, outcome=Outcome.REFUSED, help=ITS_OWN)
         if not self._has_circuit(route):
             return answer, False
-        if answer.outcome is Outcome.RETRY and answer.status is None:  # a host that may not exist, but this one does
-            answer = replace(answer, outcome=Outcome.UNSENT, retry_after_us=None)
+        answer = _of_one_that_exists(answer)
         if answer.outcome in ANSWERED and (answer.status or 0) < SERVER_ERROR and _was_sent(answer):
             self._worked_again(route, now)
         elif answer.outcome is Outcome.REFUSED or not _was_sent(answer):
@@ -254,6 +253,13 @@ class CircuitsOfAll:
     @property
     def _here(self) -> Circuits:
         return self._of[in_force()][1]
+
+
+def _of_one_that_exists(answer: Answer) -> Answer:
+    """The answer where a server was not reached of which the provider did not know whether it exists: this one does."""
+    if answer.outcome is Outcome.RETRY and answer.status is None:
+        return replace(answer, outcome=Outcome.UNSENT, retry_after_us=None)
+    return answer
 
 
 def _was_sent(answer: Answer) -> bool:

@@ -54,6 +54,15 @@ def test_the_first_opens_it_and_the_rest_are_silent(told: Told) -> None:
     assert told.redis.smembers("notifier:routes") == set()
 
 
+def test_workers_that_have_gone_are_forgotten(told: Told) -> None:
+    """Each start of a worker has a name of its own: who got through is kept for as long as it counts, and not for ever."""
+    for n in range(300):
+        told.tell(f"worker-{n}", "up")
+        told.now += S
+    assert told.redis.hlen("notifier:reached:apns") <= 101
+    assert told.tell("w", "down") == "opened"
+
+
 def test_one_that_had_no_trouble_probes_first(told: Told) -> None:
     """Who failed waits its second; who did not may try after a fifth of one."""
     told.tell("w", "down")

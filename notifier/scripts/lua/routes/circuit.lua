@@ -10,6 +10,7 @@ local now, worker, route, seen = now_us(ARGV[CIRCUIT.clock]), ARGV[CIRCUIT.who],
 local OTHERS_PROBE = 200000 -- µs after it opened: then a worker that had no trouble itself may probe
 local RETRIES = 1000000 -- µs in which whoever may have mended it is the only one to probe
 local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
+local MANY = 100 -- workers that got through
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
 local hold = circuit_of(route)
 
@@ -21,7 +22,16 @@ local function others_reach_it()
   return false
 end
 
+-- forget_old: names of workers are random where nobody chose them, so those that have gone are many in time.
+local function forget_old()
+  local at = redis.call('HLEN', reached) > MANY and redis.call('HGETALL', reached) or {}
+  for i = 1, #at, 2 do
+    if tonumber(at[i + 1]) <= now - RECENT then redis.call('HDEL', reached, at[i]) end
+  end
+end
+
 local function up()
+  forget_old()
   redis.call('HDEL', doubted, worker)
   redis.call('HSET', reached, worker, text(now))
   redis.call('PEXPIRE', reached, text(DOUBTED / 1000))

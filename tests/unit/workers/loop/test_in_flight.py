@@ -165,7 +165,7 @@ def test_an_error_of_the_workers_own_leaves_the_permit_spent() -> None:
         under_way.begin(leased("a"), 0.0)
         await asyncio.sleep(0)
         judge.answers["a"].set_exception(LookupError("a defect"))
-        while not under_way._settlements:
+        for _ in range(3):
             await asyncio.sleep(0)
         (ended,) = under_way._settlements
         assert (ended.state, ended.reached) == ("failed", True)

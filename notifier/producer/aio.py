@@ -197,7 +197,8 @@ class AsyncNotifier(Producer):
     async def forget(self, user: str, *, hard: bool = False, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.forget`."""
         check_user(user)
-        return await self._of(user, self._exchanges.forget(user, hard=hard), timeout)
+        asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
+        return whole(self._partitions, await self._together(asked, timeout))[self._partitions.of_user(user).number]
 
     async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.cancel_many`."""

@@ -196,14 +196,17 @@ class Notifier(Producer):
     def forget(self, user: str, *, hard: bool = False) -> Cancellation:
         """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
 
-        That is: preferences, history, totals, ended notifications with their text and tokens, dedupe keys, and what
-        names the user in the feeds of dead tokens and events. When something was sent is kept, under a hash of the
-        user, until the limits do not need it any more; hard: that goes too, so that the limits begin anew. What a
-        worker sends at that moment is too late, and leaves traces: they go with another call.
+        That is: preferences, history, totals, ended notifications with their text and tokens, dedupe keys, a pause of
+        the user, and what names the user in the feeds of dead tokens and events and in the logs of changes. When
+        something was sent is kept, under a hash of the user, until the limits do not need it any more; hard: that goes
+        too, so that the limits begin anew. What a worker sends at that moment is too late, and leaves traces: they go
+        with another call.
         """
         self._follow()
         check_user(user)
-        return self._of(user, self._exchanges.forget(user, hard=hard))
+        # A pause stands in all partitions, and what operators did in any.
+        asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
+        return whole(self._partitions, self._together(asked))[self._partitions.of_user(user).number]
 
     def cancel_many(self, job_ids: Iterable[str]) -> Cancellation:
         """Cancel notifications by their job ids: which were cancelled, which were too late, which are unknown."""

@@ -259,6 +259,9 @@ def test_commands_find_all(cli: Cli) -> None:
     assert cli.told("resume", "all")["resumed"]
     assert "no worker works" in cli.run("routes")
     assert cli.told("health", status=1)["unserved"] == list(range(EIGHT))
+    cli.run("pause", "user:42", "--reason", "who is 42 asked us")
+    cli.run("users", "forget", "42", "--yes")
+    assert not any("user:42" in str(each) for each in [cli.told("pause"), cli.told("config", "log")])
     cli.run("worker", "--burst")
     assert cli.run("status", first, "--user", "4").startswith("delivered")
     assert cli.told("history", "4")[0]["outcome"] == "delivered"

@@ -20,8 +20,10 @@ from notifier import (
     OverloadedError,
     Preferences,
 )
+from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.audit.audit import Audit
 from notifier.operations.explain import PREFERENCES, Inspection, places_of
+from notifier.operations.pause import By, pause_it
 from notifier.settings import load_settings
 from notifier.settings.provenance import Places
 from notifier.testing import FakeNotifier
@@ -264,6 +266,12 @@ def test_who_is_forgotten_leaves_nothing_but_when_something_was_sent(
         ends(producer, waits, "waiting")
         kept = producer.send(note("other"))
         ends(producer, kept, "delivered")
+        producer.users.unmute(who)
+        by = By("anna", "here")
+        pause_it(redis, f"user:{who}", by, f"{who}@example.com asked us", 0)
+        eventually(lambda: redis.exists(f"notifier:waiting_for_route:user:{who}"), "it to wait for the pause")
+    record_action(redis, "anna", "here", "cancel of user", f"{who} category chat", "1 cancelled")
+    record_action(redis, "anna", "here", "cancel of user", "forget category chat", "1 cancelled")
     # No worker helps: nothing of it may wait for one that looks at the user again.
     assert producer.forget(who, hard=hard) == Cancellation(1)
     assert producer.status(waits) is None
@@ -272,6 +280,7 @@ def test_who_is_forgotten_leaves_nothing_but_when_something_was_sent(
     producer.acquire(who)
     assert redis.zcard(f"notifier:sent:{{{who}}}") == (1 if hard else 2)
     assert redis.exists("notifier:usage:{other}")
+    assert [each.of for each in read_actions(redis, 9)] == ["forget category chat"]
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b'{"tier": 5}', b'{"volume": 11}', b"\xff"])

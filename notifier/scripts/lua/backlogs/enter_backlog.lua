@@ -1,4 +1,4 @@
---! on_demand forget is_another enter_backlog
+--! on_demand forget is_another enter_backlog leave_lane
 --! needs arriving_key backlog_key backlogs_in backlogs_key ends HIGH history is_background is_text job_key
 --! needs leave_backlog LOWERED note_due number orders seconds steering tally text uses_local_time waiting_key waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves

@@ -2,20 +2,21 @@
 -- ARGV a FORGET, see records.py, and keys of the user
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
---! needs backlog_key backlogs_key hide job_key now_us remember SENDS
+--! needs backlog_key backlogs_key drop_hold hide job_key leave_lane now_us remember SENDS
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
 local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
+local LANES = {'urgent', 'default', 'bulk'}
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
-local STREAMS = {'@feedback', '@events', '@trace', '@actions:users'}
+local STREAMS = {'@feedback', '@events', '@trace', '@actions:users', '@actions'}
 
 local function of_user(text_of_meta)
   local ok, meta = pcall(cjson.decode, text_of_meta or '')
   return ok and type(meta) == 'table' and meta.user == user
 end
 
--- forget_backlogs: the wake-ups of a user in whose backlogs nothing stands any more, and what stands beside the
--- backlogs. Else they would name the user until a worker has looked. Where something came meanwhile, or is in flight
--- unanswered, all stays.
+-- forget_backlogs: the wake-ups of a user in whose backlogs nothing stands any more, the places at routes, a pause, and
+-- what stands beside the backlogs. Else they would name the user until a worker has looked. Where something came
+-- meanwhile, or is in flight unanswered, all stays.
 local function forget_backlogs()
   local fields = redis.call('HGETALL', backlogs_key(user))
   for i = 1, #fields, 2 do
@@ -23,10 +24,9 @@ local function forget_backlogs()
     if name:sub(1, 3) == '#o:' then return end -- see orphans.lua
     if name:sub(1, 1) ~= '#' and redis.call('EXISTS', backlog_key(user, name)) == 1 then return end
   end
-  for i = 1, #fields, 2 do
-    if fields[i]:sub(1, 1) ~= '#' then redis.call('ZREM', '@wakeups:' .. fields[i + 1], user) end
-  end
+  for _, lane in ipairs(LANES) do leave_lane(user, lane) end
   redis.call('DEL', backlogs_key(user))
+  drop_hold('user:' .. user)
 end
 
 local function begin()
@@ -34,7 +34,7 @@ local function begin()
   if sends == 'delete' then remember(user) end
   for i = FORGET.n + 1, #ARGV do gone = gone + redis.call('DEL', ARGV[i]) end
   forget_backlogs()
-  for _, lane in ipairs({'urgent', 'default', 'bulk'}) do
+  for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane
     places[#places + 1] = '@rq:canceled:' .. lane
   end
@@ -57,13 +57,14 @@ local function forget_ended()
   return {found[1], {}, gone}
 end
 
--- names_user: whether an entry is of the user: by a field that says so, or by the meta of a job.
+-- names_user: whether an entry is of the user: by a field that says so, or by the meta of a job. In what operators did,
+-- another name may be alike: a pause is of 'user:ann', and only what was cancelled of a user is of 'ann category chat'.
 local function names_user(fields)
-  for i = 1, #fields, 2 do
-    local name, value = fields[i], fields[i + 1]
-    if (name == 'user' or name == 'of') and value == user or name == 'meta' and of_user(value) then return true end
-  end
-  return false
+  local entry = {}
+  for i = 1, #fields, 2 do entry[fields[i]] = fields[i + 1] end
+  if place ~= '@actions' then return entry.user == user or entry.of == user or of_user(entry.meta) end
+  local of = entry.action == 'cancel of user' and (entry.of or '') .. ' ' or ''
+  return of:sub(1, #user + 1) == user .. ' ' or entry.of == 'user:' .. user
 end
 
 local function forget_entries()

@@ -24,6 +24,7 @@ from notifier.rules.preferences import FOREVER
 from notifier.rules.zones import check_zone
 from notifier.settings import load_settings, settings_path
 from notifier.store.partitions import opened, opened_all
+from notifier.store.published import rates_in_force
 from notifier.units import format_duration
 
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
@@ -61,7 +62,7 @@ def record_lines(config: Path | None, record: Record) -> Iterator[str]:
     yield record.describe(zone=None)
     path = settings_path(config)
     with opened(load_settings(path), record.user) as redis:
-        known = read_known(path, redis)
+        known = read_known(path, redis, rates_in_force)
         found = Inspection(redis, known.policies).explain(record.user, record.category, accepted_now=False)
     told = " ".join([record.reason, *record.totals()])
     for rule, place in places_by_rule(found, known).items():
@@ -109,7 +110,7 @@ def explain(
             raise typer.BadParameter(str(error), param_hint="--zone") from None
     path = settings_path(context.obj)
     with opened(load_settings(path), user) as redis:
-        known = read_known(path, redis)
+        known = read_known(path, redis, rates_in_force)
         found = Inspection(redis, known.policies).explain(user, category, zone)
     of_user, of_category = known.places.of_user(user), known.places.of_category(category)
     places = places_of(found, of_user, "user") + places_of(found, of_category, "category")

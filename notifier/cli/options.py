@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from notifier.errors import SettingsError
+from notifier.operations.in_force import settings_in_force
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
 from notifier.units import UNITS, parse_duration
@@ -60,8 +61,8 @@ def a_time(text: str, option: str) -> datetime:
 
 
 def notifier_of(context: typer.Context) -> Notifier:
-    """Return a producer by the configuration that the command was given."""
-    return Notifier.from_config(context.obj, follow=False)
+    """Return a producer by the configuration that the command was given, and the rates in force."""
+    return Notifier.of(settings_in_force(context.obj))
 
 
 def settings_to_stop(path: Path | None) -> tuple[Settings, bool]:

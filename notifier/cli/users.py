@@ -136,9 +136,8 @@ def forget(
 
 
 def _kept(context: typer.Context, notifier: Notifier, user: str) -> dict[str, Any]:
-    settings = load_settings(context.obj)
-    with opened(settings, user) as redis:
-        kept = export_user(redis, settings.policies(), user)
+    with opened(load_settings(context.obj), user) as redis:
+        kept = export_user(redis, notifier.policies, user)
         changed = [{"at": a.at, "who": a.who} for a in read_actions(redis, ALL, OF_USERS) if a.of == user]
     chosen = notifier.users.get(user).as_dict()
     history = [record_json(record) for record in notifier.history(user)]

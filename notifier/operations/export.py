@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final
 
 from redis import Redis
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.job import FUNCTION, decode_data
+from notifier.notification.job import FUNCTION, decode_data, fields_of
 from notifier.operations.explain import Inspection
 from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.policies import Policies
-from notifier.scripts.keys import job_key, user_key
+from notifier.rules.policy import DEFAULT_CATEGORY, LANES
+from notifier.scripts.keys import job_key, rq_key, user_key
 from notifier.store.connection import redis_answers
 from notifier.units import mask, moment
 
@@ -21,7 +23,7 @@ CHUNK: Final = 500
 
 
 def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
-    """Totals, the times of sends, and what waits with its content; device tokens are masked.
+    """Totals, the times of sends, and what waits or ended badly with its content; device tokens are masked.
 
     Raises RedisUnusableError. What a user chose and the history are asked of `Notifier`.
     """
@@ -40,12 +42,35 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
             ],
             "waiting": [_waiting(redis, *each) for each in standing],
             "waiting_is_all": is_all,
+            "ended": [each for page in _ended(redis) for each in page if each.pop("user") == user],
         }
 
 
 def _sends(redis: Any, user: str, category: str | None) -> Iterator[datetime]:
     for _, at in redis.zscan_iter(user_key("sent", user, category), count=CHUNK):
         yield moment(at)
+    counts = redis.zrange(user_key("counts", user, category), 0, -1, withscores=True)
+    for (_, before), (at, total) in pairwise(counts):
+        yield from [moment(int(at))] * int(total - before)
+
+
+def _ended(redis: Any) -> Iterator[list[dict[str, Any]]]:
+    """What has ended and is kept with its content, of whichever user, a page at a time."""
+    for registry in (rq_key(name, lane) for name in ("failed", "canceled") for lane in LANES):
+        cursor = -1
+        while cursor:
+            cursor, page = redis.zscan(registry, max(cursor, 0), count=CHUNK)
+            with redis.pipeline(transaction=False) as pipe:
+                for job_id, _ in page:
+                    pipe.hmget(job_key(job_id), "meta", "push_outcome", "data")
+                jobs = pipe.execute()
+            yield [_job(job_id, *fields) for (job_id, _), fields in zip(page, jobs, strict=True) if fields[1]]
+
+
+def _job(job_id: bytes, meta: bytes | None, outcome: bytes, data: bytes | None) -> dict[str, Any]:
+    of = fields_of(meta)
+    known = {"user": of.get("user"), "category": of.get("category", DEFAULT_CATEGORY), "outcome": outcome.decode()}
+    return {"job_id": job_id.decode(errors="replace"), **known, **_content(data)}
 
 
 def _waiting(redis: Any, job_id: str, category: str, at: datetime | None) -> dict[str, Any]:

@@ -22,14 +22,14 @@ from notifier.settings.yaml_source import Source
 from notifier.store.connection import ask
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions, opened_all
-from notifier.store.published import Published, decode, published_rates
+from notifier.store.published import Published, decode, published_rates, rates_in_force
 
 
 def settings_in_force(path: Path | None) -> Settings:
     """The settings, with the rates that were applied in the place of the file's, where some were."""
     settings = load_settings(path)
     with opened_all(settings) as partitions:
-        rates = partitions.ask_any(published_rates)[1]
+        rates = partitions.ask_any(rates_in_force)[1]
     return settings if rates is None else load_settings(path, rates=rates)
 
 
@@ -86,9 +86,9 @@ class InForce:
         self._followed.note(seen, published)
 
 
-def read_known(path: Path, redis: Redis) -> Known:
-    """Read the rates that one Redis has in force. Raises as `InForce.read`."""
-    published, applied = ask(partial(published_rates, redis))
+def read_known(path: Path, redis: Redis, find: Any = published_rates) -> Known:
+    """Read the rates that one Redis has, those of `find`: published, or in force by now. Raises as `InForce.read`."""
+    published, applied = ask(partial(find, redis))
     settings = load_settings(path, rates=applied)
     if applied is not None:
         places = Provenance(Source(applied), f"applied {published.version}")

@@ -56,6 +56,15 @@ def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     return decode(version, at_us), None if rates is None else read_rates(rates)
 
 
+def rates_in_force(redis: Any) -> tuple[Published, dict[str, Any] | None]:
+    """As `published_rates`, until those of a later moment hold: of what was published before."""
+    published, rates = published_rates(redis)
+    if published.at_us > time_us(redis):
+        rates = rates_before(redis) or None
+        published = Published() if rates is None else Published(version_of(rates))
+    return published, rates
+
+
 def read_due(redis: Any, known: Published) -> Published:
     """Return what is published; `known` while the new rates are to hold from a later moment on."""
     published = decode(*redis.hmget(redis_key("rates"), "version", "at"))

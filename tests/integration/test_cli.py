@@ -546,6 +546,23 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     assert f"{new}:1:18" in wrong.err
 
 
+def test_commands_follow_the_rates_in_force(run: Run, tmp_path: Path, redis: Redis) -> None:
+    """Until applied rates hold, those before them are shown; then a category of theirs is known to all commands."""
+    (new := tmp_path / "new.yaml").write_text(
+        "user: {windows: [3/1m]}\ncategories: {promo: {lane: bulk, expires: 2h}}\n", encoding="utf-8"
+    )
+    assert run("config", "apply", str(new), "--in", "1m", "--yes", "--replace").status == 0
+    assert json.loads(run("explain", "--user", "42", "--json").out)["uses"][0]["rule"] == "1/1h"
+    sends = ("send", "42", "--category", "promo", "--device", f"fcm:{'a' * 40}", "--title", "x")
+    assert "unknown" in run(*sends).err
+    redis.hset("notifier:rates", "at", 0)
+    assert json.loads(run("explain", "--user", "42", "--json").out)["uses"][0]["rule"] == "3/1m"
+    sent = run(*sends)
+    assert sent.status == 0, sent.err
+    assert redis.lrange("rq:queue:bulk", 0, -1) == [sent.out.strip().encode()]
+    assert run("users", "mute", "42", "--category", "promo").status == 0
+
+
 def test_workers_on_differing_rates_are_named(run: Run, redis: Redis) -> None:
     """Each worker with its host, its version and where that is from; status 1 until all agree."""
     for name, rates in (("one", "aaaaaaaaaaaa"), ("two", "bbbbbbbbbbbb")):

@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
+from notifier.store.published import publish
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import CONSOLE, apns, ends, note, worker, write_config
 from tests.integration.conftest import Run
@@ -42,3 +43,21 @@ def test_all_that_is_kept_of_one(config: Path, redis: Redis, run: Run, producer:
     producer.forget("ann", hard=True)
     gone = json.loads(run("users", "export", "--user", "ann").out)
     assert {name for name, value in gone.items() if value} == {"user", "waiting_is_all"}
+
+
+def test_also_what_ended_unsent_what_was_counted_and_what_applied_rates_name(
+    config: Path, redis: Redis, run: Run, producer: Notifier
+) -> None:
+    """What was cancelled is kept with its text for a while; a bucket's sends are as late as its latest."""
+    ended, of_bob = (producer.send(note(user, "the third", apns("her-phone"))) for user in ("ann", "bob"))
+    assert producer.cancel_many([ended, of_bob]).cancelled == 2
+    redis.zadd("notifier:counts:{ann}", {"0": 4, "1700000000000000": 6, "1700000600000000": 7})
+    redis.zadd("notifier:sent:{ann}:applied", {"8": 1_700_000_700_000_000})
+    publish(redis, {"categories": {"applied": {"lane": "bulk"}}}, 0)
+    told = run("users", "export", "--user", "ann")
+    kept = json.loads(told.out)
+    minutes = [(each["category"], each["at"][14:16]) for each in kept["sends"]]
+    assert minutes == [(None, "13"), (None, "13"), (None, "23"), ("applied", "25")]
+    assert [(each["job_id"], each["outcome"]) for each in kept["ended"]] == [(ended, "cancelled")]
+    assert kept["ended"][0]["notification"]["title"] == "the third"
+    assert apns("her-phone").token not in told.out

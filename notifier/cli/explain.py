@@ -111,7 +111,7 @@ def explain(
     path = settings_path(context.obj)
     with opened(load_settings(path), user) as redis:
         known = read_known(path, redis, rates_in_force)
-        found = Inspection(redis, known.policies).explain(user, category, zone)
+        found = Inspection(redis, known.policies, known.settings.redis.partitions).explain(user, category, zone)
     of_user, of_category = known.places.of_user(user), known.places.of_category(category)
     places = places_of(found, of_user, "user") + places_of(found, of_category, "category")
     used = list(zip(found.uses, places, strict=True))

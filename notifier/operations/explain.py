@@ -21,12 +21,12 @@ from notifier.queue.pauses import find_pauses, which_holds
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import closed_minutes, closed_times, text_of
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Policy, Window
+from notifier.rules.policy import Category, Policy
 from notifier.rules.preferences import Preferences
 from notifier.rules.quiet_hours import ByClock, said
 from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
-from notifier.scripts.rule_table import decoded
+from notifier.scripts.rule_table import decoded, share_of
 from notifier.settings.provenance import Places
 from notifier.store.connection import redis_answers, time_us
 from notifier.store.exchange import exchange
@@ -115,9 +115,11 @@ class Explanation:
 class Inspection:
     """Reads the state of one Redis. Every method raises RedisUnusableError where it does not answer."""
 
-    def __init__(self, redis: Redis, policies: Policies) -> None:
+    def __init__(self, redis: Redis, policies: Policies, partitions: int = 1) -> None:
+        """partitions: of the fleet; each has its share of what all users have together."""
         self._redis: Any = redis
         self._policies = policies
+        self._share = partitions
 
     def backlog(self, user: str, category: str | None = None) -> Iterator[Standing]:
         """A user's backlogs, or the one of a category, in the order of each backlog; a hundred are read at a time."""
@@ -142,7 +144,7 @@ class Inspection:
             expected = self._accepted_now(user, category) if accepted_now else UNKNOWN
             waiting = self.waiting(user)
             routes, paused, suspended = self._stopped(user, rules)
-            paced = self._overall(category, rules.category.overall, now_us)
+            paced = self._overall(rules.category, now_us)
         mute = policies.muted(user, category, now_us)
         at_us, by = opens(rules, of_user, of_category, now_us, mute=mute, clock=clock)
         decided_by = None
@@ -157,8 +159,8 @@ class Inspection:
             lane=rules.category.lane,
             bypass=rules.category.bypass,
             uses=[
-                *_uses("user", rules.user, of_user, clock.zone, now_us, ignores_quiet=rules.category.ignores_quiet),
-                *_uses("category", rules.category.policy, of_category, clock.zone, now_us),
+                *_uses("user", rules, of_user, clock.zone, now_us),
+                *_uses("category", rules, of_category, clock.zone, now_us),
                 *paced,
             ],
             zone=clock.zone.name if rules.uses_local_time else None,
@@ -214,15 +216,16 @@ class Inspection:
             *(each.latest for each in sends),
         )
 
-    def _overall(self, category: str, window: Window | None, now_us: int) -> list[Use]:
-        """Return what all users together have used of the pace of a category."""
-        if window is None:
+    def _overall(self, category: Category, now_us: int) -> list[Use]:
+        """Return what all users together have used of the pace of a category; see `overall.lua`."""
+        if (window := category.overall) is None:
             return []
-        key, since_us = redis_key("overall", category), now_us - window.interval_us
-        used = self._redis.zcount(key, f"({since_us}", "+inf")
-        first = self._redis.zrevrange(key, window.limit - 1, window.limit - 1, withscores=True)
-        free_us = min(int(first[0][1]), now_us) + window.interval_us if first else 0
-        return [Use("category", f"overall {window}", used, window.limit, _later(free_us, now_us))]
+        key, since_us = redis_key("overall", category.name), now_us - window.interval_us
+        limit = share_of(window.limit, self._share)
+        used, rank = self._redis.zcount(key, f"({since_us}", "+inf"), max(0, limit - category.cost)
+        last = self._redis.zrevrange(key, rank, rank, withscores=True)
+        free_us = min(int(last[0][1]), now_us) + window.interval_us if last else 0
+        return [Use("category", f"overall {window}", used, limit, _later(free_us, now_us))]
 
     def _categories(self, user: str) -> list[str]:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.
@@ -255,17 +258,16 @@ class Inspection:
                 )
 
 
-def _by_clock(
-    scope: Scope, policy: Policy, sends: Sends, zone: Zone, now_us: int, *, ignores_quiet: bool
-) -> Iterator[Use]:
+def _by_clock(scope: Scope, rules: Rules, sends: Sends, zone: Zone, now_us: int) -> Iterator[Use]:
+    policy = _policy_of(scope, rules)
     for window in policy.calendar:
         # What was sent counts until the day after its own begins.
         latest = [at for n in range(1, window.limit + 1) if (at := sends.latest(n)) is not None]
         starts = [zone.next_start(window.unit, at) for at in latest]
-        free_us = starts[-1] if len(starts) == window.limit else 0
+        free_us = next(iter(starts[max(0, window.limit - rules.category.cost) :]), 0)
         used = sum(start > now_us for start in starts)
         yield Use(scope, str(window), used, window.limit, _later(free_us, now_us))
-    if ignores_quiet:
+    if scope == "user" and rules.category.ignores_quiet:
         return
     of_each = [(f"quiet {hours}", closed_minutes((hours,), ())) for hours in policy.quiet]
     of_each += [(f"send {text_of(hours)}", closed_minutes((), (hours,))) for hours in policy.send]
@@ -275,11 +277,10 @@ def _by_clock(
         yield Use(scope, text, None, None, _later(ends, now_us))
 
 
-def _uses(
-    scope: Scope, policy: Policy, sends: Sends, zone: Zone, now_us: int, *, ignores_quiet: bool = False
-) -> Iterator[Use]:
+def _uses(scope: Scope, rules: Rules, sends: Sends, zone: Zone, now_us: int) -> Iterator[Use]:
+    policy, cost = _policy_of(scope, rules), rules.category.cost
     for window in policy.windows:
-        free_at = _later(sends.opens(Policy((window,)))[0], now_us)
+        free_at = _later(sends.opens(Policy((window,)), cost)[0], now_us)
         yield Use(scope, str(window), sends.after(now_us - window.interval_us), window.limit, free_at)
     if policy.gap_us:
         rule = Policy(gap_us=policy.gap_us)
@@ -288,8 +289,12 @@ def _uses(
         rule = Policy(burst=burst)
         # All of it is there once it is full again, and each send is so long in coming back.
         used = -(-max(0, sends.opens(rule, burst.limit)[0] - now_us) // burst.every_us)
-        yield Use(scope, str(burst), used, burst.limit, _later(sends.opens(rule)[0], now_us))
-    yield from _by_clock(scope, policy, sends, zone, now_us, ignores_quiet=ignores_quiet)
+        yield Use(scope, str(burst), used, burst.limit, _later(sends.opens(rule, cost)[0], now_us))
+    yield from _by_clock(scope, rules, sends, zone, now_us)
+
+
+def _policy_of(scope: Scope, rules: Rules) -> Policy:
+    return rules.user if scope == "user" else rules.category.policy
 
 
 def _later(at_us: int, now_us: int) -> datetime | None:

@@ -26,7 +26,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     waits. line: the first that wait in backlogs, of `waiting_in_all`. elsewhere: what is in no backlog.
     Raises RedisUnusableError.
     """
-    inspection = Inspection(redis, known.policies)
+    inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
     with redis_answers():
         waiting = {name: n for name, n in inspection.waiting(user).items() if n}
         usage: Any = redis.hgetall(user_key("usage", user))

@@ -100,8 +100,7 @@ class RuleTable:
         return json.dumps(rest, separators=(",", ":"))[1:-1]
 
     def _of_all(self, window: Window) -> list[int]:
-        """Return this partition's share of what all users have together."""
-        return [max(1, window.limit // self._share), window.interval_us]
+        return [share_of(window.limit, self._share), window.interval_us]
 
     def encode(self, users: Sequence[str]) -> tuple[str, list[int], str]:
         """The table of everyone and these users, for each the index of its policy, and what they chose, if known."""
@@ -211,6 +210,11 @@ def _on_join(category: Category) -> str | int | bool:
     if category.digest:
         return category.digest.after
     return category.counts and ("collapse" if category.when_blocked == "collapse" else "note")
+
+
+def share_of(limit: int, partitions: int) -> int:
+    """Return a partition's share of what all users have together."""
+    return max(1, limit // partitions)
 
 
 def bucket_us(interval_us: int) -> int:

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from notifier.operations.explain import Inspection
 from notifier.queue import backlogs
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.store.connection import time_us
+from notifier.units import moment
 from tests.property.amount import examples
 from tests.property.world import LEASE, START, Flight, S, World
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from redis import Redis
 
 MANY = 200  # rounds in which a world must have sent all it has
@@ -211,3 +216,33 @@ def test_a_category_that_bypasses_has_no_pace(redis: Redis) -> None:
         world.enqueue(f"u{n}", "news", "default")
     world.round()
     assert len(world.sent) == 3
+
+
+@given(
+    limit=st.integers(1, 6),
+    cost=st.integers(1, 4),
+    partitions=st.integers(1, 3),
+    used=st.lists(st.integers(1, 50), max_size=8, unique=True),
+)
+@settings(max_examples=examples(60))
+def test_what_is_told_is_when_workers_let_one_go(
+    redis: Redis, limit: int, cost: int, partitions: int, used: list[int]
+) -> None:
+    """The pace of all, and a window of the user's, each in its row and together: by what one costs, of a share."""
+    redis.flushdb()
+    cost, minute = min(cost, limit), Window(limit, interval_us=60 * S)
+    news = Category("news", "default", Policy((minute,)), cost=cost, overall=minute)
+    policies, now = Policies(Policy(), categories={"news": news}), time_us(redis)
+    sends = {str(n): now - ago * S for n, ago in enumerate(used)}
+    for key in ("notifier:overall:news", "notifier:sent:{ann}:news") if sends else ():
+        redis.zadd(key, sends)
+    told = Inspection(redis, policies, partitions).explain("ann", "news")
+    share = max(1, limit // partitions)
+
+    def opens(most: int) -> datetime | None:
+        counts = sorted(sends.values(), reverse=True)[max(0, most - cost) :]
+        return moment(counts[0] + 60 * S) if counts else None
+
+    assert [use.free_at for use in told.uses] == [opens(limit), opens(share)]
+    assert told.next_at == max(filter(None, [opens(limit), opens(share)]), default=None)
+    assert told.uses[1].limit == share

@@ -46,7 +46,7 @@ def test_all_that_is_kept_of_one(config: Path, redis: Redis, run: Run, producer:
 
 
 def test_also_what_ended_unsent_what_was_counted_and_what_applied_rates_name(
-    config: Path, redis: Redis, run: Run, producer: Notifier
+    redis: Redis, run: Run, producer: Notifier
 ) -> None:
     """What was cancelled is kept with its text for a while; a bucket's sends are as late as its latest."""
     ended, of_bob = (producer.send(note(user, "the third", apns("her-phone"))) for user in ("ann", "bob"))

@@ -36,6 +36,7 @@ DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
 FIELDS: Final = (
     "push_deadline",
     "push_since",
+    "push_accepted",
     "push_zone",
     "push_targets",
     "push_gather",
@@ -254,9 +255,9 @@ class Forecast:
         return Expected(moment(at), otherwise, held_by)
 
     def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
-        deadline, since, zone, targets, gather, wait = ((value or b"").decode() for value in fields[:-1])
+        deadline, since, accepted, zone, targets, gather, wait = ((value or b"").decode() for value in fields[:-1])
         gathers = fields[-1] is not None  # its collapse id is '' where it stands for all of its category
-        at_us = min(int(since), self._now_us) if since else self._now_us
+        at_us = min(int(since or accepted or self._now_us), self._now_us)  # as in `by_the_clock`
         expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
         event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)
         else_us, otherwise = self._otherwise(targets, category)

@@ -206,12 +206,13 @@ class Inspection:
     ) -> ByClock:
         """The rules that go by the clock, for the first that waits, or for one that came now. whose: user, category."""
         head = self._redis.zrange(_backlog_key(*whose), 0, 0)
-        named, since = self._redis.hmget(job_key(head[0]), "push_zone", "push_since") if head else (None, now_us)
+        fields = "push_zone", "push_since", "push_accepted"
+        named, since, accepted = self._redis.hmget(job_key(head[0]), fields) if head else (None, None, None)
         zone = zone or (named.decode() if named else None) or policies.zone_of(whose[0])
         return ByClock(
             policies.rules(*whose),
             zone_or(zone, self._policies.zone, now_us),
-            int(since or 0),
+            int(since or accepted or now_us),
             self._policies.lead_us,
             *(each.latest for each in sends),
         )

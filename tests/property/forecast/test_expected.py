@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +17,11 @@ from notifier.forecast.expected import Expected, find_forecast
 from notifier.forecast.replay import DROPPED, EXPIRED
 from notifier.forecast.trace import Event
 from notifier.queue import backlogs, calls
+from notifier.queue.retention import Retention
+from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Policy, Window
+from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
@@ -45,6 +49,8 @@ class Asked(Scripts):
             return
         if self.then is not None:  # as workers do that take up changed rates: all is looked at again
             self.rules, self.table, self.then = self.then, RuleTable(self.then), None
+            if self.rules.uses_local_time:
+                self.redis.hset("notifier:zones", self.rules.zone, zone_at(self.rules.zone, self.now).encode())
             for lane in ("urgent", "default", "bulk"):
                 run(self.redis, backlogs.retime(lane, "0", max_users=1000, clock=str(self.now)))
             super().look()
@@ -83,6 +89,22 @@ def test_expected_times_come_true(  # noqa: PLR0917 - what an example consists o
     asked = Asked(redis, rules, trace, latency_us, ask_us=ask_us, then=then)
     sent = asked.run()
     seen(f"waiting: {min(hold_true(asked, sent), 30) // 10}0")
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_rule_by_the_clock_that_is_added_paces_none_that_never_waited_for_it(redis: Redis, keeps: bool) -> None:
+    """Law 3: what waited before it was there goes as it may, and is told so, whether a history is kept or not."""
+    redis.flushdb()
+    window = (Window(3, "10m"),)
+    begins = (100 * 24 + 10) * 3_600 * S
+    asks = begins + 60 * S
+    then = Policies(Policy(window, quiet=(Hours(20 * 3_600 * S, 21 * 3_600 * S),)), zone="UTC")
+    before = Policies(Policy(window, gap_us=3_600 * S), zone="UTC")
+    keep = Retention(history_us=3_600 * S if keeps else 0)
+    asked = Asked(redis, before, [*[Event(begins)] * 4, Event(asks)], 0, keep=keep, ask_us=asks, then=then)
+    sent = asked.run()
+    assert hold_true(asked, sent) == 2
+    assert sent == [begins, asks, asks, begins + 600 * S, asks + 600 * S]
 
 
 def test_a_thousand_wait(redis: Redis) -> None:

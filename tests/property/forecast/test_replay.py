@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.forecast.trace import Event
 from notifier.queue import calls
 from notifier.queue.calls import Job, Leased, Settlement
-from notifier.queue.retention import Retention
+from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
 from notifier.rules.preferences import Mute, Preferences
@@ -115,6 +116,7 @@ class Scripts:
     now: int = 0
     sent: list[int] = field(default_factory=list)
     flights: list[tuple[int, int, Leased]] = field(default_factory=list)
+    keep: Retention = KEEP_NOTHING
 
     def run(self) -> list[int]:
         """Work until all have ended."""
@@ -133,8 +135,8 @@ class Scripts:
             self.settle([heappop(self.flights)[2] for _ in range(sum(at <= self.now for at, _, _ in self.flights))])
             come = [job(self.rules, *arrivals.pop(0)) for _ in range(sum(e.at_us <= self.now for _, e in arrivals))]
             if come:
-                enqueue = calls.enqueue(come, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
-                run(self.redis, enqueue)
+                enqueue = partial(calls.enqueue, come, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+                run(self.redis, enqueue(keep=self.keep))
             self.look()
             wake_ups = [self.redis.zrange(f"notifier:wakeups:{lane}", 0, 0, withscores=True) for lane in LANES]
             wake_up = min((int(entry[0][1]) for entry in wake_ups if entry), default=None)

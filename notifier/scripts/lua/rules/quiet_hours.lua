@@ -11,6 +11,7 @@
 --   It tells of three years. A worker writes it that *pull* has told that a zone is missing. It is there once a rule
 --   goes by the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its backlog.
+-- One that did before anybody had such a rule has none: it waits since it was accepted, or as far as is known since now.
 local DAY, MARGIN = 86400000000, 3456000000000
 local THURSDAY = 3 * DAY -- since Monday: 1 January 1970 was a Thursday
 
@@ -103,12 +104,12 @@ end
 local function by_the_clock(rules, user, backlog, at, now)
   local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
-  local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since')
+  local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since', 'push_accepted')
   local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
   local scopes = {{user.sent, user.policy}, {backlog.sent, backlog.policy}}
-  local since = number(head[2]) or rules.clock.of_users and now or 0
+  local since = number(head[2]) or number(head[3]) or now
   at = math.max(at, now)
   for i, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].calendar or {}) do

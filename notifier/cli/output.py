@@ -81,9 +81,8 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         console.print(empty, markup=False)
         return
     texts = [[without_controls(_cell(value)) for value in row] for row in rows]
-    words = [" ".join(each).split() for each in zip(columns, *texts, strict=True)]
     table = Table(
-        *(Column(name, min_width=max(map(cell_len, of), default=0)) for name, of in zip(columns, words, strict=True)),
+        *(_column(*of) for of in zip(columns, *texts, strict=True)),
         title=without_controls(title) or None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -94,6 +93,12 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     for row in texts:
         table.add_row(*map(Text, row))  # as it is: a user's name may look like markup
     console.print(table, crop=False)
+
+
+def _column(*texts: str) -> Column:
+    """A column, its name first. One that has no room to give says so: else it is asked in place of those that have."""
+    longest = max(map(cell_len, " ".join(texts).split()), default=0)
+    return Column(texts[0], min_width=longest, no_wrap=max(map(cell_len, texts)) <= longest)
 
 
 def counted(number: int, one: str, more: str = "") -> str:

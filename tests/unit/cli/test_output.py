@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
@@ -28,3 +29,16 @@ def test_no_bar_takes_an_answer_from_its_file(goes_to: type[io.StringIO], monkey
         output.print_json({"left": 1})
     assert "audit" in terminal.getvalue()
     assert (answer.getvalue() == '{"left": 1}\n') is (goes_to is io.StringIO)
+
+
+def test_a_table_takes_its_room_from_what_can_be_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`notifier line` at 80 columns: an id stays whole, and two times of another day stand on two lines."""
+    monkeypatch.setenv("COLUMNS", "80")
+    at = datetime(2026, 12, 24, 18, 0, 0, tzinfo=UTC)
+    columns = ("place", "job", "for", "priority", "tries", "expected", "expires")
+    output.answer(None, output.Rows(columns, [(1, "a" * 20, 1, "normal", 0, at, at)]), json=False)
+    told = capsys.readouterr().out
+    assert "a" * 20 in told
+    assert max(map(len, told.splitlines())) <= 80

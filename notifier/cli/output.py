@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from enum import IntEnum
@@ -82,7 +82,7 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         return
     texts = [[without_controls(_cell(value)) for value in row] for row in rows]
     table = Table(
-        *(_column(*of) for of in zip(columns, *texts, strict=True)),
+        *_columns([*zip(columns, *texts, strict=True)], console.width),
         title=without_controls(title) or None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -95,10 +95,15 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     console.print(table, crop=False)
 
 
-def _column(*texts: str) -> Column:
-    """A column, its name first. One that has no room to give says so: else it is asked in place of those that have."""
-    longest = max(map(cell_len, " ".join(texts).split()), default=0)
-    return Column(texts[0], min_width=longest, no_wrap=max(map(cell_len, texts)) <= longest)
+def _columns(texts: Sequence[Sequence[str]], width: int) -> Iterator[Column]:
+    """Return the columns, each by its name and its cells; of a table so wide, if its longest words leave it so.
+
+    A column that has no room to give says so then: else it is asked in place of those that have.
+    """
+    longest = [max(map(cell_len, " ".join(each).split()), default=0) for each in texts]
+    fits = sum(longest) + 2 * len(longest) <= width
+    for (name, *cells), least in zip(texts, longest, strict=True):
+        yield Column(name, min_width=least, no_wrap=fits and max(map(cell_len, [name, *cells])) <= least)
 
 
 def counted(number: int, one: str, more: str = "") -> str:

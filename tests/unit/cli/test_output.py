@@ -34,7 +34,10 @@ def test_no_bar_takes_an_answer_from_its_file(goes_to: type[io.StringIO], monkey
 def test_a_table_takes_its_room_from_what_can_be_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`notifier line` at 80 columns: an id stays whole, and two times of another day stand on two lines."""
+    """`notifier line` at 80 columns: an id stays whole, and two times of another day stand on two lines.
+
+    Where the words alone are wider, so is the table: no column is left out.
+    """
     monkeypatch.setenv("COLUMNS", "80")
     at = datetime(2026, 12, 24, 18, 0, 0, tzinfo=UTC)
     columns = ("place", "job", "for", "priority", "tries", "expected", "expires")
@@ -42,3 +45,5 @@ def test_a_table_takes_its_room_from_what_can_be_broken(
     told = capsys.readouterr().out
     assert "a" * 20 in told
     assert max(map(len, told.splitlines())) <= 80
+    output.answer(None, output.Rows(columns, [(1, "a" * 64, 1, "normal", 0, at, at)]), json=False)
+    assert {"a" * 64, *columns} <= {*capsys.readouterr().out.split()}

@@ -55,7 +55,7 @@ def _sends(redis: Any, user: str, category: str | None) -> Iterator[datetime]:
 
 
 def _ended(redis: Any) -> Iterator[list[dict[str, Any]]]:
-    """What has ended and is kept with its content, of whichever user, a page at a time."""
+    """Return what has ended and is kept with its content, of whichever user, a page at a time."""
     for registry in (rq_key(name, lane) for name in ("failed", "canceled") for lane in LANES):
         cursor = -1
         while cursor:

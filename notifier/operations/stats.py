@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from notifier.notification.job import accepted_at, fields_of
 from notifier.queue.backlogs import find_aside
@@ -42,6 +42,17 @@ class LaneNow:
     due_users: int
     oldest_due_s: float
     oldest_queued_s: float = 0.0
+
+
+class _Found(NamedTuple):
+    """What Redis says of a lane, in the order in which `_find_now` asks. wakeup, last: the one with its time, or none."""
+
+    queued: int
+    waiting: int
+    due: int
+    wakeup: list[tuple[bytes, float]]
+    first: bytes | None
+    last: list[tuple[bytes, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +270,10 @@ def _find_now() -> Exchange[Now]:
         pipe.hgetall(redis_key("waits"))
         pipe.get(redis_key("looked"))
 
-    *of_lanes, later, leases, totals, memory, suspended, waits, looked = yield Commands(ask)
-    begun = yield Commands(lambda pipe: [pipe.hget(job_key(first or b""), "enqueued_at") for first in of_lanes[4::6]])
-    aside = yield from _count_aside()
-    ages = [_age_s(at, now_us) for at in begun]
+    *fields, later, leases, totals, memory, suspended, waits, looked = yield Commands(ask)
+    of_lanes = [_Found(*found) for found in zip(*[iter(fields)] * len(_Found._fields), strict=True)]
     return Now(
-        {lane: _lane(of_lanes[6 * n : 6 * n + 4], aside[lane], now_us, ages[n]) for n, lane in enumerate(LANES)},
+        (yield from _find_lanes(of_lanes, now_us)),
         later,
         leases,
         (yield from find_routes()),
@@ -276,9 +285,19 @@ def _find_now() -> Exchange[Now]:
         bool(suspended),
         [*decode_waits(waits), *(yield from _find_later(later))],
         now_us / 1e6,
-        (yield from _find_last(of_lanes[5::6], now_us / 1e6)),
+        (yield from _find_last([found.last for found in of_lanes], now_us / 1e6)),
         int(looked or 0),
     )
+
+
+def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, LaneNow]]:
+    """Return by lane what it has; with what has left its queue and is in no backlog yet."""
+    begun = yield Commands(lambda pipe: [pipe.hget(job_key(found.first or b""), "enqueued_at") for found in of_lanes])
+    aside = yield from _count_aside()
+    return {
+        lane: _lane(found, aside[lane], now_us, _age_s(at, now_us))
+        for lane, found, at in zip(LANES, of_lanes, begun, strict=True)
+    }
 
 
 def _count_aside() -> Exchange[Counter[str]]:
@@ -368,10 +387,9 @@ def _age_s(text: bytes | None, now_us: int) -> float:
     return max(0.0, now_us / 1e6 - at.timestamp()) if at else 0.0
 
 
-def _lane(found: Sequence[Any], aside: int, now_us: int, oldest_queued_s: float) -> LaneNow:
-    queued, waiting, due, first = found
-    oldest_us = max(0, now_us - int(first[0][1])) if due and first else 0
-    return LaneNow(queued + aside, waiting, due, oldest_us / 1e6, oldest_queued_s)
+def _lane(found: _Found, aside: int, now_us: int, oldest_queued_s: float) -> LaneNow:
+    oldest_us = max(0, now_us - int(found.wakeup[0][1])) if found.due and found.wakeup else 0
+    return LaneNow(found.queued + aside, found.waiting, found.due, oldest_us / 1e6, oldest_queued_s)
 
 
 def _minute(minute: int, numbers: Numbers) -> dict[str, Any]:

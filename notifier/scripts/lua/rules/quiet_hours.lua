@@ -11,7 +11,8 @@
 --   It tells of three years. A worker writes it that *pull* has told that a zone is missing. It is there once a rule
 --   goes by the clock.
 -- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its backlog.
--- One that did before anybody had such a rule has none: it waits since it was accepted, or as far as is known since now.
+-- One that did before anybody had such a rule has none: it has waited since it was accepted or, as far as anybody
+-- knows, since now.
 local DAY, MARGIN = 86400000000, 3456000000000
 local THURSDAY = 3 * DAY -- since Monday: 1 January 1970 was a Thursday
 

@@ -45,7 +45,7 @@ class LaneNow:
 
 
 class _Found(NamedTuple):
-    """What Redis says of a lane, in the order in which `_find_now` asks. wakeup, last: the one with its time, or none."""
+    """A lane as Redis says it, in the order that `_find_now` asks in. wakeup, last: one with its time, or none."""
 
     queued: int
     waiting: int

@@ -55,7 +55,7 @@ def test_the_first_opens_it_and_the_rest_are_silent(told: Told) -> None:
 
 
 def test_workers_that_have_gone_are_forgotten(told: Told) -> None:
-    """Each start of a worker has a name of its own: who got through is kept for as long as it counts, and not for ever."""
+    """Each start of a worker has its own name: who got through is kept for as long as it counts, and no longer."""
     for n in range(300):
         told.tell(f"worker-{n}", "up")
         told.now += S

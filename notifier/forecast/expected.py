@@ -73,7 +73,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The state of a user in Redis: the fields of @lines, the heads of each backlog, the sends by category.
+    """The state of a user in Redis: the fields of `backlogs`, the heads of each backlog, the sends by category.
 
     cut: the categories of which more wait than were read.
     """

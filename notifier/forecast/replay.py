@@ -26,7 +26,7 @@ DROPPED: Final = -3
 NEVER: Final = 2**63
 HIGH: Final = 2**50  # as in `arrivals.lua`: a high priority's order lies below every normal arrival's
 MAX_HEADS: Final = 25  # as in `visit.lua`: of one user at one look
-EVERY: Final = 8  # as in `visit.lua`: each so many turns the lower lanes come first
+EVERY: Final = 8  # as in `wake_ups.lua`: each so many turns the lower lanes come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Replay:
         backlog.sends.add(category.policy, "", settled_us, now, cost=category.cost)
 
     def _ordered(self) -> tuple[list[_Backlog], bool]:
-        """As `Gates.ordered`: the urgent lane first, then the older head; every eighth turn the other way round."""
+        """As *sort_backlogs* in `select.lua`: the urgent lane, then the older head; every eighth turn the other way round."""
         backlogs = list(self._waiting)
         if len(backlogs) < 2:  # noqa: PLR2004 - nothing to order
             return backlogs, False

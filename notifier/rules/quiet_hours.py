@@ -41,7 +41,8 @@ def pace_us(policy: Policy) -> int:
 class ByClock:
     """A notification under these rules. `by_the_clock` in `quiet_hours.lua` does the same.
 
-    since_us: when it was accepted. lead_us: how long after it is let go it may be received: quiet hours begin later.
+    since_us: when it entered its backlog. lead_us: how long after it is let go it may be received: quiet hours begin
+    later.
     of_user, of_category: the sends that the two policies judge.
     """
 

@@ -136,7 +136,7 @@ def _shape(value: object) -> str:
     return "<tier>" if isinstance(value, str) else "<rules>"
 
 
-# The tags stand in pydantic's error paths; `settings_errors` takes them out again.
+# The tags stand in pydantic's error paths; `settings/errors.py` takes them out again.
 UserEntry = Annotated[
     Annotated[Tier, Tag("<tier>")] | Annotated[UserSettings, Tag("<rules>")],
     Discriminator(_shape),

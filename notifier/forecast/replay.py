@@ -245,7 +245,7 @@ class Replay:
         backlog.sends.add(category.policy, "", settled_us, now, cost=category.cost)
 
     def _ordered(self) -> tuple[list[_Backlog], bool]:
-        """As *sort_backlogs* in `select.lua`: the urgent lane, then the older head; every eighth turn the other way round."""
+        """As *sort_backlogs* of `select.lua`: urgent first, then the older head; each eighth turn the other way."""
         backlogs = list(self._waiting)
         if len(backlogs) < 2:  # noqa: PLR2004 - nothing to order
             return backlogs, False

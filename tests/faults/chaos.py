@@ -6,6 +6,7 @@ import itertools
 import random
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ RATES: Final[Mapping[str, Any]] = {
         "default": {"lane": "default"},
         "marketing": {"lane": "bulk"},
     },
-    "worker": {"lease": "2500ms", "grace": "2s"},
+    # Longer than the living are stopped for on a loaded machine: who stands still for a lease with a request that it is
+    # about to write, writes it when it goes on.
+    "worker": {"lease": "5s", "grace": "2s"},
 }
 
 
@@ -37,28 +40,31 @@ RATES: Final[Mapping[str, Any]] = {
 class Outcome:
     """What came of it. repeats_allowed: what the dead had in flight, and what was retried. failed: the reasons.
 
-    poisoned: put aside because three workers died on it. With so many deaths that happens to some that have no part
-    in them: twice in a batch, and the third time alone.
+    ids: of each number. poisoned: the numbers that were put aside because three workers died on them. With so many
+    deaths that happens to some that have no part in them: twice in a batch, and the third time alone; they may have
+    arrived nevertheless. stopped_s: how long the living were stopped at most.
     """
 
     count: int
+    ids: list[str] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
     repeats_allowed: int = 0
     repeats: int = 0
-    missing: int = 0
+    missing: set[int] = field(default_factory=set)
+    stopped_s: float = 0.0
     broken: list[str] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)
-    poisoned: int = 0
+    poisoned: set[int] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
 
     def assert_right(self) -> None:
         """Laws 1 and 2 over the whole of it."""
-        assert self.missing == 0, f"{self.missing} never arrived"
+        assert self.missing <= self.poisoned, f"{self.missing - self.poisoned} never arrived"
         assert self.failed == [], self.failed
-        whole = {"delivered": self.count - self.poisoned, "failed": self.poisoned}
+        whole = {"delivered": self.count - len(self.poisoned), "failed": len(self.poisoned)}
         assert self.ended == {word: whole.get(word, 0) for word in TERMINAL}
-        assert self.poisoned <= self.kills.total(), "a death blames one alone"
-        assert self.broken == [], self.broken
+        assert len(self.poisoned) <= self.kills.total(), "a death blames one alone"
+        assert self.broken == [], f"{self.broken}; the living were stopped for up to {self.stopped_s:.1f} s"
         assert self.repeats <= self.repeats_allowed
 
 
@@ -79,8 +85,7 @@ def unleash(*, count: int, users: int, kills: int, workers: int = 3, seed: int =
             share = range(count * kill // kills, count * (kill + 1) // kills)
             fleet.await_delivered(share.start // 2, 600)
             step = next(steps) if kill % 3 else "any moment"
-            outcome.repeats_allowed += _kill_at(fleet, step, chance, [_of(n, who) for n in share])
-            outcome.kills[step] += 1
+            _kill_at(fleet, step, chance, [_of(n, who) for n in share], outcome)
         fleet.await_ended(count, 600)
         _judge(fleet, outcome, who)
     return outcome
@@ -91,13 +96,13 @@ def _of(number: int, who: Mapping[int, tuple[str, str]]) -> Notification:
     return notification(user, number, category)
 
 
-def _kill_at(fleet: Fleet, step: str, chance: random.Random, share: Sequence[Notification]) -> int:
-    """Let one worker die, look at what it leaves behind, and put another in its place; what it had in flight.
+def _kill_at(fleet: Fleet, step: str, chance: random.Random, share: Sequence[Notification], outcome: Outcome) -> None:
+    """Let one worker die, look at what it leaves behind, and put another in its place.
 
     share: is sent for it, so that it has something to do, however long it took to start.
     """
     if step == "any moment":
-        _send(fleet, share)
+        _send(fleet, share, outcome)
         victim = chance.randrange(len(fleet.workers))
         name = _name(fleet, victim)
     else:
@@ -105,26 +110,28 @@ def _kill_at(fleet: Fleet, step: str, chance: random.Random, share: Sequence[Not
         victim = len(fleet.workers) - 1
         await_that(lambda: fleet.redis.exists(f"rq:worker:{name}"), "its birth")
     living = [process for index, process in enumerate(fleet.workers) if index != victim]
+    began = time.monotonic()
     for process in living:
         process.send_signal(signal.SIGSTOP)  # so that they do not take it
     if step != "any moment":
-        _send(fleet, share)
+        _send(fleet, share, outcome)
         await_that(lambda: _has_ended(fleet.workers[victim]), f"its death at {step!r}")
     fleet.workers[victim].kill()
     fleet.workers[victim].wait()
-    left = _in_flight(fleet, name)
+    outcome.repeats_allowed += _in_flight(fleet, name)
+    outcome.kills[step] += 1
     assert_consistent(fleet.redis)
     del fleet.workers[victim]
     for process in living:
         process.send_signal(signal.SIGCONT)
+    outcome.stopped_s = max(outcome.stopped_s, time.monotonic() - began)
     if step == "any moment":
         fleet.start_worker()
-    return left
 
 
-def _send(fleet: Fleet, share: Sequence[Notification]) -> None:
+def _send(fleet: Fleet, share: Sequence[Notification], outcome: Outcome) -> None:
     with fleet.notifier() as notifier:
-        notifier.send_many(share)
+        notifier.send_many(share, on_accepted=outcome.ids.extend)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -153,8 +160,8 @@ def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -
         worker.wait(60)
     assert_empty_of_work(fleet.redis)
     arrivals = fleet.arrivals()
-    outcome.missing = len(set(who) - {int(arrival.data["n"]) for arrival in arrivals})
-    outcome.repeats = len(arrivals) - (outcome.count - outcome.missing)
+    outcome.missing = set(who) - {int(arrival.data["n"]) for arrival in arrivals}
+    outcome.repeats = len(arrivals) - (outcome.count - len(outcome.missing))
     outcome.repeats_allowed += total(fleet.redis, "retried")  # an answer came later than the timeout
     # A worker that a loaded machine let wait for longer than its lease was taken for dead while it sent, and says so.
     outcome.repeats_allowed += sum(log.read_bytes().count(b"lease_lost") for log in fleet.folder.glob("worker-*.log"))
@@ -164,7 +171,8 @@ def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -
         for lane in LANES:
             for job_id in fleet.redis.zrange(f"rq:failed:{lane}", 0, -1):
                 status = notifier.status(job_id.decode())
-                outcome.failed.append(str(status and status.reason))
-    poison = [reason for reason in outcome.failed if "3 workers died while sending it" in reason]
-    outcome.poisoned = len(poison)
-    outcome.failed = [reason for reason in outcome.failed if reason not in poison]
+                reason = str(status and status.reason)
+                if "3 workers died while sending it" in reason:
+                    outcome.poisoned.add(outcome.ids.index(job_id.decode()))
+                else:
+                    outcome.failed.append(reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from notifier.units import duration_us
 OnError: TypeAlias = Literal["raise", "hold", "permit", "memory"]
 RETRY_US: Final = 1_000_000  # what a Hold says where nobody knows
 FIRST_S, LONGEST_S = 0.05, 1.0  # between two calls that try whether Redis is back
+TO_ALL: Final = re.compile("(?:^|: -)(?!WRONGTYPE)[A-Z]+ ")  # as Redis 7 and 6.2 say MISCONF, if redis-py has no type
 IN_MEMORY: Final = "m"  # begins the ids of permits that this process gave by itself
 
 
@@ -38,13 +40,14 @@ class Breaker:
         with self._lock:
             if time.monotonic() < self._tries_at:
                 return False
+            self._wait_s = min(LONGEST_S, 2 * self._wait_s)  # by who tries: many calls may fail in one blip
             self._tries_at = time.monotonic() + self._wait_s
             return True
 
     def failed(self) -> None:
         """A call could not ask."""
         with self._lock:
-            self._wait_s = min(LONGEST_S, 2 * self._wait_s or FIRST_S)
+            self._wait_s = self._wait_s or FIRST_S
             self._tries_at = time.monotonic() + self._wait_s
 
     def worked(self) -> None:
@@ -83,7 +86,7 @@ class Outage:
     ) -> list[Permit | Hold]:
         """Answer each request."""
         if error is not None:
-            self.breaker.failed()
+            (self.breaker.worked if is_of_its_keys(error) else self.breaker.failed)()
         if self.on_error == "raise" or (self.on_error == "hold" and mode == "add"):  # which is never held
             raise unreachable(error or ConnectionError("it did not answer a moment ago")) from error
         if self.on_error == "hold":
@@ -125,6 +128,12 @@ def share_of(policy: Policy, processes: int, cost: int = 1) -> Policy:
         burst = Burst(max(cost, burst.limit // processes), every_us=burst.every_us * processes)
     dates = tuple(CalendarWindow(max(cost, window.limit // processes), window.unit) for window in policy.calendar)
     return replace(policy, windows=tuple(windows), calendar=dates, gap_us=policy.gap_us * processes, burst=burst)
+
+
+def is_of_its_keys(error: Exception) -> bool:
+    """Whether a script failed at its own keys, so that others can be asked. What concerns all begins with a word."""
+    said = str(error)
+    return type(error).__name__ == "ResponseError" and "user_script" in said and not TO_ALL.search(said)
 
 
 def seconds_of(timeout: str | timedelta | float) -> float:

@@ -183,7 +183,7 @@ class Limiter(InRedis, KeyLimiter):
                     answers += stale.answers
                     requests = [*requests[: len(answers)], *self._requests.renewed(requests[len(answers) :], stale)]
         except AWAY as error:
-            return outage.answers(requests, mode, ahead, error)
+            return [*answers, *outage.answers(requests[len(answers) :], mode, ahead, error)]
         outage.breaker.worked()
         return answers
 

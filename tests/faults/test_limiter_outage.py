@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, MemoryLimiter, Permit, outage
@@ -18,8 +22,6 @@ from tests.faults.cutting_proxy import CuttingProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from redis import Redis
 
     from notifier.testing.embedded import EmbeddedRedis
 
@@ -114,6 +116,110 @@ def test_one_call_in_a_while_tries(redis: Redis, monkeypatch: pytest.MonkeyPatch
     for _ in range(7):
         limiter.acquire("k", "1000/day")
     assert limiter.count("k", last="1h") == 7
+
+
+@contextmanager
+def asked(port: int, kinds: tuple[Any, Any], on_error: Any, *, is_async: bool) -> Iterator[Any]:
+    """A limiter over a client of the first kind; or over one of the second, for asyncio, each call run to its end."""
+    if not is_async:
+        with closing(kinds[0](port=port)) as client:
+            yield Limiter(client, namespace="n", on_error=on_error)
+        return
+    with asyncio.Runner() as runner:
+        tasks: Any = AsyncLimiter(kinds[1](port=port), namespace="n", on_error=on_error)
+        yield SimpleNamespace(
+            acquire=lambda *args: runner.run(tasks.acquire(*args)),
+            acquire_many=lambda *args: runner.run(tasks.acquire_many(*args)),
+        )
+        runner.run(tasks.aclose())
+
+
+class Dying(Redis):
+    """A client that loses its server before its second script."""
+
+    scripts = 0
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Ask, or fail."""
+        self.scripts += args[0] == "EVALSHA"
+        if self.scripts > 1:
+            raise RedisConnectionError
+        return super().execute_command(*args, **options)
+
+
+class DyingAsync(AsyncRedis):
+    """The same for asyncio."""
+
+    scripts = 0
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Ask, or fail."""
+        self.scripts += args[0] == "EVALSHA"
+        if self.scripts > 1:
+            raise RedisConnectionError
+        return await super().execute_command(*args, **options)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_error_of_one_key_concerns_no_other(redis: Redis, redis_server: EmbeddedRedis, *, is_async: bool) -> None:
+    """Redis has answered, so the limits of other keys hold on. An error that concerns all keys is an outage."""
+    with asked(redis_server.port, (Redis, AsyncRedis), "permit", is_async=is_async) as limiter:
+        for key in ("good", "bad"):
+            assert limiter.acquire(key, "1/day").id
+        for key in redis.scan_iter("*n:{bad}*"):
+            redis.set(key, "of another program")
+        assert limiter.acquire("bad", "1/day").id == ""
+        assert isinstance(limiter.acquire("good", "1/day"), Hold)
+        redis.config_set("maxmemory", 1)
+        try:
+            assert limiter.acquire("other", "2/day").id == ""
+        finally:
+            redis.config_set("maxmemory", 0)
+        assert limiter.acquire("good", "1/day").id == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_its_keys"),
+    [
+        (ResponseError("WRONGTYPE Operation against a key script: 4a1ee1b5, on @user_script:1."), True),
+        (ResponseError("user_script:1: attempt to call local 'x' script: 4251e00b, on @user_script:1."), True),
+        (ResponseError("value is not an integer script: 4251e00b, on @user_script:1."), True),
+        (ResponseError("NOREPLICAS Not enough good replicas. script: d6ec636b, on @user_script:1."), False),
+        (ResponseError("Error running script (call to f_4a1e): @user_script:1: WRONGTYPE Operation"), True),
+        (ResponseError("Error running script (call to f_4a1e): @user_script:1: user_script:1: attempt to call"), True),
+        (ResponseError("Error running script (call to f_da8455f0): @user_script:1: ERR value is not an integer"), True),
+        (ResponseError("Error running script (call to f_d6ec): @user_script:1: @user_script: 1: -OOM command"), False),
+        (ResponseError("unknown command 'EVALSHA', with args beginning with:"), False),
+        (OutOfMemoryError("command not allowed. script: d6ec636b, on @user_script:1."), False),
+        (RedisConnectionError("Connection closed by server."), False),
+    ],
+)
+def test_what_an_error_concerns(error: Exception, *, is_of_its_keys: bool) -> None:
+    """As Redis 7 and 6.2 say it: its own keys, or all."""
+    assert outage.is_of_its_keys(error) is is_of_its_keys
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_redis_has_granted_is_told(redis: Redis, redis_server: EmbeddedRedis, *, is_async: bool) -> None:
+    """Of 600 keys 500 are asked at once. Where Redis is gone then, these have permits, and the others are held."""
+    Limiter(redis, namespace="n").acquire("known", "5/day")  # so the script is there
+    with asked(redis_server.port, (Dying, DyingAsync), "hold", is_async=is_async) as limiter:
+        answers = limiter.acquire_many([(f"k{n}", "1/day") for n in range(600)])
+    assert [isinstance(answer, Permit) for answer in answers] == [True] * 500 + [False] * 100
+
+
+def test_calls_that_fail_together_are_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait grows with each call that has tried again in vain, not with all that failed in one blip."""
+    clock, breaker = Clock(monkeypatch), outage.Breaker()
+    for wait in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
+        assert breaker.lets_through()
+        for _ in range(20):
+            breaker.failed()
+        clock.now += wait - 0.001
+        assert not breaker.lets_through()
+        clock.now += 0.002
+    breaker.worked()
+    assert breaker.lets_through()
 
 
 def test_a_process_limits_by_its_share() -> None:

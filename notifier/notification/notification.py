@@ -227,8 +227,7 @@ class Notification:
 
 def checked_plain(notification: Notification) -> Notification:
     """As `validate`, where `job.read_notification` has checked what JSON's types and lengths tell."""
-    for index, device in enumerate(notification.devices):
-        _check_token(device, index)
+    _check_tokens(notification.devices)
     _check_content(notification, MAPPINGS)
     return notification
 
@@ -307,7 +306,15 @@ def _check_devices(devices: object) -> None:
     for index, device in enumerate(devices):
         if not isinstance(device, Device):
             raise InvalidNotificationError(f"devices[{index}]", f"must be a Device, is {type(device).__name__}")
+    _check_tokens(devices)
+
+
+def _check_tokens(devices: Sequence[Device]) -> None:
+    places: dict[Device, int] = {}
+    for index, device in enumerate(devices):
         _check_token(device, index)
+        if (first := places.setdefault(device, index)) != index:
+            raise InvalidNotificationError(f"devices[{index}]", f"is the same device as devices[{first}]")
 
 
 def _check_token(device: Device, index: int) -> None:

@@ -56,6 +56,7 @@ REFUSED: list[tuple[str, Mapping[str, Any]]] = [
     ("devices", {"devices": None}),
     ("devices", {"devices": "apns"}),
     ("devices[0]", {"devices": [{"platform": "apns", "token": TOKEN}]}),
+    ("devices[2]", {"devices": [apns("a"), fcm("a"), apns("a")]}),
     ("devices[1].platform", {"devices": [apns("a"), Device("windows", TOKEN)]}),
     ("devices[0].platform", {"devices": [Device("APNS", TOKEN)]}),
     ("devices[0].platform", {"devices": [Device(["apns"], TOKEN)]}),  # type: ignore[arg-type]

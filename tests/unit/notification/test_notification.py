@@ -30,6 +30,7 @@ DEVICES = st.lists(
     | st.from_regex(r"[A-Za-z0-9_:.\-]{16,80}", fullmatch=True).map(lambda token: Device("fcm", token)),
     min_size=1,
     max_size=4,
+    unique=True,
 )
 NOTIFICATIONS = st.builds(
     Notification,
@@ -128,7 +129,9 @@ ODD: dict[str, list[Any]] = {
         [{"platform": "nobody", "token": "x" * 40}],
         [{"platform": "fcm", "token": "short"}],
         [{"platform": "fcm", "token": 7}],
-        [{"platform": "fcm", "token": "x" * 40}] * 1001,
+        [{"platform": "fcm", "token": "x" * 40}] * 2,
+        [{"platform": "fcm", "token": "x" * 40 + str(n)} for n in (*range(7), 3)],
+        [{"platform": "fcm", "token": "x" * 40 + str(n)} for n in range(1001)],
     ],
     "category": ["a" * 64, "a" * 65],
     "badge": [2**31 - 1, 2**31, 2**64],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -244,6 +245,37 @@ def test_each_of_hundreds_at_one_moment_is_given_back(subject: Subject) -> None:
         subject.limiter.check("k", "1000/minute")
     assert all(subject.limiter.refund(permit) for permit in reversed(permits))
     assert subject.limiter.count("k", last="1m") == 20
+
+
+def far_back(subject: Subject, key: str, blocks: int) -> tuple[list[list[Permit]], float]:
+    """So many times 500 permits of a day, and one more at a clock set back to the first; these, and its seconds."""
+    rate = f"{blocks * 500 + 1}/day"
+    taken = []
+    for _ in range(blocks):
+        taken.append(subject.limiter.acquire_many([(key, rate)] * 500))
+        subject.advance(50 * S)
+    subject.advance(-50 * blocks * S + 1)
+    begun = time.perf_counter()
+    taken.append([subject.limiter.acquire(key, rate)])
+    return taken, time.perf_counter() - begun
+
+
+def test_a_clock_that_goes_far_back(subject: Subject) -> None:
+    """What was taken since counts on, and each permit of it is found."""
+    taken, _ = far_back(subject, "k", 12)
+    assert all(isinstance(permit, Permit) for each in taken for permit in each)
+    assert not subject.limiter.acquire("k", "6001/day")
+    assert all(subject.limiter.refund(permit) for each in taken for permit in each[::100])
+    assert subject.limiter.acquire("k", "6001/day", cost=61)
+    assert not subject.limiter.acquire("k", "6001/day")
+
+
+def test_a_clock_that_goes_far_back_takes_no_quadratic_time(redis: Redis) -> None:
+    """Eight times as many sends since then take Redis about eight times as long, not sixty times."""
+    with asyncio.Runner() as runner:
+        subject = Subject("sync", redis, runner)
+        few, many = (min(far_back(subject, f"{blocks}, {n}", blocks)[1] for n in range(3)) for blocks in (4, 32))
+    assert many < 24 * few
 
 
 def test_waiting_is_exact_and_in_order(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,18 +73,22 @@ local function ends(s, chunked)
   elseif chunked then s.first = at_of(chunk(s, 1), 1) end
 end
 
--- reopen: takes the last chunk to the newest again.
-local function reopen(s)
-  local data, many, base, number = chunk(s, index_of(s))
-  local weight = sum_of(data, many) - base
-  s.newest = moved(data, -base) .. moved(sub(s.newest, 1, 16 * s.n), weight - s.base)
-  s.n, s.base, s.sum, s.older = s.n + many, 0, s.sum + weight, s.older - weight
-  s.index, s.index_is_new = sub(s.index, 1, -19), true
-  redis.call('HDEL', s.key, pack('>I4', number))
+-- reopen: takes the chunks from the i-th on to the newest again.
+local function reopen(s, i)
+  local parts, n, weight = {}, 0, 0
+  for l = i, index_of(s) do
+    local data, many, base, number = chunk(s, l)
+    parts[#parts + 1] = moved(data, weight - base)
+    n, weight = n + many, weight + sum_of(data, many) - base
+    redis.call('HDEL', s.key, pack('>I4', number))
+  end
+  parts[#parts + 1] = moved(sub(s.newest, 1, 16 * s.n), weight - s.base)
+  s.newest, s.index, s.index_is_new = table.concat(parts), sub(s.index, 1, 18 * i - 18), true
+  s.n, s.base, s.sum, s.older = s.n + n, 0, s.sum + weight, s.older - weight
 end
 -- reach: takes chunks to the newest until nothing later than µs `at` is in one.
 function older_sends.reach(s, at)
-  while s.older > 0 and older_sends.latest(s) > at do reopen(s) end
+  if older_sends.latest(s) > at then reopen(s, find_line(s, 2, at)) end
   ends(s)
 end
 
@@ -191,7 +195,7 @@ function older_sends.reward(s, cost, lapsed, changed)
   local left = cost
   for _ = 1, MANY do
     if left == 0 or s.last <= lapsed then break end
-    if s.n == 0 and s.older > 0 then reopen(s) end
+    if s.n == 0 and s.older > 0 then reopen(s, index_of(s)) end
     if s.n == 0 then break end
     local at, id = unpack('>I7c2', s.newest, 16 * s.n - 15)
     local has = sum_of(s.newest, s.n) - sum_of(s.newest, s.n - 1, s.base)

@@ -89,7 +89,7 @@ class MemoryExchanges:
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.accepted: dict[str, Accepted] = {}
         self.now_us = 0
-        self.limiter = MemoryUserLimiter(lambda: self._begins_us + self.now_us)
+        self.limiter = MemoryUserLimiter(lambda: self._begins_us + self.now_us, policies=lambda: self._policies)
 
     def use(self, settings: Settings) -> None:
         """See `Exchanges.use`."""

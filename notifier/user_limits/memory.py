@@ -12,11 +12,11 @@ from itertools import count
 from notifier.limiter import Hold
 from notifier.rules.costs import check_cost
 from notifier.rules.evaluator import Sends, opens
-from notifier.rules.policies import Rules
+from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
 from notifier.rules.preferences import Mute
 from notifier.rules.quiet_hours import ByClock, said
-from notifier.user_limits.protocol import UserPermit, split
+from notifier.user_limits.protocol import UserPermit, kept_for, split
 
 
 def system_clock() -> int:
@@ -27,22 +27,24 @@ def system_clock() -> int:
 class MemoryUserLimiter:
     """A `UserLimiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
 
-    clock: µs since the epoch, this machine's if none is given. sends: of each user, and of each user's categories.
+    clock: µs since the epoch, this machine's if none is given. policies: as of `RedisLimiter`. sends: of each user, and
+    of each user's categories.
     """
 
-    def __init__(self, clock: Callable[[], int] = system_clock) -> None:
+    def __init__(self, clock: Callable[[], int] = system_clock, *, policies: Callable[[], Policies] = Policies) -> None:
         self.clock = clock
+        self._policies = policies
         self.sends: defaultdict[tuple[str, str | None], Sends] = defaultdict(Sends)
         self._lock = threading.Lock()
         self._permits = count(1)
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
         """See `UserLimiter.acquire`."""
-        return self.ask(user, rules, cost, take=True)
+        return self.ask(user, kept_for(user, rules, self._policies()), cost, take=True)
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
         """See `UserLimiter.peek`."""
-        return self.ask(user, rules, cost, take=False)
+        return self.ask(user, kept_for(user, rules, self._policies()), cost, take=False)
 
     def refund(self, permit: UserPermit) -> bool:
         """See `UserLimiter.refund`."""

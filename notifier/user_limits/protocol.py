@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from notifier.limiter.protocol import Hold, Permit
-from notifier.rules.policies import Rules
+from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Category, Policy
 
 
@@ -52,3 +52,16 @@ class UserLimiter(Protocol):
 def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
     """The user's policy and the category, if there is one."""
     return (rules, None) if isinstance(rules, Policy) else (rules.user, rules.category)
+
+
+def kept_for(user: str, rules: Policy | Rules, policies: Policies) -> Policy | Rules:
+    """The same rules, whose sends are kept for as long as the workers' rules need them."""
+    policy, category = split(rules)
+    policy = _kept(policy, policies.for_user(user))
+    if category is None:
+        return policy
+    return Rules(policy, replace(category, policy=_kept(category.policy, policies.category(category.name).policy)))
+
+
+def _kept(policy: Policy, other: Policy) -> Policy:
+    return policy if policy.horizon_us >= other.horizon_us else replace(policy, kept_us=other.horizon_us)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -22,7 +21,7 @@ from notifier.scripts.rule_table import policy_json
 from notifier.store.partitions import Partitions
 from notifier.units import from_bytes, to_bytes
 from notifier.user_limits.choice import Choice, Stale
-from notifier.user_limits.protocol import UserPermit, split
+from notifier.user_limits.protocol import UserPermit, kept_for, split
 
 T = TypeVar("T")
 
@@ -71,16 +70,7 @@ def acquire_call(
     user: str, rules: Policy | Rules, cost: int, policies: Policies, clock: str = "", *, take: bool
 ) -> Call[UserPermit | Hold]:
     """See `UserLimiter.acquire`; without `take`, `UserLimiter.peek`. policies: as of `RedisLimiter`."""
-    policy, category = split(rules)
-    policy = _kept(policy, policies.for_user(user))
-    if category is not None:
-        category = replace(category, policy=_kept(category.policy, policies.category(category.name).policy))
-    return _acquire_call(user, policy if category is None else Rules(policy, category), cost, clock, take=take)
-
-
-def _kept(policy: Policy, other: Policy) -> Policy:
-    """The same rules, whose sends are kept for as long as another's need them."""
-    return policy if policy.horizon_us >= other.horizon_us else replace(policy, kept_us=other.horizon_us)
+    return _acquire_call(user, kept_for(user, rules, policies), cost, clock, take=take)
 
 
 def acquire_by_choice(user: str, choice: Choice, clock: str = "") -> Call[UserPermit | Hold | Stale]:

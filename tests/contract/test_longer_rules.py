@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Final
 
 import pytest
@@ -18,6 +19,7 @@ from notifier.rules.policy import NO_RULES, Category, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
+from notifier.testing import FakeNotifier
 from notifier.user_limits.redis import RedisLimiter
 from tests.contract.test_direct import NOW, S, Worker, job
 from tests.harness.support import let_pass
@@ -85,6 +87,21 @@ def test_what_acquire_takes_by_a_shorter_rule_counts_for_the_workers(redis: Redi
     assert isinstance(known.peek("ann", day), Hold)
     if category is not None:
         assert isinstance(known.peek("ann", Rules(NO_RULES, Category(category, policy=day))), Hold)
+
+
+@pytest.mark.parametrize("category", [None, "news"])
+def test_what_a_test_acquires_by_a_shorter_rule_counts_as_long(category: str | None) -> None:
+    """FakeNotifier's limiter knows its configuration's rules, too."""
+    day = Policy((Window(4, "1d"),))
+    of_news = "categories: {news: {lane: bulk, windows: [4/1d]}}"
+    fake = FakeNotifier(parse_settings(f"{{user: {{windows: [4/1d]}}, {of_news}}}"))
+    for policy in (*(3 * (Policy((Window(1, "1s"),)),)), NO_RULES):
+        rules = policy if category is None else Rules(NO_RULES, Category(category, policy=policy))
+        assert isinstance(fake.limiter.acquire("ann", rules), Permit)
+        fake.advance(timedelta(seconds=2))
+    assert isinstance(fake.limiter.peek("ann", day), Hold)
+    if category is not None:
+        assert isinstance(fake.limiter.peek("ann", Rules(NO_RULES, Category(category, policy=day))), Hold)
 
 
 def test_an_asyncio_program_keeps_what_it_acquires_as_long(redis: Redis) -> None:

@@ -58,7 +58,7 @@ class Owner:
     """Which node owns the slot of a hash tag, as far as is known. All connections of a client share one.
 
     nodes: those to ask, who does not answer last. siblings: the owners of a fleet's other slots, and this one.
-    free: of their connections those that nobody uses, by node. All owners of a fleet share these three.
+    free: of their connections those that nobody uses, by process and node. All owners of a fleet share these three.
     """
 
     def __init__(self, tag: str, seeds: Sequence[Node], beside: Owner | None = None) -> None:
@@ -69,8 +69,14 @@ class Owner:
         self.known: Node | None = None
         self.nodes: list[Node] = beside.nodes if beside else list(seeds)
         self.siblings: list[Owner] = beside.siblings if beside else []
-        self.free: dict[Node, list[Any]] = beside.free if beside else {}
+        self.free: dict[int, dict[Node, list[Any]]] = beside.free if beside else {}
         self.siblings.append(self)
+
+    def free_here(self) -> dict[Node, list[Any]]:
+        """The free connections of this process; those of one that has forked it are forgotten."""
+        if (pid := os.getpid()) not in self.free:
+            self.free.clear()
+        return self.free.setdefault(pid, {})
 
     def candidates(self) -> Iterator[Node]:
         """The nodes to ask, one after another; who does not answer is asked last from then on."""
@@ -227,13 +233,10 @@ class _Free(Sequence[Any]):
     """The free connections of all clients beside each other, as the pool of one has them: those to its owner."""
 
     def __init__(self, owner: Owner) -> None:
-        self._owner, self._pid = owner, os.getpid()
+        self._owner = owner
 
     def _to_owner(self) -> list[Any]:
-        if self._pid != os.getpid():
-            self._owner.free.clear()  # the parent's
-            self._pid = os.getpid()
-        return self._owner.free.get(self._owner.known, []) if self._owner.known else []
+        return self._owner.free_here().get(self._owner.known, []) if self._owner.known else []
 
     def __getitem__(self, index: Any) -> Any:
         return self._to_owner()[index]
@@ -250,7 +253,7 @@ class _Free(Sequence[Any]):
     def append(self, connection: Any) -> None:
         """Put one back; one that is to be found at no node is forgotten."""
         if getattr(connection, "is_connected", True):
-            self._owner.free.setdefault((connection.host, connection.port), []).append(connection)
+            self._owner.free_here().setdefault((connection.host, connection.port), []).append(connection)
 
 
 class _Pool(redis.ConnectionPool):

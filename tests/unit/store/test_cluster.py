@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from notifier.errors import SettingsError
 from notifier.scripts import keys
 from notifier.settings import RedisSettings
-from notifier.store.cluster import Owner
+from notifier.settings.redis_url import parse
+from notifier.store.cluster import Owner, client_of
 from notifier.store.connection import address, connect
 
 SEEDS = [("a", 1), ("b", 2)]
@@ -86,3 +91,23 @@ def test_what_a_refusal_tells_of_the_owner(refusal: Exception, known: tuple[str,
     owner.known = ("a", 1)
     owner.note(refusal)
     assert owner.known == known
+
+
+def test_a_child_of_a_fork_takes_no_connection_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is free belongs to the process, so a pool that is made in the child, or made anew there, has nothing."""
+    nodes = parse("redis+cluster://a:1")
+    with client_of("{0}", nodes, {}) as of_parent:
+        pool: Any = of_parent.connection_pool
+        free = pool._available_connections
+        pool.connection_kwargs["owner"].known = ("a", 1)
+        free.append(SimpleNamespace(host="a", port=1))
+        assert len(free) == 1
+        pid = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+        with client_of("{1}", nodes, {}, beside=of_parent) as of_child:
+            beside: Any = of_child.connection_pool
+            beside.connection_kwargs["owner"].known = ("a", 1)
+            assert len(beside._available_connections) == 0
+            connection = SimpleNamespace(host="a", port=1)
+            beside._available_connections.append(connection)
+            assert free.pop() is connection

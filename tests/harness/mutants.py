@@ -264,6 +264,13 @@ MUTANTS = (
         "integration/test_overload.py::test_the_same_makes_room",
     ),
     Mutant(
+        "a newer one collapses before one that arrives",
+        "enqueue",
+        "and not at and not is_arriving(user) then",
+        "and not at then",
+        "integration/test_overload.py::test_none_takes_the_place_before_one_that_arrives",
+    ),
+    Mutant(
         "those that arrive are not counted",
         "enqueue",
         "local n = redis.call('ZCARD', arriving_key(user))",

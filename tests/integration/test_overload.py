@@ -204,6 +204,24 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     assert_clean(redis)
 
 
+@pytest.mark.parametrize("limits", [{}, {"user": {}, "max_waiting": 3}])
+def test_none_takes_the_place_before_one_that_arrives(
+    redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, limits: dict[str, Any]
+) -> None:
+    """collapse: while an older one is in the queue still, which would come after it, the newer is refused."""
+    with notifier(write_config(tmp_path, redis_server.url, **SECTIONS | limits)) as producer:
+        fill(producer, "ann", 1, category="score", collapse_id="a")
+        fill(producer, "ann", 1, category="score")
+        enter_backlog(redis)
+        (older,) = fill(producer, "ann", 1, category="score", collapse_id="a")
+        with pytest.raises(OverloadedError):
+            producer.send(note("ann", category="score", collapse_id="a"))
+        enter_backlog(redis)
+        newer = producer.send(note("ann", category="score", collapse_id="a"))
+        assert (state(producer, older), state(producer, newer)) == ("superseded", "waiting")
+    assert_clean(redis)
+
+
 def test_the_command_says_it(redis: Redis, producer: Notifier, config: Path, tmp_path: Path) -> None:
     """`send` and `send-file`: one line that says which limit, and status 1; send-file goes on there another time."""
     first = fill(producer, "ann")[0]

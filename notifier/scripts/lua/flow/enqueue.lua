@@ -47,6 +47,12 @@ local function forget_gone(user)
   end
 end
 
+-- is_arriving: whether any of the user's is in a queue still: it would come after what takes a place before it.
+local function is_arriving(user)
+  forget_gone(user)
+  return redis.call('ZCOUNT', arriving_key(user), '-inf', text(now)) > 0
+end
+
 -- beyond: the limit that one more would exceed, 'user' or 'all', how many wait, and how many may; or nil.
 local function beyond(user, of_user)
   if of_user > 0 and count_of_user(user) >= of_user then
@@ -77,7 +83,7 @@ local function drop_oldest(user, category)
 end
 
 -- make_room: where a limit holds. Returns 'collapse' for what is to take the place of one that waits, else 'queue'; and
--- the user for whom it is counted. Or nil and the refusal. at: its own time; then it takes nobody's place.
+-- the user whose arrival is noted. Or nil and the refusal. at: its own time; then it takes nobody's place.
 local function make_room(meta, limit, at)
   local of_user, overflow = limit:match('^(%d+) (.+)$')
   local read = cjson.decode(meta)
@@ -85,7 +91,7 @@ local function make_room(meta, limit, at)
   of_user = tonumber(of_user)
   local which, waiting, most = beyond(user, of_user)
   if which then
-    if overflow == 'collapse' and read.collapse_id and not at then
+    if overflow == 'collapse' and read.collapse_id and not at and not is_arriving(user) then
       same = same_waiting(user, category, read.collapse_id)
     end
     if not same and not (overflow == 'drop_oldest' and drop_oldest(user, category)) then
@@ -93,7 +99,7 @@ local function make_room(meta, limit, at)
       return nil, '!' .. which .. ' ' .. waiting .. ' ' .. most
     end
   end
-  return same and 'collapse' or 'queue', of_user > 0 and user
+  return same and 'collapse' or 'queue', (of_user > 0 or overflow == 'collapse') and user
 end
 
 local function join(id, user, category, collapse_id, order)

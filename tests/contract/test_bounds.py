@@ -106,6 +106,20 @@ def test_what_pull_moves_is_bounded_and_nobody_starves(redis: Redis) -> None:
     assert looks <= 12
 
 
+def test_a_retry_does_not_wait_behind_what_was_to_go_at_one_moment(redis: Redis) -> None:
+    """It has its place in its backlog, so it falls due whatever fell due before it; the others come in order."""
+    enqueue(redis, ["ann"], each=1, name="urgent")
+    (leased,) = pull(redis, 0).leased
+    again = calls.Settlement(leased.job_id, leased.permit, "ann", "default", False, "later", "retried", 2 * S)
+    assert run(redis, calls.settle([again], RULES, calls.Worker(name="w", clock="0"))) == [True]
+    moment = [f"bulk{n}" for n in range(20 * BATCH)]
+    enqueue(redis, moment, each=1, name="bulk", send_at_us=S)
+    pulled = pull(redis, 3 * S)
+    assert [one.user for one in pulled.leased].count("ann") == 1
+    assert len(pulled.leased) <= BATCH
+    assert redis.zrange("notifier:later", 0, -1)[0] == f"bulk-bulk{len(pulled.leased) - 1}-0".encode()
+
+
 def test_what_ends_clears_a_registry_little_by_little(redis: Redis) -> None:
     """Thousands that have lapsed in RQ's registry of the cancelled are not taken out by one call; but all in time."""
     redis.zadd("rq:canceled:default", {f"old{n}": 0 for n in range(1_000)})

@@ -204,6 +204,8 @@ def types_of(key: bytes) -> frozenset[str] | None:
         return None
     if key.startswith(rq_key("worker", "").encode()) and key.endswith(b":executions"):  # RQ 3: what it runs now
         return frozenset(["set"])
+    if key.startswith(rq_key("queue", "").encode()) and b":intermediate:first_seen:" in key:  # a time
+        return frozenset(["string"])
     found = _TYPE.findall(told.partition(";")[0] + told.partition("; and")[2])
     return frozenset("string" if each == "counter" else each for each in found) or None
 

@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from rq import Queue
+from rq.intermediate_queue import IntermediateQueue
 
 from notifier import Notifier
 from notifier.notification.job import TERMINAL
@@ -314,6 +316,9 @@ def test_a_job_of_others_is_left_alone(patient: Patient) -> None:
         patient.redis.hset(JOB % job_id, mapping={"origin": lane, "status": "started", "data": "x", "meta": "{}"})
         patient.redis.zadd(f"rq:wip:{lane}", {f"{job_id}:5b2e": 5})
     patient.redis.sadd("rq:job:stock:dependents", "other")
+    on_its_way = IntermediateQueue(Queue("mail", connection=patient.redis).key, connection=patient.redis)
+    patient.redis.rpush(on_its_way.key, "elsewhere")
+    assert on_its_way.set_first_seen("elsewhere")
     before = patient.redis.dbsize()
     assert audit(patient.redis, repair=True) == []
     assert patient.redis.dbsize() == before

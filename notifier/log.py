@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from notifier.units import mask
+from notifier.units import mask, without_controls
 
 MASKED: Final = "…"
 MAX_DEPTH: Final = 6
@@ -113,9 +113,16 @@ def configure_logging(
 def _renderers(*, console: bool, colors: bool) -> list[Processor]:
     if not console:
         return [structlog.processors.JSONRenderer()]
+    plain = structlog.dev.plain_traceback
     return [
-        structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24, exception_formatter=structlog.dev.plain_traceback)
+        _steer_nothing,
+        structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24, exception_formatter=plain),
     ]
+
+
+def _steer_nothing(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Write what would steer a terminal as escapes; in what is no text, the renderer does it."""
+    return {without_controls(key): without_controls(v) if isinstance(v, str) else v for key, v in event.items()}
 
 
 def _install(handler: logging.Handler, level: int) -> None:

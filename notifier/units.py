@@ -228,6 +228,15 @@ def readable(text: str, most: int = MAX_REASON) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+# What moves the cursor or turns the direction of writing; line breaks and tabs are left.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def without_controls(text: str) -> str:
+    """The same text, with what would steer a terminal written as an escape: anybody may have named it."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def counts_in(fields: Mapping[bytes, bytes]) -> dict[str, int]:
     """The counts in a hash of Redis, by name; without what is no number of 64 bits."""
     numbers = {name: n for name, n in fields.items() if n.removeprefix(b"-").isdigit() and len(n) < 20}  # noqa: PLR2004

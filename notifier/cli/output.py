@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,14 +20,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from notifier.units import without_controls
+
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 the command ran, and something is not right; 2 wrong usage; "
     "3 the configuration cannot be used; 4 Redis cannot be used; 130 interrupted."
 )
-
-
-# What moves the cursor or turns the direction of writing; line breaks and tabs are left.
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 SHOWN_AFTER_S: Final = 1.0  # what is over by then shows no bar
 
 
@@ -109,11 +106,6 @@ def _columns(texts: Sequence[Sequence[str]], width: int) -> Iterator[Column]:
 def counted(number: int, one: str, more: str = "") -> str:
     """A number with what it counts: '1 user', '2,000 users'. more: where it is not `one` and an s."""
     return f"{number:,} {one if number == 1 else more or one + 's'}"
-
-
-def without_controls(text: str) -> str:
-    """The same text, with what would steer a terminal written as an escape: anybody may have named it."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def say(text: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from notifier.cli.cancel import tell
 from notifier.cli.chosen import chosen_lines
 from notifier.cli.options import JsonOption, YesOption, duration_us, notifier_of
-from notifier.cli.output import Rows, answer, confirm, fail, print_json, say, without_controls
+from notifier.cli.output import Rows, answer, confirm, fail, print_json, say
 from notifier.errors import InvalidPreferenceError
 from notifier.operations.action_log import OF_USERS, read_actions
 from notifier.operations.export import export_user
@@ -22,6 +22,7 @@ from notifier.producer.notifier import Notifier
 from notifier.rules.preferences import Preferences, What
 from notifier.settings import load_settings
 from notifier.store.partitions import opened, opened_all
+from notifier.units import without_controls
 
 WHO: Final = "notifier users"  # for the log of changes
 ALL: Final = 20_000  # more changes than the log keeps

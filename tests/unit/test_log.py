@@ -74,6 +74,22 @@ def test_auto_is_coloured_on_a_terminal_and_json_elsewhere(monkeypatch: pytest.M
     assert "\x1b[" not in quiet.getvalue()
 
 
+def test_nothing_that_is_logged_steers_a_terminal() -> None:
+    """Whoever named it: in the event, a key, a value, and the text of an exception."""
+    evil = "\x1b[2J\x1b]0;evil\x07\x9b31m\x7f\u202egnp.exe"
+    for stream in (io.StringIO(), Terminal()):
+        configure_logging("console", stream=stream)
+        structlog.get_logger("a").info(evil, user=evil, of=f"user {evil}", **{evil: [evil, {evil: evil}]})
+        logging.getLogger("b").info("of %s", evil)
+        try:
+            int(f"a{evil}")
+        except ValueError:
+            structlog.get_logger("a").exception("failed")
+        written = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # its own colours
+        assert not set("\x1b\x07\x9b\x7f\u202e") & set(written)
+        assert written.count("]0;evil") >= 8
+
+
 def test_the_level_holds_for_both_and_a_second_call_replaces_the_first() -> None:
     """What is below the level is not written, and configuring twice does not write twice."""
     first, second = io.StringIO(), io.StringIO()

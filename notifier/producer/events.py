@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
-from notifier.notification.job import decode_reason
+from notifier.notification.job import decode_reason, fields_of
 from notifier.producer import stream
 from notifier.producer.stream import Entry, Reader
 from notifier.scripts.keys import redis_key
@@ -57,10 +56,8 @@ def find_batches(
 def _ended(entry: Entry) -> Ended:
     entry_id, fields = entry
     text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-    meta: Any = None
-    with suppress(ValueError):  # of a plain producer, whose meta may be anything
-        meta = json.loads(text["meta"] or "{}")
-    told = meta if isinstance(meta, dict) else {}
+    meta = fields_of(text["meta"].encode())  # of a plain producer, whose meta may be anything
+    told = {name: value for name, value in meta.items() if isinstance(value, str | int | float)}
     outcome, detail = text["outcome"], text["detail"]
     if outcome in ENCODED and detail:
         with suppress(ValueError, OSError):
@@ -75,5 +72,5 @@ def _ended(entry: Entry) -> Ended:
         at=datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC),
         reason=shown,
         superseded_by=detail if outcome == "superseded" else "",
-        ref=told["ref"] if isinstance(told.get("ref"), str) else None,
+        ref=ref if isinstance(ref := told.get("ref"), str) else None,
     )

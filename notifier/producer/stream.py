@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from redis.exceptions import ResponseError
@@ -22,12 +24,20 @@ def find_each(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> 
 
     What was given is acknowledged when the loop comes back for more. reader: it gives one at a time.
     """
-    return _find(reader, lambda entries: map(decode, entries), follow=follow)
+    return _find(reader, partial(_readable, decode), follow=follow)
 
 
 def find_batches(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> Search[list[T]]:
     """As `find_each`, as many together as the reader gives at a time."""
-    return _find(reader, lambda entries: [[decode(entry) for entry in entries]], follow=follow)
+    return _find(reader, lambda entries: filter(None, [list(_readable(decode, entries))]), follow=follow)
+
+
+def _readable(decode: Callable[[Entry], T], entries: list[Entry]) -> Iterator[T]:
+    """Decode these. What something else wrote is passed over: it would hold up all behind it."""
+    for entry in entries:
+        if entry[1]:  # one without fields was trimmed away since this consumer was given it
+            with suppress(KeyError, ValueError, OverflowError):
+                yield decode(entry)
 
 
 def _find(reader: Reader, items: Callable[[list[Entry]], Iterable[T]], *, follow: bool) -> Search[T]:
@@ -39,10 +49,8 @@ def _find(reader: Reader, items: Callable[[list[Entry]], Iterable[T]], *, follow
             if not follow:
                 return
             continue
-        # One without fields was trimmed away since this consumer was given it.
-        if kept := [entry for entry in entries if entry[1]]:
-            for item in items(kept):
-                yield Item(item)
+        for item in items(entries):
+            yield Item(item)
         reader.done = [entry_id for entry_id, _ in entries]
 
 

@@ -26,6 +26,7 @@ import structlog
 
 from notifier.errors import NotifierError
 from notifier.producer.events import Ended, find_batches
+from notifier.server.answers import tell_unreadable
 from notifier.settings.schema_processes import WebhookSettings
 from notifier.settings.secret_files import LastGood
 from notifier.store.partitions import Partitions, search_at
@@ -73,8 +74,8 @@ class Webhook:
                     for batch in search_at(at, find):
                         if not self._deliver(batch):
                             return
-                except NotifierError as error:
-                    problem = str(error)
+                except Exception as error:  # noqa: BLE001 - nothing that is in Redis ends the thread
+                    problem = str(error) if isinstance(error, NotifierError) else tell_unreadable(error)
             if problem:
                 self._log.warning("events_not_read", reason=problem)
                 waits.wait()
@@ -88,7 +89,7 @@ class Webhook:
         while not self._stop.is_set():
             try:
                 status = post(self._url, body, self._secret().encode(), self._settings.timeout_us / 1e6)
-            except (OSError, h11.ProtocolError) as error:
+            except Exception as error:  # noqa: BLE001 - nor does anything that is answered
                 self._log.warning("webhook_failed", reason=type(error).__name__, events=len(batch))
                 waits.wait()
                 continue

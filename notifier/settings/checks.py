@@ -131,10 +131,15 @@ def _https(value: object) -> str:
 
 
 def _webhook(value: object) -> str:
-    parts = urlsplit(value) if isinstance(value, str) and value.isascii() and value.isprintable() else None
-    if parts is None or parts.scheme not in {"https", "http"} or not parts.hostname or parts.username or parts.fragment:
-        raise ValueError("is not an address to post to; write https://host/path, without user and password")
-    return parts.geturl()
+    try:
+        parts = urlsplit(value if isinstance(value, str) and re.fullmatch("[!-~]+", value) else "")
+        host = (parts.hostname or "").encode("idna")  # as it is looked up: not every text is a name
+        a_server = parts.scheme in {"https", "http"} and host and parts.port != 0
+        if a_server and "@" not in parts.netloc and not parts.fragment:
+            return parts.geturl()
+    except ValueError:  # told below, without quoting it
+        pass
+    raise ValueError("is not an address to post to; write https://host/path, without user and password")
 
 
 def _apple_endpoint(value: object) -> str:

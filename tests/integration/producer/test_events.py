@@ -15,11 +15,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
 from rq.job import Job
 from rq.serializers import JSONSerializer
+from structlog.testing import capture_logs
 
 from notifier import AsyncNotifier, InvalidNotificationError, Record, SettingsError, Status
 from notifier.producer.events import Outcome
@@ -282,3 +284,53 @@ def test_the_webhook_repeats_until_it_is_taken(
         assert set(event) == {"event_id", "job_id", "user", "category", "outcome", "at"}
     left = redis.xpending("notifier:events", "webhook")
     assert left["pending"] == 0
+
+
+def nested(depth: int) -> str:
+    return '{"user":' * depth + "1" + "}" * depth
+
+
+def test_what_cannot_be_read_holds_up_no_event(
+    config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis
+) -> None:
+    """What is no event is passed over, alone and among others; an event with any meta is told. So by the webhook."""
+    for odd in ({b"foo": b"bar"}, {b"\xff": b"\xff"}, {b"job_id": b"a", b"outcome": b"failed"}):
+        redis.xadd("notifier:events", odd)
+    metas = [
+        "[" * 100_000,
+        *map(nested, range(300, 1200, 100)),
+        nested(3000),
+        "[]",
+        "9" * 5000,
+        '{"user": 5}',
+        "\\",
+        "",
+    ]
+    with posting(tmp_path, redis_server.url, redis, 200) as (receiver, posts):
+        eventually(lambda: redis.xinfo_groups("notifier:events")[0]["lag"] == 0, "what is no event")
+        for meta in metas:
+            redis.xadd("notifier:events", {"job_id": "odd", "outcome": "delivered", "detail": "", "meta": meta})
+        last = settle_one(redis, config, 10**12)
+        eventually(lambda: posts.taken == len(metas) + 1, "all events")
+    assert receiver.jobs() == ["odd"] * len(metas) + [last]
+    with notifier(config) as producer:
+        told = list(producer.events())
+    assert [each.job_id for each in told] == receiver.jobs()
+    assert {each.user for each in told} == {"", "5", "ann"}
+
+
+def test_nothing_ends_the_webhook(
+    config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong, where Redis is read or where is posted, is logged, and tried again."""
+    monkeypatch.setattr(webhook, "BACKOFF_S", (0.01, 0.05))
+    redis.set("notifier:events", "poison")
+    with capture_logs() as logs, posting(tmp_path, redis_server.url, redis, 200) as (receiver, posts):
+        eventually(lambda: any(line["event"] == "events_not_read" for line in logs), "the trouble with Redis")
+        redis.delete("notifier:events")
+        right, posts._url = posts._url, urlsplit("http://exa..mple.com/")
+        last = settle_one(redis, config, 10**12)
+        eventually(lambda: any(line["event"] == "webhook_failed" for line in logs), "the trouble with the address")
+        posts._url = right
+        eventually(lambda: posts.taken == 1, "the event")
+    assert receiver.jobs() == [last]

@@ -212,6 +212,15 @@ def test_old_ones_go_by_age(feed: Feed) -> None:
     assert DAY_US // 1000 - 60_000 < lifetime_ms <= DAY_US // 1000
 
 
+def test_what_is_none_is_passed_over(feed: Feed) -> None:
+    """An entry that something else wrote holds up none of those behind it."""
+    whole = {"token": "t", "platform": "fcm", "app": "", "user": "u", "reason": "", "gone_at": "9" * 30, "job_id": "j"}
+    for odd in ({"foo": "bar"}, {b"\xff": b"\xff"}, whole, whole | {"gone_at": "soon"}):
+        feed.redis.xadd("notifier:feedback", odd)
+    feed.tell("a")
+    assert feed.names() == ["a"]
+
+
 @pytest.mark.parametrize("consumer", [None, "register"])
 def test_what_was_dropped_while_in_hand_is_passed_over(feed: Feed, consumer: str | None) -> None:
     """A token that was given, not acknowledged, and dropped by age since then is no longer told."""

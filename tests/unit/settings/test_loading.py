@@ -592,3 +592,43 @@ def test_the_providers_own_limits_are_theirs_unless_given() -> None:
         Burst(5, every_us=hour // 20),
         Window(9, interval_us=1_000_000),
     )
+
+
+WEBHOOK = "events: {keep: 1d, webhook: {url: %s}}"
+
+
+@pytest.mark.parametrize("url", ["https://h", "http://h:80/a?b=c", "https://[::1]:8443/x", "http://a-b.example.com./"])
+def test_a_webhook_may_be_at_any_host(url: str) -> None:
+    """A name or an address, with or without a port, a path and a query."""
+    hook = parse_settings(WEBHOOK % json.dumps(url)).events.webhook
+    assert hook is not None
+    assert hook.url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "http://h:99999/x",
+            "http://h:0/x",
+            "http://h:x/",
+            "http://exa..mple.com/",
+            f"http://{'a' * 70}.com/",
+            "http://[",
+        ),
+        *(
+            "https://:hunter2@h",
+            "https://u:hunter2@h",
+            "https://@h",
+            "http://h/a b",
+            "http://h/#a",
+            "ftp://h",
+            "http://",
+            5,
+        ),
+    ],
+)
+def test_where_nothing_can_be_posted_to_is_refused(url: object) -> None:
+    """An impossible port or name, a password, and what is no URL are refused when the file is read."""
+    assert "events.webhook.url: is not an address to post to" in (told := only(WEBHOOK % json.dumps(url)))
+    assert "hunter2" not in told

@@ -43,7 +43,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "1 for each route: working, slow, stopped or unknown; and why",
         ("route", "state", "kind"),
     ),
-    "notifier_paused": ("1 for each thing that a person has paused", ("what",)),
+    "notifier_paused": ("1 for each thing that a person has paused; one for all users", ("what",)),
     "notifier_suspended": ("1 while rq suspend keeps all workers from looking for work", ()),
     "notifier_project_used_ratio": ("how much of its project's limit is used, 0 to 1", ("route",)),
     "notifier_workers": ("workers that Redis knows", ()),
@@ -159,8 +159,9 @@ def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence
         gauges["notifier_route_state"].add_metric(
             [route, *held.get(route, ("working" if now.works else "unknown", ""))], 1
         )
-    for pause in now.pauses:
-        gauges["notifier_paused"].add_metric([paused_words(pause.route)], 1)
+    paused = [paused_words(pause.route) for pause in now.pauses]
+    for what in {"a user" if each.startswith("user:") else each for each in paused}:
+        gauges["notifier_paused"].add_metric([what], 1)
     for why, n in _by_why(now).items():
         gauges["notifier_waiting"].add_metric([why], n)
     gauges["notifier_suspended"].add_metric([], now.suspended)

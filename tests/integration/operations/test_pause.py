@@ -12,7 +12,7 @@ from redis import Redis
 from notifier.operations.action_log import read_actions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
-from tests.harness.support import fcm, note, notifier, write_config
+from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
 from tests.integration.conftest import Ran, Run
 
 
@@ -47,6 +47,19 @@ def test_a_pause_shows_wherever_somebody_looks(run: Run, redis: Redis, server: C
     assert run("resume", "category:chat") == Ran(1, "category:chat was not paused\n", "")
     assert run("resume", "route:fcm").status == 0
     assert run("pause") == Ran(0, "nothing is paused\n", "")
+
+
+def test_no_metric_holds_a_user(run: Run, config: Path, server: Client) -> None:
+    """However many users are paused, and wait for that, the metrics say of all of them that a user is."""
+    with notifier(config) as producer, worker(config):
+        for user in ("paused-1", "paused-2"):
+            assert run("pause", f"user:{user}", "--who", "anna").status == 0
+            producer.send(note(user, "Hello", fcm(user)))
+        eventually(lambda: 'notifier_waiting{why="the pause of a user"} 2.0' in server("/metrics")[1], "both to wait")
+    metrics = server("/metrics")[1]
+    assert metrics.count("notifier_paused{") == 1
+    assert 'notifier_paused{what="a user"} 1.0' in metrics
+    assert "paused-" not in metrics
 
 
 def test_a_mistake_in_the_rates_does_not_stand_in_the_way(run: Run, config: Path, server: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -241,14 +240,11 @@ class _Paths:
 
 
 def _fixed(state: State) -> list[Route]:
-    scraping = asyncio.Lock()
-
     async def health(_: Request) -> Response:
         return json_answer({"alive": True})
 
     async def metrics(_: Request) -> Response:
-        async with scraping:  # one scrape at a time, as each goes on from the last
-            return await state.in_time(lambda: Response(state.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS))
+        return await state.in_time(lambda: Response(state.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS))
 
     async def live(request: Request) -> Response:
         if state.feed.is_full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -66,6 +67,7 @@ class Metrics(Collector):
         self._projects = projects
         self._totals = Numbers()
         self._seen: dict[int, tuple[int, dict[str, int]]] = {}  # of each partition: the minute read last, its fields
+        self._scraping = threading.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -74,8 +76,9 @@ class Metrics(Collector):
         return iter(())
 
     def text(self) -> bytes:
-        """One scrape."""
-        return generate_latest(self._registry)
+        """One scrape at a time, as each goes on from the last."""
+        with self._scraping:
+            return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """All families."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import select
 import socket
 import sys
 import threading
@@ -208,12 +210,20 @@ def test_a_redis_that_hangs(tmp_path: Path) -> None:
             for path in ("/", "/readyz", "/metrics", "/api/v1/stats", "/api/v1/jobs/one"):
                 status, text, _ = ask(path)
                 assert (status, "Redis does not answer" in text) == (503, True), path
+            scrapes = [http.client.HTTPConnection("127.0.0.1", ask.port) for _ in range(5)]
+            for each in scrapes:
+                each.request("GET", "/metrics")
+            for _ in range(2):  # whoever asks after them is answered after them
+                assert ask("/routes")[0] == 503
+            assert len(select.select([each.sock for each in scrapes], [], [], 0)[0]) == len(scrapes)
+            for each in scrapes:
+                each.close()
             crowd = [threading.Thread(target=ask, args=("/api/v1/stats",)) for _ in range(50)]
-            for each in crowd:
-                each.start()
+            for one in crowd:
+                one.start()
             assert ask("/healthz")[0] == 200
-            for each in crowd:
-                each.join(30)
+            for one in crowd:
+                one.join(30)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "notifier.example"])

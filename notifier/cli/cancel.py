@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from notifier.cli.options import JsonOption, settings_to_stop
-from notifier.cli.output import ProgressBar, answer, confirm, counted, login, say
-from notifier.operations.action_log import record_action
+from notifier.cli.output import ProgressBar, answer, confirm, counted, log_of, say
+from notifier.operations.action_log import logged
 from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
 from notifier.producer.notifier import Notifier
@@ -44,21 +44,32 @@ def cancel(
     if bool(ids) == (user is not None) or (ids and not category is collapse_id is tag is None):
         raise typer.BadParameter("give job ids, or --user and what else is to match; not both")
     settings, _ = settings_to_stop(context.obj)
-    with Notifier.of(settings) as notifier:
+    with Notifier.of(settings) as notifier, opened_all(settings) as partitions:
         if user is not None:
-            tell(notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag), json=json)
+            meant = _words(category=category, collapse_id=collapse_id, tag=tag)
+            with logged(log_of(partitions), "cancel of user", f"{user} {meant}".rstrip()) as words:
+                done = notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag)
+                words.append(str(done))
+            tell(done, json=json)
         elif len(ids) > 1:
-            tell(notifier.cancel_many(ids), json=json)
+            with logged(log_of(partitions), "cancel", ", ".join(ids)) as words:
+                words.append(str(done := notifier.cancel_many(ids)))
+            tell(done, json=json)
         else:
-            told = notifier.cancel(ids[0])
+            with logged(log_of(partitions), "cancel", ids[0]) as words:
+                words.append(told := notifier.cancel(ids[0]))
             answer({"job_id": ids[0], "answer": told}, told, json=json, right=told == "cancelled")
+
+
+def _words(**kind: str | None) -> str:
+    return ", ".join(f"{name} {value}" for name, value in kind.items() if value)
 
 
 def _cancel_of_all(
     context: typer.Context, category: str | None, tag: str | None, *, dry_run: bool, yes: bool, json: bool
 ) -> None:
     settings, _ = settings_to_stop(context.obj)
-    kind = ", ".join(f"{name} {value}" for name, value in (("category", category), ("tag", tag)) if value)
+    kind = _words(category=category, tag=tag)
     with Notifier.of(settings) as notifier:
         found, users = dict[str, None](), set[str]()
         for at in each_opened(settings):
@@ -81,7 +92,7 @@ def _cancel_of_all(
                 bar.move(n + PAGE)
         words = f"{done.cancelled:,} cancelled, {len(done.too_late):,} too late"
         with opened_all(settings) as partitions:
-            record_action(partitions, login(), "", "cancel of all", kind, words)
+            log_of(partitions)("cancel of all", kind, words)
     answer({"found": len(found), "users": len(users), **asdict(done)}, words, json=json)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import typer
@@ -20,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from notifier.operations.action_log import Log, record_action
 from notifier.units import without_controls
 
 EXIT_STATUSES: Final = (
@@ -133,6 +135,11 @@ def login() -> str:
     with suppress(KeyError, OSError):
         return getpass.getuser()
     return "somebody"
+
+
+def log_of(redis: Any, who: str | None = None) -> Log:
+    """Return what writes down that this person did something, or who is logged in."""
+    return partial(record_action, redis, who or login(), "")
 
 
 class ProgressBar:

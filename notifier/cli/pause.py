@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from notifier.cli.options import JsonOption, WhoOption, duration_us, settings_to_stop
-from notifier.cli.output import Rows, answer, login
-from notifier.operations.pause import By, PauseError, check_what, pause_it, resume_it
+from notifier.cli.output import Rows, answer, log_of, login
+from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.queue.circuits import Held, by_route, paused_words
 from notifier.queue.pauses import read_pauses
 from notifier.settings import Settings
@@ -39,7 +39,7 @@ def pause(
 
     with opened_all(settings) as partitions:
         if name is not None:
-            pause_it(partitions, name, By(who or login()), reason, lasts_us)
+            pause_it(partitions, name, who or login(), reason, lasts_us, log_of(partitions, who))
         _show(by_route(on_all(partitions, read_pauses)), json=json)
 
 
@@ -48,7 +48,7 @@ def resume(context: typer.Context, what: What, *, who: WhoOption = None, json: J
     settings, rates = settings_to_stop(context.obj)
     name = _name(what, settings, rates=rates)
     with opened_all(settings) as partitions:
-        resumed = resume_it(partitions, name, By(who or login()))
+        resumed = resume_it(partitions, name, who or login(), log_of(partitions, who))
     said = f"{paused_words(name)} {'is resumed' if resumed else 'was not paused'}"
     answer({"what": paused_words(name), "resumed": resumed}, said, json=json, right=resumed)
 

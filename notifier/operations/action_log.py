@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from notifier.errors import RedisUnusableError
 from notifier.scripts.keys import redis_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
@@ -15,6 +17,7 @@ from notifier.store.pipelining import ask_all
 
 KEPT: Final = 10_000
 LONGEST: Final = 300  # characters of a field
+Log = Callable[[str, str, str], object]  # writes an action down: what was done, of what, and the answer
 OF_USERS: Final = ("users",)  # what users chose, in a stream of its own
 
 
@@ -36,6 +39,18 @@ def record_action(  # noqa: PLR0917 - one entry
     """Write an entry, in one partition. address: '' for this host. Raises RedisUnusableError where none answers."""
     entry = action_entry(who, address or socket.gethostname(), action, of, answer)
     Partitions.around(redis).ask_any(lambda at: at.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
+
+
+@contextmanager
+def logged(log: Log, action: str, of: str) -> Iterator[list[str]]:
+    """Log what is done here, by the words put into the list, also where some partitions did not answer."""
+    words: list[str] = []
+    try:
+        yield words
+    except RedisUnusableError as error:
+        log(action, of, "; ".join([f"not everywhere: {error}", *words]))
+        raise
+    log(action, of, "; ".join(words))
 
 
 def action_entry(who: str, address: str, action: str, of: str, answer: str) -> dict[str, bytes]:

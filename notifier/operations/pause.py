@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 from notifier.errors import NotifierError
-from notifier.operations.action_log import record_action
+from notifier.operations.action_log import Log, logged
 from notifier.operations.route_view import routes_of
 from notifier.queue.circuits import paused_words
 from notifier.queue.pauses import pause, pause_name, resume
@@ -17,13 +17,6 @@ from notifier.settings.checks import check_user
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import on_all
 from notifier.units import format_duration
-
-
-class By(NamedTuple):
-    """Name who acts. address: from where; '' for the command line."""
-
-    who: str
-    address: str = ""
 
 
 class PauseError(NotifierError):
@@ -52,20 +45,20 @@ def check_what(what: str, settings: Settings, *, rates: bool = True) -> str:
     return name
 
 
-def pause_it(redis: Any, name: str, by: By, reason: str, lasts_us: int) -> None:
+def pause_it(redis: Any, name: str, who: str, reason: str, lasts_us: int, log: Log) -> None:  # noqa: PLR0917 - a pause
     """Pause what `check_what` has named; lasts_us: 0 is until it is resumed.
 
     Raises RedisUnusableError, when it is done in all other partitions.
     """
-    on_all(Partitions.around(redis), lambda client: run(client, pause(name, by.who, reason, lasts_us)))
     lasting = f"for {format_duration(lasts_us)}" if lasts_us else "until it is resumed"
-    words = lasting + (f": {reason}" if reason else "")
-    record_action(redis, by.who, by.address, "pause", paused_words(name), words)
+    with logged(log, "pause", paused_words(name)) as words:
+        words.append(lasting + (f": {reason}" if reason else ""))
+        on_all(Partitions.around(redis), lambda client: run(client, pause(name, who, reason, lasts_us)))
 
 
-def resume_it(redis: Any, name: str, by: By) -> bool:
+def resume_it(redis: Any, name: str, who: str, log: Log) -> bool:
     """Let go what was paused; False where it was not paused. Raises as `pause_it`."""
-    resumed = any(on_all(Partitions.around(redis), lambda client: run(client, resume(name, by.who))))
-    words = "resumed" if resumed else "it was not paused"
-    record_action(redis, by.who, by.address, "resume", paused_words(name), words)
+    with logged(log, "resume", paused_words(name)) as words:
+        resumed = any(on_all(Partitions.around(redis), lambda client: run(client, resume(name, who))))
+        words.append("resumed" if resumed else "it was not paused")
     return resumed

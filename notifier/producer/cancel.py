@@ -33,6 +33,11 @@ class Cancellation:
             tuple(job_id for job_id, answer in both if answer == "unknown"),
         )
 
+    def __str__(self) -> str:
+        """Say how many, for a log."""
+        counts = {"too late": len(self.too_late), "unknown": len(self.unknown)}
+        return ", ".join([f"{self.cancelled} cancelled", *(f"{n} {what}" for what, n in counts.items() if n)])
+
 
 def kind_of(user: object, category: str | None, collapse_id: str | None, tag: str | None) -> backlogs.Kind:
     """The kind that is meant. Raises InvalidNotificationError for what no notification could have."""

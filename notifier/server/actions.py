@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -12,9 +13,9 @@ from starlette.requests import Request
 
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.notification.files import notification_of
-from notifier.operations.action_log import record_action
+from notifier.operations.action_log import logged, record_action
 from notifier.operations.apply import change_to
-from notifier.operations.pause import By, PauseError, check_what, pause_it, resume_it
+from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
 from notifier.operations.preview.report import compare
@@ -88,8 +89,7 @@ def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
     except InvalidNotificationError as error:
         raise ProblemError(422, "Not valid", str(error), field=error.field) from None
     meant = ", ".join(f"{name} {value}" for name, value in kind.items() if value)
-    answer = f"{done.cancelled} cancelled" + (f", {len(done.too_late)} too late" if done.too_late else "")
-    _log(state, asked, "cancel of user", f"{user} {meant}".rstrip(), answer)
+    _log(state, asked, "cancel of user", f"{user} {meant}".rstrip(), str(done))
     return {"user": user, "cancelled": done.cancelled, "too_late": list(done.too_late)}
 
 
@@ -111,14 +111,15 @@ def pause(state: State, asked: Asked) -> dict[str, Any]:
         lasts_us = parse_duration(lasting, least_us=1) if lasting else 0
     except ValueError as error:
         raise ProblemError(422, "Not valid", f"for: {error}", field="for") from None
-    pause_it(state.redis, name, By(asked.who, asked.address), reason[:LONGEST_REASON], lasts_us)
+    pause_it(state.redis, name, asked.who, reason[:LONGEST_REASON], lasts_us, partial(_log, state, asked))
     return {"what": paused_words(name), "paused": True}
 
 
 def resume(state: State, asked: Asked) -> dict[str, Any]:
     """Let go what was paused."""
     name = _what(state, asked)
-    return {"what": paused_words(name), "resumed": resume_it(state.redis, name, By(asked.who, asked.address))}
+    resumed = resume_it(state.redis, name, asked.who, partial(_log, state, asked))
+    return {"what": paused_words(name), "resumed": resumed}
 
 
 def _what(state: State, asked: Asked) -> str:
@@ -183,16 +184,18 @@ def _apply(state: State, asked: Asked) -> dict[str, Any]:
     if change.lost and not asked.flag("replace"):
         why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
         raise ProblemError(409, "Rates would be lost", why)
-    published = on_all(state.redis, lambda redis: publish(redis, rates, HOLDS_IN_US))[0]
-    words = "; ".join(filter(None, [asked.text("message")[:LONGEST_REASON], *change.lines]))
-    _log(state, asked, "apply rates", f"{now} to {settings.rates_version}", words)
+    message = asked.text("message")[:LONGEST_REASON]
+    with logged(partial(_log, state, asked), "apply rates", f"{now} to {settings.rates_version}") as words:
+        words.extend(filter(None, [message, *change.lines]))
+        published = on_all(state.redis, lambda redis: publish(redis, rates, HOLDS_IN_US))[0]
     return {"version": published.version, "before": now, "at_us": published.at_us}
 
 
 def withdraw(state: State, asked: Asked) -> dict[str, Any]:
     """Take applied rates back."""
-    taken = take_back(state.redis)
-    _log(state, asked, "withdraw rates", "", "taken back" if taken else "none were applied")
+    with logged(partial(_log, state, asked), "withdraw rates", "") as words:
+        taken = take_back(state.redis)
+        words.append("taken back" if taken else "none were applied")
     return {"withdrawn": taken}
 
 

@@ -123,8 +123,11 @@ def test_history_says_what_held_those_before(run: Run, redis: Redis) -> None:
     assert len(re.findall(r"^user (1/1h|gap 1s): \S+notifier.yaml:\d+$", told, re.MULTILINE)) == 2
 
 
-def test_cancel_by_what_they_have_in_common(run: Run) -> None:
-    """All of a user with a tag, several ids at once; what is not found is named, and ids and a user are not mixed."""
+def test_cancel_by_what_they_have_in_common(run: Run, redis: Redis) -> None:
+    """All of a user with a tag, several ids at once; what is not found is named, and ids and a user are not mixed.
+
+    What was cancelled is in the log of who changed what.
+    """
     send = ("send", "42", "--device", DEVICE, "--title", "Hello")
     tagged = [run(*send, "--tag", "thread-9", "--tag", "chat").out.strip() for _ in range(2)]
     others = [run(*send).out.strip() for _ in range(2)]
@@ -138,6 +141,13 @@ def test_cancel_by_what_they_have_in_common(run: Run) -> None:
         refused = run("cancel", *mixed)
         assert (refused.status, "give job ids, or --user" in " ".join(refused.err.split())) == (2, True)
     assert "at most 64 are allowed" in run("cancel", "--user", "42", "--tag", "x" * 65).err
+    assert run("cancel", others[1]).status == 0
+    assert [(each.action, each.of, each.answer) for each in reversed(read_actions(redis, 9))] == [
+        ("cancel of user", "42 tag thread-9", "2 cancelled"),
+        ("cancel", f"{others[0]}, nobody", "1 cancelled, 1 unknown"),
+        ("cancel of user", "42 category default", "1 cancelled"),
+        ("cancel", others[1], "cancelled"),
+    ]
 
 
 def test_what_users_chose(run: Run, tmp_path: Path) -> None:

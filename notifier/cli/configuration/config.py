@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 from notifier.cli.configuration.first_config import init
 from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us
-from notifier.cli.output import Rows, answer, complain, confirm, counted, fail, login, moment, say
+from notifier.cli.output import Rows, answer, complain, confirm, counted, fail, log_of, moment, say
 from notifier.errors import SettingsError
-from notifier.operations.action_log import read_actions, record_action
+from notifier.operations.action_log import logged, read_actions
 from notifier.operations.apply import Change, change_to
 from notifier.operations.in_force import read_known
 from notifier.settings import Settings, load_settings, read_source, settings_path
@@ -173,10 +173,9 @@ def _apply(
         change = change_to(partitions.ask_any(partial(read_known, settings_path(context.obj))).rates, rates)
     _compare(change, replaces=replaces, shows=not by.json)
     confirm("apply?", yes=by.yes)
-    with opened_all(own) as partitions:
+    with opened_all(own) as partitions, logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:
+        words.extend(filter(None, [by.message, *change.lines]))
         published = on_all(partitions, lambda redis: publish(redis, rates, delay_us))[0]
-        words = "; ".join(filter(None, [by.message, *change.lines]))
-        record_action(partitions, by.who or login(), "", "apply rates", published.version, words)
     at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
     answer(
         {"version": published.version, "at": at},
@@ -198,10 +197,9 @@ def withdraw_rates(
     """Take applied rates back: each worker follows its own file again. Exit status 1 if none were applied."""
     settings = _without_rates(context)
     confirm("take the applied rates back from all workers?", yes=yes)
-    with opened_all(settings) as partitions:
+    with opened_all(settings) as partitions, logged(log_of(partitions, who), "withdraw rates", "") as words:
         taken_back = withdraw(partitions)
-        if taken_back:
-            record_action(partitions, who or login(), "", "withdraw rates", "", "taken back")
+        words.append("taken back" if taken_back else "none were applied")
     said = "each worker follows its own file again" if taken_back else "no rates were applied"
     answer({"withdrawn": taken_back}, said, json=json, right=taken_back)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from notifier.operations.action_log import read_actions
+from notifier.errors import RedisUnusableError
+from notifier.operations.action_log import read_actions, record_action
+from notifier.operations.pause import pause_it, resume_it
+from notifier.store.partitions import Partition, Partitions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
@@ -47,6 +52,24 @@ def test_a_pause_shows_wherever_somebody_looks(run: Run, redis: Redis, server: C
     assert run("resume", "category:chat") == Ran(1, "category:chat was not paused\n", "")
     assert run("resume", "route:fcm").status == 0
     assert run("pause") == Ran(0, "nothing is paused\n", "")
+
+
+def test_what_holds_in_some_partitions_is_written_down(redis: Redis) -> None:
+    """Where a partition is away, what was done in the others is logged as well, and that it was not done everywhere."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    away = Redis(port=port, retry=None)
+    both = Partitions([Partition(n, 2, None, of, is_checked=True) for n, of in enumerate((away, redis))])
+    log = partial(record_action, both, "anna", "here")
+    with pytest.raises(RedisUnusableError):
+        pause_it(both, "category:chat", "anna", "wrong text", 0, log)
+    assert redis.hget("notifier:route:category:chat", "who") == b"anna"
+    with pytest.raises(RedisUnusableError):
+        resume_it(both, "category:chat", "anna", log)
+    resumed, paused = read_actions(redis, 9)
+    assert (paused.action, resumed.action) == ("pause", "resume")
+    assert paused.answer.startswith("not everywhere: ")
+    assert paused.answer.endswith("; until it is resumed: wrong text")
 
 
 def test_no_metric_holds_a_user(run: Run, config: Path, server: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from notifier import (
 from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.audit.audit import Audit
 from notifier.operations.explain import PREFERENCES, Inspection, places_of
-from notifier.operations.pause import By, pause_it
+from notifier.operations.pause import pause_it
 from notifier.settings import load_settings
 from notifier.settings.provenance import Places
 from notifier.testing import FakeNotifier
@@ -267,8 +268,8 @@ def test_who_is_forgotten_leaves_nothing_but_when_something_was_sent(
         kept = producer.send(note("other"))
         ends(producer, kept, "delivered")
         producer.users.unmute(who)
-        by = By("anna", "here")
-        pause_it(redis, f"user:{who}", by, f"{who}@example.com asked us", 0)
+        log = partial(record_action, redis, "anna", "here")
+        pause_it(redis, f"user:{who}", "anna", f"{who}@example.com asked us", 0, log)
         eventually(lambda: redis.exists(f"notifier:waiting_for_route:user:{who}"), "it to wait for the pause")
     record_action(redis, "anna", "here", "cancel of user", f"{who} category chat", "1 cancelled")
     record_action(redis, "anna", "here", "cancel of user", "forget category chat", "1 cancelled")

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from redis import Redis
+from structlog.testing import capture_logs
 
 from notifier.operations.action_log import read_actions
 from notifier.server import state
@@ -166,6 +167,27 @@ def test_all_that_waits_for_a_user_is_cancelled(ask: Client, config: Path) -> No
     assert [(each["action"], each["of"], each["answer"]) for each in logged] == [
         ("cancel of user", "ann", "1 cancelled"),
         ("cancel of user", "ann category default, tag t", "1 cancelled"),
+    ]
+
+
+def test_each_action_is_in_the_log_of_the_process(ask: Client, config: Path) -> None:
+    """What is told of the actions in Redis stands there too: who, from where, what, of what, with what answer."""
+    job_id = producer_send(config, "ann", "1")
+    with capture_logs() as logs:
+        for path, given in (
+            ("pause", {"what": "category:chat", "for": "1h", "reason": "wrong text"}),
+            ("resume", {"what": "category:chat"}),
+            (f"jobs/{job_id}/cancel", {}),
+            ("users/ann/cancel", {}),
+            ("rates/withdraw", {}),
+            ("traffic", {"minutes": 0}),
+        ):
+            assert ask.post(f"/api/v1/{path}", given)[0] == 200, path
+    names = ("who", "address", "action", "of", "answer")
+    told = json.loads(ask("/api/v1/actions")[1])["actions"]
+    assert len(told) == 6
+    assert [tuple(each[name] for name in names) for each in reversed(told)] == [
+        tuple(each[name] for name in names) for each in logs if each["event"] == "action"
     ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,10 +14,10 @@ import pytest
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from rq import Worker
+from rq import Retry, Worker
 from rq.command import send_shutdown_command
-from rq.job import Job
-from rq.registry import StartedJobRegistry
+from rq.job import Job, JobStatus
+from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 
 from notifier import Notifier
@@ -26,6 +27,7 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
 from tests.harness.support import (
     PATIENCE_S,
+    WORKER,
     Simulators,
     WorkerProcess,
     apns,
@@ -255,6 +257,37 @@ def test_a_long_stock_job_ends_within_the_grace(redis: Redis, config: Path) -> N
         eventually(lambda: redis.hget("rq:worker:worker", "current_job"), "its start")
         assert running.end() == 0  # `end` is not as patient as the job is long
     assert job.get_status().value == "failed"
+
+
+# A worker that dies between the hand-over of a job to RQ and the fork of its work horse.
+MORTAL = """
+import os, signal
+from workers.rq import compat
+from workers.__main__ import main
+
+compat.run_horse = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+@pytest.mark.parametrize("meta", [None, {"user": "u", "category": "c"}])
+def test_a_worker_that_dies_before_the_horse_loses_no_job(
+    tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, simulators: Simulators, meta: Any
+) -> None:
+    """RQ finds the job, limited or not, as it finds what any worker abandons: it is tried again, or has failed."""
+    config = write_config(
+        tmp_path, redis_server.url, simulators.providers(), worker={**WORKER, "functions": ["math.factorial"]}
+    )
+    lane = queue(redis)
+    once, again = (lane.enqueue("math.factorial", 3, meta=meta, retry=retry) for retry in (None, Retry(max=1)))
+    for _ in (once, again):
+        environ = clean_environ(NOTIFIER_CONFIG=str(config))
+        mortal = subprocess.run([sys.executable, "-c", MORTAL], env=environ, timeout=90, check=False)
+        assert mortal.returncode == -signal.SIGKILL
+        StartedJobRegistry(queue=lane).cleanup(timestamp=4_000_000_000)
+    assert [job.get_status() for job in (once, again)] == [JobStatus.FAILED, JobStatus.QUEUED]
+    assert FailedJobRegistry(queue=lane).get_job_ids() == [once.id]
+    assert lane.get_job_ids() == [again.id]
 
 
 def test_what_people_do_by_rqs_own_hands(

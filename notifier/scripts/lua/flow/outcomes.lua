@@ -77,6 +77,8 @@ local function back(look, job)
   if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
     redis.call('HSET', key, 'push_rq_job', mark_of_rq(job))
+    -- RQ 3 looks after what is started alone, and its work horse, which would say so, may never begin.
+    if job.status == 'queued' then redis.call('HSET', key, 'status', 'started', 'worker_name', look.worker) end
     local meta = redis.call('HGET', key, 'push_meta')
     if meta == '' then redis.call('HDEL', key, 'meta') elseif meta then redis.call('HSET', key, 'meta', meta) end
     redis.call('HDEL', key, 'push_meta')

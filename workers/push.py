@@ -21,6 +21,8 @@ import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from rq.job import Job
+from rq.queue import Queue
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 from rq.utils import now as rq_now
@@ -498,12 +500,12 @@ class PushWorker(Worker):
         again = self._stopping_since is not None and now - self._stopping_since > REPEATED_S
         if self._stopping_since is None:
             self._stopping_since = now
-            timer = threading.Timer(self._grace_s, self._end_horse)
+            timer = threading.Timer(self._grace_s, self.kill_horse)
             timer.daemon = True
             timer.start()
         self._stop_requested = True
         if again or signum == signal.SIGQUIT:
-            self._end_horse()
+            self.kill_horse()
             self._tell_engine("stop_now")
         self._tell_engine("stop")
         # Not from here: a line that the signal interrupts would be left half written, and this call would raise.
@@ -518,9 +520,19 @@ class PushWorker(Worker):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(callback)
 
-    def _end_horse(self) -> None:
-        if self.horse_pid:
+    def fork_work_horse(self, job: Job, queue: Queue) -> None:
+        """Begin a work horse; end it at once where a command has stopped its job before."""
+        super().fork_work_horse(job, queue)
+        if self._stopped_job_id == job.id:
             self.kill_horse()
+
+    def kill_horse(self, sig: signal.Signals = signal.SIGKILL) -> None:
+        """End the work horse, if there is one. RQ's own ends its process group, which is this worker's at first."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.horse_pid and os.getpgid(self.horse_pid) == os.getpgrp():
+                os.kill(self.horse_pid, sig)
+            elif self.horse_pid:
+                super().kill_horse(sig)
 
     def _start_scheduler(self, *_: Any, **__: Any) -> None:
         """Not needed: wake-ups are kept by the workers, and `ForkedRqJobs.release_scheduled` does RQ's part."""

@@ -15,7 +15,7 @@ from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Retry, Worker
-from rq.command import send_shutdown_command
+from rq.command import send_shutdown_command, send_stop_job_command
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
@@ -288,6 +288,39 @@ def test_a_worker_that_dies_before_the_horse_loses_no_job(
     assert [job.get_status() for job in (once, again)] == [JobStatus.FAILED, JobStatus.QUEUED]
     assert FailedJobRegistry(queue=lane).get_job_ids() == [once.id]
     assert lane.get_job_ids() == [again.id]
+
+
+# A worker that begins its work horse when it has been told to stop the job.
+LATE = """
+import time
+from workers.rq import compat
+from workers.__main__ import main
+
+run_horse = compat.run_horse
+
+def run_it_late(worker, job, *rest):
+    while job.func_name == "time.sleep" and worker._stopped_job_id is None:
+        time.sleep(0.001)
+    run_horse(worker, job, *rest)
+
+compat.run_horse = run_it_late
+main()
+"""
+
+
+def test_a_job_that_is_stopped_before_the_horse_stops(
+    tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, simulators: Simulators
+) -> None:
+    """It ends as a job that was stopped, and its worker goes on."""
+    config = write_config(tmp_path, redis_server.url, simulators.providers(), worker={**WORKER, "functions": ["time"]})
+    job = queue(redis).enqueue("time.sleep", 600)
+    with WorkerProcess([sys.executable, "-c", LATE], config, name="worker") as late:
+        eventually(lambda: job.get_status() is JobStatus.STARTED, "its start")
+        send_stop_job_command(redis, job.id)
+        eventually(lambda: job.get_status() is JobStatus.STOPPED, "its end")
+        next_one = queue(redis).enqueue("time.time")
+        eventually(lambda: next_one.get_status() is JobStatus.FINISHED, "the next")
+        assert late.process.poll() is None
 
 
 def test_what_people_do_by_rqs_own_hands(

@@ -20,7 +20,8 @@ from notifier.scripts.keys import RQ_VARIABLE, redis_key, rq_prefix
 IS_3: Final = int(VERSION.partition(".")[0]) >= 3  # noqa: PLR2004 - a version
 
 ENDED: Final = frozenset({None, JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED})
-RUNS: Final = "current_job"  # in a worker's hash; RQ 3 does not note it, and `notifier health` wants to know
+# In a worker's hash: RQ 2 notes it once the work horse has begun, RQ 3 never, and `notifier health` wants to know.
+RUNS: Final = "current_job"
 MAX_LIMITS: Final = 20  # RateLimits looked at in one turn
 TURN_MS: Final = 900  # one worker looks at a time
 
@@ -44,18 +45,19 @@ def cleaned_registries() -> list[type[BaseRegistry]]:
     return found
 
 
+def prepare(worker: Worker, job: Job) -> Execution:
+    """Note that a worker is about to run a job, so that RQ's commands can stop it before its work horse has begun."""
+    execution = worker.prepare_execution(job)
+    with contextlib.suppress(RedisError):  # no more than a note
+        worker.connection.hset(worker.key, RUNS, job.id)
+    return execution
+
+
 def run_horse(worker: Worker, job: Job, queue: Any, execution: Execution) -> None:
     """Run a job in a work horse, and wait for its end."""
-    if not IS_3:
-        worker.fork_work_horse(job, queue)
-        worker.monitor_work_horse(job, queue)  # type: ignore[call-arg]
-        return
-    with contextlib.suppress(RedisError):  # no more than a note: the job is handed over, and runs
-        worker.connection.hset(worker.key, RUNS, job.id)
     worker.fork_work_horse(job, queue)
-    worker.monitor_work_horse(job, queue, execution)
-    with contextlib.suppress(RedisError):
-        worker.connection.hdel(worker.key, RUNS)
+    worker.monitor_work_horse(job, queue, *_told(execution))
+    _forget_that_it_runs(worker)
 
 
 def status_of(job: Job) -> JobStatus | None:
@@ -68,8 +70,18 @@ def status_of(job: Job) -> JobStatus | None:
 
 def forget_execution(worker: Worker, job: Job, execution: Execution, pipe: Any) -> None:
     """Remove what RQ noted of an execution that does not take place."""
-    told = (execution,) if IS_3 else ()
-    worker.cleanup_execution(job, pipe, *told)
+    worker.cleanup_execution(job, pipe, *_told(execution))
+    _forget_that_it_runs(worker)
+
+
+def _told(execution: Execution) -> tuple[Execution, ...]:
+    return (execution,) if IS_3 else ()
+
+
+def _forget_that_it_runs(worker: Worker) -> None:
+    if IS_3:
+        with contextlib.suppress(RedisError):
+            worker.connection.hdel(worker.key, RUNS)
 
 
 def enqueue_due(queue: Any, job: Job, pipe: Any) -> None:

@@ -131,7 +131,7 @@ class ForkedRqJobs:
         if why_not := self._functions.why_not(job, call):
             raise CannotRunError(why_not, option)
         horse = Horse(rq_job, noted, serializer)
-        self._prepared[job.id] = job, self._worker.prepare_execution(job), horse
+        self._prepared[job.id] = job, compat.prepare(self._worker, job), horse
         return "handed_to_rq"
 
     def _check(self, rq_job: RqJob, crashes: bytes | None) -> None:

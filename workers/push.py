@@ -528,10 +528,12 @@ class PushWorker(Worker):
 
     def kill_horse(self, sig: signal.Signals = signal.SIGKILL) -> None:
         """End the work horse, if there is one. RQ's own ends its process group, which is this worker's at first."""
+        if not (horse := self.horse_pid):
+            return
         with contextlib.suppress(ProcessLookupError):
-            if self.horse_pid and os.getpgid(self.horse_pid) == os.getpgrp():
-                os.kill(self.horse_pid, sig)
-            elif self.horse_pid:
+            if os.getpgid(horse) == os.getpgrp():
+                os.kill(horse, sig)
+            else:
                 super().kill_horse(sig)
 
     def _start_scheduler(self, *_: Any, **__: Any) -> None:

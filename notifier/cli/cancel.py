@@ -13,6 +13,7 @@ from notifier.operations.action_log import logged
 from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
 from notifier.producer.notifier import Notifier
+from notifier.queue.backlogs import Kind
 from notifier.store.partitions import each_opened, opened_all
 
 
@@ -46,8 +47,8 @@ def cancel(
     settings, _ = settings_to_stop(context.obj)
     with Notifier.of(settings) as notifier, opened_all(settings) as partitions:
         if user is not None:
-            meant = _words(category=category, collapse_id=collapse_id, tag=tag)
-            with logged(log_of(partitions), "cancel of user", f"{user} {meant}".rstrip()) as words:
+            kind = Kind(category, collapse_id, tag)
+            with logged(log_of(partitions), "cancel of user", f"{user} {kind}".rstrip()) as words:
                 done = notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag)
                 words.append(str(done))
             tell(done, json=json)
@@ -61,15 +62,11 @@ def cancel(
             answer({"job_id": ids[0], "answer": told}, told, json=json, right=told == "cancelled")
 
 
-def _words(**kind: str | None) -> str:
-    return ", ".join(f"{name} {value}" for name, value in kind.items() if value)
-
-
 def _cancel_of_all(
     context: typer.Context, category: str | None, tag: str | None, *, dry_run: bool, yes: bool, json: bool
 ) -> None:
     settings, _ = settings_to_stop(context.obj)
-    kind = _words(category=category, tag=tag)
+    kind = str(Kind(category, tag=tag))
     with Notifier.of(settings) as notifier:
         found, users = dict[str, None](), set[str]()
         for at in each_opened(settings):

@@ -85,8 +85,10 @@ class Outage:
         error: Exception | None = None,
     ) -> list[Permit | Hold]:
         """Answer each request."""
-        if error is not None:
-            (self.breaker.worked if is_of_its_keys(error) else self.breaker.failed)()
+        if error is not None and is_of_its_keys(error):
+            self.breaker.worked()
+        elif error is not None:
+            self.breaker.failed()
         if self.on_error == "raise" or (self.on_error == "hold" and mode == "add"):  # which is never held
             raise unreachable(error or ConnectionError("it did not answer a moment ago")) from error
         if self.on_error == "hold":

@@ -42,7 +42,7 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
             ],
             "waiting": [_waiting(redis, *each) for each in standing],
             "waiting_is_all": is_all,
-            "ended": [each for page in _ended(redis) for each in page if each.pop("user") == user],
+            "ended": list(_ended(redis, user)),
         }
 
 
@@ -54,8 +54,8 @@ def _sends(redis: Any, user: str, category: str | None) -> Iterator[datetime]:
         yield from [moment(int(at))] * int(total - before)
 
 
-def _ended(redis: Any) -> Iterator[list[dict[str, Any]]]:
-    """Return what has ended and is kept with its content, of whichever user, a page at a time."""
+def _ended(redis: Any, user: str) -> Iterator[dict[str, Any]]:
+    """Return what has ended of a user and is kept with its content."""
     for registry in (rq_key(name, lane) for name in ("failed", "canceled") for lane in LANES):
         cursor = -1
         while cursor:
@@ -64,13 +64,10 @@ def _ended(redis: Any) -> Iterator[list[dict[str, Any]]]:
                 for job_id, _ in page:
                     pipe.hmget(job_key(job_id), "meta", "push_outcome", "data")
                 jobs = pipe.execute()
-            yield [_job(job_id, *fields) for (job_id, _), fields in zip(page, jobs, strict=True) if fields[1]]
-
-
-def _job(job_id: bytes, meta: bytes | None, outcome: bytes, data: bytes | None) -> dict[str, Any]:
-    of = fields_of(meta)
-    known = {"user": of.get("user"), "category": of.get("category", DEFAULT_CATEGORY), "outcome": outcome.decode()}
-    return {"job_id": job_id.decode(errors="replace"), **known, **_content(data)}
+            for (job_id, _), (meta, outcome, data) in zip(page, jobs, strict=True):
+                if outcome and (of := fields_of(meta)).get("user") == user:
+                    known = {"category": of.get("category", DEFAULT_CATEGORY), "outcome": outcome.decode()}
+                    yield {"job_id": job_id.decode(errors="replace"), **known, **_content(data)}
 
 
 def _waiting(redis: Any, job_id: str, category: str, at: datetime | None) -> dict[str, Any]:

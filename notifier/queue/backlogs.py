@@ -37,6 +37,10 @@ class Kind:
     collapse_id: str | None = None
     tag: str | None = None
 
+    def __str__(self) -> str:
+        """Say it for a log."""
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value)
+
 
 class CancelledPage(NamedTuple):
     """One page of `cancel_of`. cursor: to go on from; '0' at the end. places: to look through after it."""

@@ -21,6 +21,7 @@ from notifier.operations.preview.recording import RecordingError
 from notifier.operations.preview.report import compare
 from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
+from notifier.queue.backlogs import Kind
 from notifier.queue.circuits import paused_words
 from notifier.rules.preferences import among
 from notifier.server.answers import ProblemError
@@ -88,8 +89,7 @@ def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
         done = state.notifier().cancel(user=user, **kind)
     except InvalidNotificationError as error:
         raise ProblemError(422, "Not valid", str(error), field=error.field) from None
-    meant = ", ".join(f"{name} {value}" for name, value in kind.items() if value)
-    _log(state, asked, "cancel of user", f"{user} {meant}".rstrip(), str(done))
+    _log(state, asked, "cancel of user", f"{user} {Kind(**kind)}".rstrip(), str(done))
     return {"user": user, "cancelled": done.cancelled, "too_late": list(done.too_late)}
 
 

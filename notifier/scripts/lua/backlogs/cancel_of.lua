@@ -5,12 +5,12 @@
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
 -- its queue, what waits for a time of its own, what is in a backlog; what is in flight, which is too late. Then once
 -- more where that may have come back to, as it is to be tried again.
---! needs backlog_key backlogs_key CANCEL_READS end_cancelled ends job_key now_us tagged_key text waits
+--! needs backlog_key backlogs_key CANCEL_READS end_cancelled ends job_key LANES now_us tagged_key text waits
 local now, keep = now_us(ARGV[CANCEL_OF.clock]), ends.read(ARGV[CANCEL_OF.keep])
 local keep_delivered = tonumber(ARGV[CANCEL_OF.keep_delivered_us])
 local user, kind = ARGV[CANCEL_OF.user], cjson.decode(ARGV[CANCEL_OF.kind])
 local place, cursor, most = ARGV[CANCEL_OF.place], ARGV[CANCEL_OF.cursor], tonumber(ARGV[CANCEL_OF.max_jobs])
-local LANES, OVERLAP = {'urgent', 'default', 'bulk'}, 50
+local OVERLAP = 50
 local AFTER_QUEUES = {'@later', 'backlogs', '@leases', '@later', 'backlogs', '@leases'}
 local cancelled, too_late = {}, {}
 

@@ -1,6 +1,7 @@
 --! on_demand forget is_another enter_backlog leave_lane
 --! needs arriving_key backlog_key backlogs_in backlogs_key ends HIGH history is_background is_text job_key
---! needs leave_backlog LOWERED note_due number orders seconds steering tally text uses_local_time waiting_key waits
+--! needs LANES leave_backlog LOWERED note_due number orders seconds steering tally text uses_local_time waiting_key
+--! needs waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 local held -- looked up once in a call
@@ -64,7 +65,7 @@ local function begin_anew(now, id, key, origin, job, another)
   if user then
     leave_backlog(now, user, category, id, job.collapse)
     redis.call('ZREM', '@later', id)
-    for _, lane in ipairs({'urgent', 'default', 'bulk'}) do redis.call('ZREM', '@rq:scheduled:' .. lane, id) end
+    for _, lane in ipairs(LANES) do redis.call('ZREM', '@rq:scheduled:' .. lane, id) end
     tally(user, 'superseded')
     ends.tell(now, id, 'superseded')
   end

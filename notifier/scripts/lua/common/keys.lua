@@ -1,4 +1,4 @@
---! exports LOWERED is_background backlog_key backlogs_key sent_key collapse_key arriving_key claim_key job_key
+--! exports LANES LOWERED is_background backlog_key backlogs_key sent_key collapse_key arriving_key claim_key job_key
 --! exports waiting_key
 -- The keys that take a user, a category or a job. All names stand in notifier/scripts/keys.py; a script writes '@' and
 -- a name for one of ours, @rq:… for one of RQ's, and the loader puts the prefixes in their place.
@@ -13,6 +13,7 @@
 -- and push_held (see history.lua), push_rq_job (the permit under which RQ got it, behind a '0' if nothing limits
 -- it; its meta steers nothing then), push_meta (see steer.lua), push_wait (µs until which it keeps its backlog
 -- waiting), push_dedupe (its key).
+local LANES = {'urgent', 'default', 'bulk'}
 -- A background push that waits for its device stands behind the alerts of its backlog: its order is so much higher.
 local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
 -- is_background: whether a job's push_targets (see targets.lua) hold one.

@@ -3,7 +3,7 @@
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or where as
 --         much waits as may, '!user' or '!all', how many wait, and how many may, parted by blanks
 --! needs add_to_minute arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH history job_key
---! needs leave_backlog note_candidate note_due note_tagged now_us same_waiting seconds supersede tally
+--! needs LANES leave_backlog note_candidate note_due note_tagged now_us same_waiting seconds supersede tally
 --! needs text waits
 local now, dedupe_for, timeout = now_us(ARGV[ENQUEUE.clock]), ARGV[ENQUEUE.dedupe_for_ms], ARGV[ENQUEUE.timeout_s]
 local stamp, in_all, keep = ARGV[ENQUEUE.stamp], tonumber(ARGV[ENQUEUE.max_waiting]), ends.read(ARGV[ENQUEUE.keep])
@@ -12,7 +12,6 @@ local recording = redis.call('EXISTS', '@trace') == 1
 
 -- max_waiting: how much may wait. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
-local LANES = {'urgent', 'default', 'bulk'}
 -- Orders below it are of high priority: these are dropped only where nothing else waits.
 local NORMAL = text(-HIGH / 2)
 local MAX_GONE, MAX_OLDEST = 50, 10

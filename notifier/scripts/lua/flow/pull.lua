@@ -251,14 +251,16 @@ local function place_due(id)
   place(id)
   room = room - 1
 end
-local due_first = redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, half_of_room())
-local are_more = #due_first > 0 and #due_first == half_of_room()
+local most_due = half_of_room()
+local due_first = redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, most_due)
 for _, id in ipairs(due_first) do place_due(id) end
 -- Thousands may have fallen due at one moment. What has its place already, such as a retry, does not stay behind them;
 -- what has none gets it as it comes, so it comes in order.
-for _, id in ipairs(are_more and redis.call('ZREVRANGEBYSCORE', '@later', text(now), '-inf', 'LIMIT', 0,
-    half_of_room()) or {}) do
-  if redis.pcall('HEXISTS', job_key(id), 'push_order') == 1 then place_due(id) end
+if most_due > 0 and #due_first == most_due then
+  local due_last = redis.call('ZREVRANGEBYSCORE', '@later', text(now), '-inf', 'LIMIT', 0, half_of_room())
+  for _, id in ipairs(due_last) do
+    if redis.pcall('HEXISTS', job_key(id), 'push_order') == 1 then place_due(id) end
+  end
 end
 
 -- stay: the jobs of a queue from the i-th on go back to its head. Which of them are to be read as well is told at once.

@@ -1,8 +1,8 @@
 --! on_demand send_head
---! needs change_hold count_overall count_sends forget_candidate gather history lease_job leased_job
+--! needs change_hold count_overall count_sends forget_candidate gather history LANES lease_job leased_job
 --! needs orders overall_of pass_on routes_of spend_devices spend_room text text_of_counted waits
 -- Lease, of a backlog: its head goes, with what was decided.
-local TRIM_EVERY, LANES = 8, {'urgent', 'default', 'bulk'}
+local TRIM_EVERY = 8
 
 -- note_probe: what goes by a route whose circuit is open is the probe.
 local function note_probe(look, route)

@@ -2,10 +2,9 @@
 -- ARGV a FORGET, see records.py, and keys of the user
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
---! needs backlog_key backlogs_key drop_hold hide job_key leave_lane now_us remember SENDS
+--! needs backlog_key backlogs_key drop_hold hide job_key LANES leave_lane now_us remember SENDS
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
 local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
-local LANES = {'urgent', 'default', 'bulk'}
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
 local STREAMS = {'@feedback', '@events', '@trace', '@actions:users', '@actions'}
 

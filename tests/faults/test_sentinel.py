@@ -56,9 +56,10 @@ def test_a_producer_goes_on_after_a_promotion(watched: WatchedRedis) -> None:
     """`send` fails while there is no primary, and works again by itself; what failed can be repeated by its id."""
     with (
         start_fleet(RATES, workers=0, apns={"timeout": "1s"}, redis_server=nullcontext(watched)) as fleet,
-        fleet.notifier() as notifier,
+        fleet.notifier() as patient,
+        fleet.notifier(hasty=True) as notifier,
     ):
-        notifier.send(notification("u", 0), job_id="first")
+        patient.send(notification("u", 0), job_id="first")
         watched.primary.kill()
         with pytest.raises(RedisUnusableError):
             notifier.send(notification("u", 1), job_id="second")

@@ -16,24 +16,30 @@ PRIMARIES: Final = 3
 SLOTS: Final = 16_384
 NODE_TIMEOUT_MS: Final = 2_000
 AT_ONCE: Final = 100  # keys of a slot in one MIGRATE
+PATIENCE_S: Final = 60  # a pause of a node is no error
+UNASKED: Final = "cluster-replica-no-failover"
 OPTIONS: Final = (
     *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
     *("--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--cluster-require-full-coverage", "no"),
-    *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"),
+    # However long ago a replica lost its primary, it may take over.
+    *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--cluster-replica-validity-factor", "0"),
 )
 
 
 class Node(EmbeddedRedis):
-    """One server of a cluster; `name` is its own among them. Its bus has the port 10,000 above its own."""
+    """One server of a cluster; `name` is its own among them. Its bus has the port 10,000 above its own.
 
-    def __init__(self) -> None:
-        super().__init__(extra_args=OPTIONS)
+    unasked: whether it takes over from a primary that does not answer.
+    """
+
+    def __init__(self, *, unasked: bool = False) -> None:
+        super().__init__(extra_args=(*OPTIONS, f"--{UNASKED}", "no" if unasked else "yes"))
         self.name = ""
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Any]:
         """A client of this node alone."""
-        with contextlib.closing(Redis(port=self.port, socket_timeout=5)) as client:
+        with contextlib.closing(Redis(port=self.port, socket_timeout=PATIENCE_S)) as client:
             yield client
 
     def ask(self, *command: object) -> Any:
@@ -43,14 +49,18 @@ class Node(EmbeddedRedis):
 
 
 class RedisCluster:
-    """`url` leads to it. The slots are spread evenly; each primary has a replica."""
+    """`url` leads to it. The slots are spread evenly; each primary has a replica.
 
-    def __init__(self, primaries: int = PRIMARIES) -> None:
-        self.primaries = primaries
+    unasked: whether a replica takes over by itself. Else it waits for `await_takeover`: a primary that a busy machine
+    lets stand still for longer than the timeout keeps its slots, and a dead one is missed for as long as a test looks.
+    """
+
+    def __init__(self, primaries: int = PRIMARIES, *, unasked: bool = False) -> None:
+        self.primaries, self.unasked = primaries, unasked
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self.nodes = [stack.enter_context(Node()) for _ in range(2 * self.primaries)]
+            self.nodes = [stack.enter_context(Node(unasked=self.unasked)) for _ in range(2 * self.primaries)]
             self._join()
             self._stack = stack.pop_all()
         return self
@@ -149,7 +159,7 @@ class RedisCluster:
             count = AT_ONCE if most is None else min(AT_ONCE, most - moved)
             if not (found := source.ask("CLUSTER", "GETKEYSINSLOT", slot, count)):
                 break
-            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *found)
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, PATIENCE_S * 1_000, "KEYS", *found)
             moved += len(found)
         return moved
 
@@ -189,11 +199,15 @@ class RedisCluster:
                 await_that(lambda: self.owner(slot) is replica, "the failover", NODE_TIMEOUT_MS / 1_000)
 
     def kill_owner(self, slot: int) -> Node:
-        """Kill the primary of a slot; returns it. The cluster finds out by itself."""
+        """Kill the primary of a slot; returns it."""
         before = self.owner(slot)
         before.kill()
         return before
 
     def await_takeover(self, slot: int, before: Node) -> None:
-        """Wait until another has the slot."""
-        await_that(lambda: self.owner(slot) is not before, "the takeover", 30)
+        """Let the cluster find out by itself that one is dead, and wait until another has the slot."""
+        for node in self.alive():
+            node.ask("CONFIG", "SET", UNASKED, "no")
+        await_that(lambda: self.owner(slot) is not before, "the takeover", 60)
+        for node in self.alive() if not self.unasked else ():
+            node.ask("CONFIG", "SET", UNASKED, "yes")

@@ -149,7 +149,7 @@ def run(
 
     partitions: on a Redis Cluster, in so many slots; 0: on one Redis.
     """
-    cluster = RedisCluster() if partitions else None
+    cluster = RedisCluster(unasked=True) if partitions else None
     leave_out = {*leave_out, *(OF_ONE if cluster is not None else OF_CLUSTER)}
     chance = random.Random(f"nemesis {seed}")
     history = History(echo=echo)

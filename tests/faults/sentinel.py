@@ -19,10 +19,14 @@ from tests.harness.processes import await_that
 
 SERVICE: Final = "push"
 DOWN_AFTER_MS: Final = 500
+NEVER_MS: Final = 600_000
 
 
 class WatchedRedis:
-    """`url` leads to whichever of the two is the primary, through the sentinel."""
+    """`url` leads to whichever of the two is the primary, through the sentinel.
+
+    It replaces a primary when `await_promotion` is called: on a busy machine a living one stands still too.
+    """
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -49,7 +53,7 @@ class WatchedRedis:
         configuration.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {folder}\nprotected-mode no\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.primary.port} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+            f"sentinel down-after-milliseconds {SERVICE} {NEVER_MS}\n"
             f"sentinel failover-timeout {SERVICE} 3000\n",
             encoding="utf-8",
         )
@@ -73,13 +77,18 @@ class WatchedRedis:
         await_that(known, "a replica that the sentinel knows")
 
     def await_promotion(self) -> None:
-        """Wait until the former replica is the primary."""
+        """Let the sentinel find out that the primary does not answer, and wait until the replica is it."""
 
         def promoted() -> bool:
             state = self.sentinel.sentinel_master(SERVICE)
             return state["port"] == self.replica.port and not (state["is_sdown"] or state["is_odown"])
 
-        await_that(promoted, "the promotion of the replica", 30)
+        self._miss_after(DOWN_AFTER_MS)
+        await_that(promoted, "the promotion of the replica", 60)
+        self._miss_after(NEVER_MS)
+
+    def _miss_after(self, ms: int) -> None:
+        self.sentinel.sentinel_set(SERVICE, "down-after-milliseconds", ms)
 
     def freeze(self) -> None:
         """Stop the primary without ending a connection, as a host that hangs does."""

@@ -40,7 +40,7 @@ LEASE_S = 120
 def test_workers_replaced_under_load_send_each_once() -> None:
     """SIGTERM to one worker after the other, each replaced: as many arrivals as notifications."""
     of = {n: (f"u{n % 30}", "default") for n in range(900)}
-    rates = {"user": {"windows": ["10/1s"]}, "worker": {"lease": f"{LEASE_S}s", "grace": "4s"}}
+    rates = {"user": {"windows": ["10/1s"]}, "worker": {"lease": f"{LEASE_S}s", "grace": "30s"}}
     with start_fleet(rates, workers=3, latency_ms=100, apns={"timeout": "8s"}) as fleet:
         with fleet.notifier() as producer:
             producer.send_many(notification(user, n) for n, (user, _) in of.items())
@@ -74,6 +74,7 @@ def grace_is_over(process: WorkerProcess) -> None:
 
 def a_second_signal(process: WorkerProcess) -> None:
     process.process.send_signal(signal.SIGTERM)
+    eventually(lambda: '"stopping"' in process.log, "its answer to the first")
     time.sleep(1.2)  # one that comes within a second is taken for the same
     assert process.process.poll() is None, "it waits for what is in flight"
     process.process.send_signal(signal.SIGTERM)

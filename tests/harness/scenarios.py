@@ -6,12 +6,14 @@ import contextlib
 import json
 import subprocess
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from redis import Redis
 
+from notifier.notification.job import TERMINAL
 from notifier.rules.verify import largest_count
 from tests.harness.acquirer import GO, POLICY, READY
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
@@ -77,10 +79,14 @@ def drain(count: int = 200, workers: int = 4) -> Drained:
 
 @dataclass(frozen=True, slots=True)
 class Bystanders:
-    """late_us: from the call of the producer to the wire, of each. in_vain: looks meanwhile that let nothing go."""
+    """late_us: from the call of the producer to the wire, of each.
+
+    in_vain: looks meanwhile that let nothing go, within so many seconds.
+    """
 
     late_us: list[int]
     in_vain: int
+    seconds: float
 
 
 def bystanders(count: int = 100, blocked: int = 3_000, every_s: float = 0.03) -> Bystanders:
@@ -92,6 +98,7 @@ def bystanders(count: int = 100, blocked: int = 3_000, every_s: float = 0.03) ->
             lambda: fleet.redis.zcard("notifier:backlog:{hog}:default") > blocked * 0.9, "the backlog to line up"
         )
         called_us = {}
+        begun = time.monotonic()
         in_vain = total(fleet.redis, "looked")
         for n in range(count):
             called_us[n] = time.time_ns() // 1000
@@ -99,7 +106,8 @@ def bystanders(count: int = 100, blocked: int = 3_000, every_s: float = 0.03) ->
             time.sleep(every_s)
         await_that(lambda: len(_arrived(fleet, count)) == count, "the bystanders")
         in_vain = total(fleet.redis, "looked") - in_vain
-        return Bystanders([at_us - called_us[n] for n, at_us in _arrived(fleet, count).items()], in_vain)
+        seconds = time.monotonic() - begun
+        return Bystanders([at_us - called_us[n] for n, at_us in _arrived(fleet, count).items()], in_vain, seconds)
 
 
 def _arrived(fleet: Fleet, count: int) -> dict[int, int]:
@@ -127,20 +135,22 @@ def wake_ups(users: int = 40, waves: int = 3, workers: int = 4) -> Punctual:
             for user in range(users):
                 notifier.send_many(notification(f"u{user}", user * (waves + 1) + n) for n in range(waves + 1))
                 time.sleep(apart_s)
-        opens: dict[tuple[str, int], int] = {}
-        for wave in range(1, waves + 1):
-            fleet.await_ended(users * wave)
-            held: Any = fleet.redis.zrange("notifier:wakeups:default", 0, -1, withscores=True)
-            for user, at in held:
-                opens[user.decode(), wave] = int(at)
-        fleet.await_ended(users * (waves + 1))
+        held: dict[str, set[int]] = defaultdict(set)  # when the wake-ups of each user open, as Redis had it
+
+        def ended() -> bool:
+            scores: Any = fleet.redis.zrange("notifier:wakeups:default", 0, -1, withscores=True)
+            for user, at in scores:
+                held[user.decode()].add(int(at))
+            return fleet.total(*TERMINAL) >= users * (waves + 1)
+
+        await_that(ended, "all to end", 120)
         who = {n: (f"u{n // (waves + 1)}", "default") for n in range(users * (waves + 1))}
         arrived = sends(fleet.arrivals(), who)
-        seen: dict[str, int] = {}
+        before: dict[str, int] = {}
         late = []
         for send in arrived:
-            wave = seen[send.user] = seen.get(send.user, -1) + 1
-            if wave:
-                late.append(send.first_us - opens[send.user, wave])
+            if send.user in before:  # while one is on its way, the next waits for longer than its wake-up
+                late.append(send.first_us - min(at for at in held[send.user] if at > before[send.user]))
+            before[send.user] = send.first_us
         dispatches = total(fleet.redis, "dispatched", "looked") / len(arrived)
         return Punctual(late, broken_rules(fleet, arrived), dispatches)

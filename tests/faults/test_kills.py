@@ -15,7 +15,8 @@ from tests.harness.processes import await_that, await_workers, total
 
 KILLS = "dead" * 16  # as in wire_worker.py
 WIRE_WORKER = str(Path(__file__).parents[1] / "laws" / "wire_worker.py")
-SHORT = {"worker": {"lease": "3s", "grace": "2s"}}
+LEASE_S = 8  # a busy machine stops a worker for some seconds, and one that lives is not to be taken for dead
+SHORT = {"worker": {"lease": f"{LEASE_S}s", "grace": "2s"}}
 
 
 def in_flight(fleet: Fleet, worker: str) -> set[str]:
@@ -31,7 +32,7 @@ def test_six_kills_lose_nothing_and_burst_nobody() -> None:
     """
     of = {n: (f"u{n % 60}", "chat" if n % 3 else "default") for n in range(600)}
     rates = {
-        "worker": {"lease": "6s", "grace": "2s"},  # a busy machine stalls a worker for 3 s
+        "worker": {"lease": "6s", "grace": "2s"},
         "user": {"windows": ["3/1s"], "gap": "40ms"},
         "categories": {"default": {"lane": "default"}, "chat": {"lane": "urgent", "windows": ["4/2s"]}},
     }
@@ -65,6 +66,10 @@ def test_six_kills_lose_nothing_and_burst_nobody() -> None:
         repeats_allowed = held.total() + total(fleet.redis, "retried")  # a busy machine may be late with an answer
         failed = {i.decode() for q in ("default", "urgent") for i in fleet.redis.zrange(f"rq:failed:{q}", 0, -1)}
         fleet.end_workers()
+        for process in fleet.workers:
+            process.wait(60)
+        # One that a busy machine let wait for longer than its lease was taken for dead while it sent, and says so.
+        repeats_allowed += sum(log.read_bytes().count(b"lease_lost") for log in fleet.folder.glob("worker-*.log"))
         assert_empty_of_work(fleet.redis)
 
     set_aside = {int(job_id.removeprefix("job-")) for job_id in failed}
@@ -87,7 +92,7 @@ def test_a_worker_that_stalls_past_its_lease_bursts_nobody() -> None:
         fleet.await_delivered(50)
         fleet.workers[0].send_signal(signal.SIGSTOP)
         repeats_allowed = len(in_flight(fleet, "worker-1"))
-        time.sleep(4)  # the fault: a second longer than its lease
+        time.sleep(LEASE_S + 1)  # the fault: longer than its lease
         assert_consistent_when_still(fleet)
         fleet.workers[0].send_signal(signal.SIGCONT)
         fleet.await_ended(200)
@@ -121,7 +126,7 @@ def assert_consistent_when_still(fleet: Fleet) -> None:
 def test_work_of_a_dead_worker_goes_on_with_the_default_lease() -> None:
     """Law 2: what a worker held when it was killed is with a provider again once the default lease has ended."""
     token = f"{1:064x}"
-    slow = {token: [{"status": 200, "delay_ms": 4000}, {"status": 200}]}
+    slow = {token: [{"status": 200, "delay_ms": 60_000}, {"status": 200}]}
     with start_fleet({}, workers=2, scripts=slow) as fleet:
         with fleet.notifier() as notifier:
             job_id = notifier.send(notification("ada", 1))
@@ -142,8 +147,7 @@ def test_work_of_a_dead_worker_goes_on_with_the_default_lease() -> None:
 
 def test_a_notification_that_kills_its_workers_is_put_aside() -> None:
     """Law 2: after the third worker died on it a notification fails with that reason; the others are delivered."""
-    rates = {"worker": {"lease": "2500ms", "grace": "2s"}}
-    with start_fleet(rates, workers=0, apns={"timeout": "500ms"}) as fleet, fleet.notifier() as notifier:
+    with start_fleet(SHORT, workers=0, apns={"timeout": "500ms"}) as fleet, fleet.notifier() as notifier:
         deadly = Notification(user="mallory", devices=[Device("apns", KILLS)], title="hi", data={"n": "0"})
         poison = notifier.send(deadly)
         others = [notifier.send(notification(f"u{n}", n)) for n in range(1, 21)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,6 +53,18 @@ def await_that(condition: Callable[[], bool], what: str, within_s: float = 60.0,
             raise TimeoutError(f"{what}: not within {within_s:.0f} s")
         time.sleep(poll_s)
     return time.monotonic() - begun
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and return when all of its threads stand still; where there is no /proc, at once."""
+
+    def stands_still() -> bool:
+        with contextlib.suppress(OSError):  # a thread has ended
+            return all(b"\nState:\tT" in at.read_bytes() for at in Path(f"/proc/{pid}/task").glob("*/status"))
+        return False
+
+    os.kill(pid, signal.SIGSTOP)
+    await_that(stands_still, f"process {pid} to stand still")
 
 
 def await_workers(redis: Redis, count: int, within_s: float = 60.0) -> None:

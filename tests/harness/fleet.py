@@ -25,7 +25,7 @@ from notifier.simulators.control import tell
 from notifier.simulators.wire import Arrival, WireLog
 from notifier.store.partitions import Partitions, connect_all
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.processes import await_that, await_workers, child, environment, total
+from tests.harness.processes import await_that, await_workers, child, environment, stop, total
 
 
 def notification(user: str, number: int, category: str = "default", **more: Any) -> Notification:
@@ -99,6 +99,17 @@ class Fleet:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGCONT)
                 worker.send_signal(signal.SIGTERM)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[set[str]]:
+        """Let the workers stand still; gives the jobs that they have, what they have just asked for among them."""
+        for worker in self.workers:
+            stop(worker.pid)
+        for _ in range(2):  # when it looks again, Redis has done all that stood in its sockets
+            leased = self.redis.zrange("notifier:leases", 0, -1)
+        yield {job_id.decode() for job_id in leased}
+        for worker in self.workers:
+            worker.send_signal(signal.SIGCONT)
 
     @contextlib.contextmanager
     def notifier(self, *, hasty: bool = False) -> Iterator[Notifier]:

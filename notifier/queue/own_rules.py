@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, Final
 
+from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key
+from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import RuleTable
 
 KEPT_S: Final = 86_400  # then whoever pulls next publishes it again; what no worker follows any more goes
@@ -18,6 +20,6 @@ async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     await redis.delete(draft)
     users = iter(rules.with_own_rules)
     while some := list(islice(users, AT_ONCE)):
-        await redis.sadd(draft, *some)
+        await run_async(redis, write("SADD", draft, *some))
     await redis.expire(draft, KEPT_S)
     await redis.rename(draft, key)

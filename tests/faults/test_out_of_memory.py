@@ -10,13 +10,22 @@ from typing import Final
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from notifier import Notifier, RedisUnusableError
+from notifier.queue import own_rules
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Policy
+from notifier.scripts.rule_table import RuleTable
+from notifier.settings import load_settings
+from notifier.store.partitions import Partitions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from tests.harness.processes import await_that, total
 from tests.harness.support import worker, write_config
+from workers.configuration.reload import Reload
+from workers.sending.unreached_devices import UnreachedDevices
 
 RATES: Final = {
     "user": {"windows": ["5/1s"], "gap": "10ms"},
@@ -108,3 +117,30 @@ def test_a_worker_that_starts_on_a_full_redis_says_so(
         redis.config_set("maxmemory", 0)
     assert "Redis is out of memory" in process.log
     assert "Traceback" not in process.log
+
+
+async def test_what_a_worker_writes_by_itself_is_written_to_a_full_redis(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """A worker that could not note it would settle nothing any more, and free nothing; and new rates are taken up."""
+    path = tmp_path / "n.yaml"
+    path.write_text("user: {gap: 1s}", encoding="utf-8")
+    rules = RuleTable(Policies(Policy(), users={"ann": Policy(gap_us=1)}))
+    async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+        await reload.begin()
+        unreached = UnreachedDevices(client, {})
+        unreached.delivered("webpush@push.example", "a", 100.0)
+        redis.config_set("maxmemory", 1)
+        try:
+            await own_rules.publish(client, rules, "w")
+            await unreached.tell()
+            path.write_text("user: {gap: 9s}", encoding="utf-8")
+            taken = await reload.changed() or await reload.changed()
+            await reload.retime()
+        finally:
+            redis.config_set("maxmemory", 0)
+    assert taken is not None
+    assert redis.get(f"notifier:reload:{reload.version}:walked") == b"1"
+    assert redis.smembers(f"notifier:own_rules:{rules.own_rules}") == {b"ann"}
+    assert redis.exists("notifier:taken:webpush@push.example:") == 1

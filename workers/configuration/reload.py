@@ -17,6 +17,7 @@ from notifier.errors import SettingsError
 from notifier.operations.action_log import KEPT, action_entry
 from notifier.operations.apply import change_to
 from notifier.queue import backlogs, leaders
+from notifier.queue.writes import write
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async
@@ -31,7 +32,8 @@ TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by
 KEPT_S: Final = 3_600
 ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
 MAX_COMPARED: Final = 200_000  # characters of a file
-LONGEST_WAIT_S: Final = 60.0  # for published rates to begin
+EARLY_S: Final = 5.0  # before published rates begin they are read
+LONGEST_WAIT_S: Final = 60.0  # for them to begin
 
 
 class Reload:
@@ -70,7 +72,7 @@ class Reload:
         if not self._followed.is_settled(seen):
             return None
         published = await self._ask()
-        if not self._followed.is_changed(seen, published):
+        if not self._followed.is_changed(seen, published) or await self._is_early(published):
             return None
         followed, was_file = (self.version, self.problem), not self._followed.published.version
         policies = await self._load(seen, published)
@@ -120,7 +122,7 @@ class Reload:
 
     async def _load(self, seen: Seen, published: Published) -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
-        applied = await self._redis.hget(redis_key("rates"), "rates") or b"" if published.version else None
+        applied = await self._redis.hget(redis_key("rates"), "rates") if published.version else None
         self._followed.note(seen, published)
         try:
             settings, policies = await asyncio.to_thread(read, self._followed.path, applied)
@@ -130,7 +132,10 @@ class Reload:
             if applied is None:
                 self._check_whole(settings)
             else:
-                await self._until(published.at_us)
+                await asyncio.sleep(min(max(await self._left_s(published), 0.0), LONGEST_WAIT_S))
+        except RedisError:
+            self._followed.note((), published)
+            raise
         except SettingsError as error:
             self.problem = str(error).splitlines()[0]
             self._log.error("config_refused", problems=str(error).splitlines())
@@ -146,11 +151,14 @@ class Reload:
                 " complete? If there is to be no limit, write user: {}"
             )
 
-    async def _until(self, at_us: int) -> None:
-        """Wait for a moment on Redis's clock, so that every host changes at the same one."""
+    async def _is_early(self, published: Published) -> bool:
+        """Whether these rates begin later: a worker that only waited for them would look dead."""
+        return bool(published.version) and EARLY_S < await self._left_s(published) <= LONGEST_WAIT_S
+
+    async def _left_s(self, published: Published) -> float:
+        """Return how long until they begin, by Redis's clock, so that every host changes at the same moment."""
         seconds, us = await self._redis.time()
-        left_s = (at_us - int(seconds) * 1_000_000 - int(us)) / 1_000_000
-        await asyncio.sleep(min(max(left_s, 0.0), LONGEST_WAIT_S))
+        return float(published.at_us - int(seconds) * 1_000_000 - int(us)) / 1_000_000
 
     async def retime(self) -> None:
         """See `Retimed.retime`; a partition that is away holds up no other."""
@@ -179,8 +187,6 @@ class Retimed:
             with under(self._prefixes):
                 yield
         except RedisError:
-            if self._prefixes is None:
-                raise
             self._missed = True
 
     async def take_up(self, version: str) -> None:
@@ -189,10 +195,8 @@ class Retimed:
         await self.follow(version)
         with self._here():
             key = redis_key("reload", version, "taken")
-            pipe = self._redis.pipeline()
-            pipe.incr(key)
-            pipe.expire(key, KEPT_S)
-            self._number, _ = await pipe.execute()
+            self._number = await run_async(self._redis, write("INCR", key))
+            await self._redis.expire(key, KEPT_S)
 
     async def retime(self, version: str) -> None:
         """Have every wake-up looked at again, once all workers that follow the new rules are known to.
@@ -207,12 +211,16 @@ class Retimed:
         with under(self._prefixes):
             walked = int(await self._redis.get(redis_key("reload", version, "walked")) or 0)
             if walked < self._number:
-                if not await self._redis.set(redis_key("reload", "turn"), "1", nx=True, px=TURN_MS):
+                turn = write("SET", redis_key("reload", "turn"), "1", "NX", "PX", TURN_MS)
+                if not await run_async(self._redis, turn):
                     return  # somebody walks; it will be asked again
                 taken = await self._redis.get(redis_key("reload", version, "taken"))
                 for lane in self._lanes:
                     await self._walk(lane)
-                await self._redis.set(redis_key("reload", version, "walked"), taken or self._number, ex=KEPT_S)
+                walked_by = taken or self._number
+                await run_async(
+                    self._redis, write("SET", redis_key("reload", version, "walked"), walked_by, "EX", KEPT_S)
+                )
         self._number = 0
 
     async def _walk(self, lane: str) -> None:

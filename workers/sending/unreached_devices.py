@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from notifier.notification.notification import platform_of
 from notifier.providers.contract import Answer, Outcome
+from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key
+from notifier.scripts.loader import run_async
 
 TAKEN_S: Final = 86_400.0  # so long a service that has taken a message is known to take the key
 DELIVERS_S: Final = 2.0  # so long a route that has delivered is known to deliver
@@ -91,7 +93,7 @@ class UnreachedDevices:
     async def tell(self) -> None:
         """Note which services have taken the key."""
         for route in list(self._to_note):
-            await self._redis.set(self._key(route), "1", ex=int(TAKEN_S))
+            await run_async(self._redis, write("SET", self._key(route), "1", "EX", int(TAKEN_S)))
             self._to_note.discard(route)
 
     def _key(self, route: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from notifier.rules.policy import LANES, Policy, Window
 from notifier.settings import load_settings
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions
-from notifier.store.published import publish
+from notifier.store.published import publish, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from workers.configuration.reload import Reload
@@ -223,3 +224,88 @@ def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, 
     assert taken is not None
     assert taken.user.policy().gap_us == 9 * UNITS["s"]
     assert followed.look(lambda question: question(redis)) is None
+
+
+def following(tmp_path: Path, url: str, story: Callable[[Reload, AsyncRedis], Awaitable[None]]) -> None:
+    """A worker follows a file with a gap of a second."""
+
+    async def run() -> None:
+        path = tmp_path / "n.yaml"
+        path.write_text("user: {gap: 1s}", encoding="utf-8")
+        async with AsyncRedis.from_url(url, protocol=2) as client:
+            reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+            await reload.begin()
+            await reload.changed()
+            await story(reload, client)
+
+    asyncio.run(run())
+
+
+def test_rates_that_are_withdrawn_while_they_are_read_leave_the_files_limits(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 1: for no moment does a worker go without rules."""
+    publish(redis, {"user": {"gap": "9s"}}, 0)
+
+    async def story(reload: Reload, client: AsyncRedis) -> None:
+        publish(redis, {"user": {"gap": "8s"}}, 0)
+        read = client.hget
+
+        async def hget(*key: Any) -> Any:
+            withdraw(redis)
+            return await read(*key)
+
+        monkeypatch.setattr(client, "hget", hget)
+        policies = await reload.changed()
+        assert policies is not None
+        assert policies.for_user("7").gap_us == UNITS["s"]
+
+    following(tmp_path, redis_server.url, story)
+
+
+def test_rates_of_a_later_moment_hold_up_no_beat(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read just before they begin, and hold from that moment on; a file may change meanwhile."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        begins = publish(redis, {"user": {"gap": "9s"}}, 30 * UNITS["s"])
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        assert await reload.changed() is None
+        assert slept == []
+        redis.hset("notifier:rates", "at", begins.at_us - 27 * UNITS["s"])
+        policies = await reload.changed()
+        assert policies is not None
+        assert policies.for_user("7").gap_us == 9 * UNITS["s"]
+        assert 0 < slept[0] < 3
+
+    following(tmp_path, redis_server.url, story)
+
+
+@pytest.mark.parametrize("lost", ["time", "evalsha"])
+def test_new_rates_are_not_lost_where_redis_refuses_in_between(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Either they hold at once, and what follows is made up for, or they are read again at the next beat."""
+
+    async def refuses(*_: Any, **__: Any) -> Any:
+        raise RedisConnectionError("Connection reset by peer")
+
+    async def story(reload: Reload, client: AsyncRedis) -> None:
+        publish(redis, {"user": {"gap": "9s"}}, 0)
+        taken = None
+        with monkeypatch.context() as patch:
+            patch.setattr(client, lost, refuses)
+            with contextlib.suppress(RedisConnectionError):
+                taken = await reload.changed()
+        taken = taken or await reload.changed()
+        assert taken is not None
+        assert taken.for_user("7").gap_us == 9 * UNITS["s"]
+        await reload.retime()
+        assert redis.get(f"notifier:reload:{reload.version}:walked") == b"1"
+
+    following(tmp_path, redis_server.url, story)

@@ -107,6 +107,12 @@ def made_when_there(connection: Any, make: Callable[[], T]) -> T:
                 raise unusable(error) from error
 
 
+def _ended_by(error: NotifierError) -> SystemExit:
+    """Print one clear line for people, whatever logs look like, and return what ends the process."""
+    print(error, file=sys.stderr)  # noqa: T201 - see above
+    return SystemExit(error.exit_status)
+
+
 class PushWorker(Worker):
     """Sends the notifications of its queues, its lanes, the most urgent first; JSON jobs only.
 
@@ -187,13 +193,14 @@ class PushWorker(Worker):
             self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
             self._register(logging_level, *args)
         except NotifierError as error:
-            print(error, file=sys.stderr)  # noqa: T201 - one clear line for people, whatever logs look like
-            raise SystemExit(error.exit_status) from None
+            raise _ended_by(error) from None
         self._warn_of_others()
         collect_garbage_seldom()
         try:
             work = self._work(settings, redises, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
             asyncio.run(self._watchdog.watch(work))
+        except NotifierError as error:
+            raise _ended_by(error) from None
         finally:
             with contextlib.suppress(RedisError):
                 self.teardown()  # type: ignore[no-untyped-call]

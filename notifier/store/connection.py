@@ -211,6 +211,11 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     return RedisUnusableError(f"Redis {does}: {said}")
 
 
+def is_forbidden(error: redis.exceptions.RedisError) -> bool:
+    """Whether Redis does not let this user do it, also inside a script."""
+    return _FORBIDDEN.search(str(error)) is not None
+
+
 def check(client: redis.Redis) -> None:
     """Raise RedisUnusableError, one clear line, unless Redis answers, is 6.2 or newer, and evicts no keys.
 

@@ -18,7 +18,6 @@ import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
     MasterDownError,
-    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -29,11 +28,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from notifier.notification.job import targets_in
 from notifier.queue import backlogs, calls, in_flight, own_rules
 from notifier.queue.calls import Leased, Room, Told, Worker
+from notifier.queue.writes import write
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run_async, run_together
 from notifier.scripts.rule_table import People, RuleTable, decoded
+from notifier.store.connection import is_forbidden, unusable
 from notifier.units import readable
 from workers.loop.in_flight import Flights
 from workers.loop.mending import Mender
@@ -271,7 +272,7 @@ class Engine:
             self._log.warning("unknown_zone", reason=readable(str(error)), followed=self._zone)
             await self._redis.hdel(job_key(job_id), "push_zone")
         else:
-            await self._redis.hset(self._rules.zones, name, zone_or(name, self._zone, now_us).encode())
+            await self._call(write("HSET", self._rules.zones, name, zone_or(name, self._zone, now_us).encode()))
 
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
@@ -323,8 +324,8 @@ class Engine:
             self._may_look = await self._idle.wait(due_in, yields=yields)
 
     async def _wait_for_redis(self, error: RedisError) -> None:
-        if isinstance(error, NoPermissionError):
-            raise error
+        if is_forbidden(error):
+            raise unusable(error) from error
         if isinstance(error, ResponseError) and not is_passing(error):
             await self.mender.mend(error)
             self._unreadable = min(self._unreadable + 1, MAX_UNREADABLE)

@@ -310,3 +310,26 @@ def test_who_may_only_ping_is_not_ready(admin: Redis, guarded: EmbeddedRedis, tm
         status, text, _ = ask("/readyz")
         assert (status, "HMGET" in text, ask("/healthz")[0]) == (503, False, 200), text
     assert ["may not run HMGET" in each["reason"] for each in logs if each["event"] == "not_ready"] == [True]
+
+
+def test_a_worker_whose_rights_are_taken_ends_with_one_line(
+    tmp_path: Path, guarded: EmbeddedRedis, admin: Redis
+) -> None:
+    """Nothing is wrong with what Redis holds: nothing is set aside."""
+    config = config_of("worker", tmp_path, guarded)
+    with worker(config) as running:
+        running.ready(admin)
+        admin.execute_command("ACL", "SETUSER", "notifier-worker", "-zadd")
+        try:
+            with notifier(config_of("producer", tmp_path, guarded)) as producer:
+                producer.users.mute("grace", who="a test")
+                producer.send(note("ada"))
+            assert running.process.wait(60) == 4
+        finally:
+            admin.execute_command("ACL", "SETUSER", "notifier-worker", "+zadd")
+    assert "Redis refuses: its user may not" in running.log
+    assert "`notifier redis acl` prints what to grant" in running.log
+    assert "Traceback" not in running.log
+    assert "quarantined" not in running.log
+    assert admin.keys("notifier:quarantine:*") == []
+    assert admin.exists("notifier:preferences") == 1

@@ -13,6 +13,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from notifier.store import cluster
 from notifier.store.connection import client_of, connection_options, redis_of, use_keys_of
+from notifier.store.demoted import leave_demoted
 from notifier.store.exchange import in_time
 from notifier.store.sentinel import AsyncPrimary
 from notifier.store.sign_in import read_files_again
@@ -49,6 +50,7 @@ def async_of(config: RedisSettings, beside: redis.asyncio.Redis | None = None) -
     client = redis.asyncio.Redis.from_url(
         config.url, max_connections=MAX_CONNECTIONS, **connection_options(config), **retry
     )
+    leave_demoted(client)
     read_files_again(client, config)
     return client
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import redis
 
+from notifier.store.demoted import Leaving
+
 PATIENCE_S: Final = 1.0  # a handshake takes milliseconds
 OURS: Final = "it does not speak TLS; write redis:// in place of rediss://"
 THEIRS: Final = "it speaks TLS; write rediss:// in place of redis://"
@@ -22,7 +24,7 @@ class TlsMismatchError(redis.exceptions.ConnectionError):
     """Only one side speaks TLS; the text says what to write."""
 
 
-class PlainConnection(redis.Connection):
+class PlainConnection(Leaving, redis.Connection):
     """A connection without TLS."""
 
     def connect(self) -> None:
@@ -37,7 +39,7 @@ class PlainConnection(redis.Connection):
             raise
 
 
-class TlsConnection(redis.SSLConnection):
+class TlsConnection(Leaving, redis.SSLConnection):
     """A connection over TLS: a handshake that nobody answers is given up where the other side turns out to be plain."""
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:

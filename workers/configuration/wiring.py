@@ -27,6 +27,7 @@ from notifier.queue.retention import Retention
 from notifier.settings import Settings
 from notifier.settings.schema_providers import PlatformSettings
 from notifier.store import cluster
+from notifier.store.demoted import leave_demoted
 from notifier.store.partitions import Partition
 from notifier.store.sentinel import AsyncPrimary
 from notifier.store.sign_in import renewing
@@ -188,6 +189,7 @@ def asyncio_client(client: redis.Redis, *, block_s: float = 0.0, beside: Any = N
         made = cluster.async_client_of(pool, kwargs, beside)
     else:  # unlike one that is given a pool, this client closes it, and its connections, when it is closed
         made = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs))
+        leave_demoted(made)
     its = made.connection_pool
     its.connection_class = type(f"Packing{its.connection_class.__name__}", (_Packing, its.connection_class), {})
     return made

@@ -19,6 +19,7 @@ from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.schema import RedisSettings, Settings
 from notifier.store import tls
+from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, unusable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually
@@ -282,3 +283,29 @@ def test_a_closed_asyncio_client_leaves_no_connection(server: EmbeddedRedis) -> 
         kept, its_own = asyncio.run(used())  # kept, so that no collector closes it in its own place
         eventually(lambda: its_own not in connections(), "the end of the connection")
         del kept
+
+
+def test_a_connection_leaves_a_server_that_was_demoted(server: EmbeddedRedis) -> None:
+    """A new one may find the primary behind the same name; the old one would be refused for ever."""
+    url = f"redis://:hunter2@127.0.0.1:{server.port}"
+    with closing(connect(named(url))) as client, closing(redis.Redis.from_url(url)) as admin:
+
+        async def story() -> list[tuple[Any, Any]]:
+            others = [async_of(named(url)), asyncio_client(client)]
+            before = [client.client_id(), *[await other.client_id() for other in others]]
+            admin.replicaof("127.0.0.1", 1)
+            try:
+                with pytest.raises(redis.exceptions.ResponseError, match="read only replica"):
+                    client.eval("return redis.call('SET', 'k', '1')", 0)
+                for other in others:
+                    with pytest.raises(redis.exceptions.ReadOnlyError):
+                        await other.set("k", "1")
+                after = [client.client_id(), *[await other.client_id() for other in others]]
+            finally:
+                admin.replicaof("NO", "ONE")
+            for other in others:
+                await other.aclose()
+            return list(zip(before, after, strict=True))
+
+        found = asyncio.run(story())
+    assert all(before != after for before, after in found)

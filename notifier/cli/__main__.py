@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from traceback import extract_tb
 from typing import Final
@@ -22,11 +24,18 @@ def main() -> None:
             from notifier.cli.output import complain  # noqa: PLC0415 - as above
     except SettingsError as error:
         sys.exit(str(error))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # some pipes cannot
+                stream.reconfigure(errors="backslashreplace")  # a terminal need not know all letters
     try:
         app(prog_name="notifier")
     except NotifierError as error:
         complain(str(error))
         sys.exit(error.exit_status)
+    except OSError as error:  # of a file that the command was given
+        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        sys.exit(1)
     except UNREADABLE as error:
         if sys.flags.dev_mode:
             raise

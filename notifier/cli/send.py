@@ -130,53 +130,61 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
     progress: Progress,
     kept_at: Path | None,
     show: Callable[[], None],
-    refuse: Callable[[str], object],
+    refuse: Callable[[list[str]], object],
 ) -> None:
-    under_way: deque[tuple[int, int]] = deque()  # (row, rows refused before it) of what is not accepted yet
+    # (row, rows refused before it, those since the one before) of what is not accepted yet. Refused rows are written
+    # out along with the progress: whoever resumes reads what lies behind it once more.
+    under_way: deque[tuple[int, int, list[str]]] = deque()
     ids: deque[str] = deque()
-    refused = progress.refused
+    refused, since = progress.refused, list[str]()
 
     def good() -> Iterator[Notification]:
-        nonlocal refused
+        nonlocal refused, since
         for row in rows:
             if row.number <= progress.row:
                 continue
             problem = row.problem or _why_refused(notifier, row.notification)
             if problem:
                 refused += 1
-                refuse(row.raw)
+                since.append(row.raw)
                 complain(f"{file}:{row.number}: {problem}")
             else:
                 assert row.notification is not None
-                under_way.append((row.number, refused))
+                under_way.append((row.number, refused, since))
+                since = []
                 ids.append(progress.job_id(row.number))
                 yield row.notification
 
     def accepted(job_ids: Sequence[str]) -> None:
         for _ in job_ids:
-            progress.row, progress.refused = under_way.popleft()
+            progress.row, progress.refused, before = under_way.popleft()
+            refuse(before)
         progress.accepted += len(job_ids)
         if kept_at is not None:
             progress.save(kept_at)
         show()
 
     notifier.send_many(good(), job_ids=_taken_from(ids), on_accepted=accepted)
+    refuse(since)
     progress.refused, progress.done = refused, True
     if kept_at is not None:
         progress.save(kept_at)
 
 
 @contextmanager
-def _writer(refused: Path | None, file: Path, form: Format, progress: Progress) -> Iterator[Callable[[str], object]]:
+def _writer(
+    refused: Path | None, file: Path, form: Format, progress: Progress
+) -> Iterator[Callable[[list[str]], object]]:
     """Return the writer of the refused lines; a CSV of them begins as the file does. Resuming goes on writing."""
     if refused is None:
-        yield str
+        yield len
         return
-    with refused.open("a" if progress.row else "w", encoding="utf-8", errors="surrogateescape") as out:
+    mode = "a" if progress.row else "w"
+    with refused.open(mode, buffering=1, encoding="utf-8", errors="surrogateescape") as out:
         if form == "csv" and not progress.row and file != STANDARD_INPUT:
             with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
                 out.write(lines.readline())
-        yield out.write
+        yield out.writelines
 
 
 def _taken_from(ids: deque[str]) -> Iterator[str]:

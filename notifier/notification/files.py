@@ -62,13 +62,21 @@ def _json_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]
 
 
 def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]]:
-    reader = csv.reader(file, strict=True)
+    read: list[str] = []  # of the row in hand
+
+    def lines() -> Iterator[str]:
+        for line in file:
+            read.append(line)
+            yield line
+
+    reader = csv.reader(lines(), strict=True)
     columns: list[str] = []
     while True:
+        read.clear()
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            yield reader.line_num, f"is not CSV: {error}", ""
+            yield reader.line_num, f"is not CSV: {error}", "".join(read)
             continue
         if cells is None:
             return

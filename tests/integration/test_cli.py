@@ -6,6 +6,7 @@ import io
 import json
 import re
 import socket
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +28,7 @@ from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.store.exchange import Exchange
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import CONSOLE, ends, eventually, fcm, note, notifier, worker, write_config
+from tests.harness.support import CONSOLE, clean_environ, ends, eventually, fcm, note, notifier, worker, write_config
 from tests.harness.take import take
 from tests.integration.conftest import Ran, Run
 
@@ -317,6 +318,51 @@ def test_send_file_goes_on_where_it_was_broken_off(
     file.write_text(row("other") + "\n", encoding="utf-8")
     changed = run("send-file", str(file))
     assert (changed.status, "the file has changed" in changed.err) == (1, True)
+
+
+def test_refused_lines_are_written_out_once_however_often_it_is_broken_off(
+    run: Run, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line that was refused is in the file once, in order: a corrected one goes once."""
+    file, out = tmp_path / "many.jsonl", tmp_path / "refused.jsonl"
+    lines = [row(f"u{n}") if n % 100 else json.dumps({"user": f"bad {n}"}) for n in range(3 * CHUNK)]
+    file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    enqueue, calls = Exchanges.enqueue, []
+
+    def breaks_off(self: Exchanges, jobs: list[calls.Job]) -> Exchange[list[str]]:
+        calls.append((yield from enqueue(self, jobs)))
+        if len(calls) % 2 == 0:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Exchanges, "enqueue", breaks_off)
+        statuses = [run("send-file", str(file), "--refused", str(out)).status for _ in range(3)]
+    assert statuses == [130, 130, 1]
+    assert out.read_text(encoding="utf-8").splitlines() == lines[::100]
+    assert len(set(redis.lrange("rq:queue:default", 0, -1))) == len(lines) - len(lines[::100])
+
+
+@pytest.mark.parametrize(
+    "words", [("send-file", "{file}", "--refused", "/proc/none/x"), ("config", "init", "--yes", "/proc/none/x.yaml")]
+)
+def test_a_place_where_nothing_can_be_written_is_told(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """One line that names it, and status 1."""
+    file = tmp_path / "one.jsonl"
+    file.write_text(row("ann") + "\n", encoding="utf-8")
+    done = run(*(word.format(file=file) for word in words))
+    assert (done.status, done.err.startswith("/proc/none"), done.err.count("\n")) == (1, True, 1)
+
+
+def test_a_terminal_that_knows_few_letters_gets_what_it_can_show(config: Path) -> None:
+    """Nothing is wrong with Redis."""
+    done = subprocess.run(
+        [sys.executable, "-m", "notifier.cli", "explain", "--user", "jürgen"],
+        env=clean_environ(NOTIFIER_CONFIG=str(config), PYTHONIOENCODING="ascii", PYTHONUTF8="0"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "j\\xfcrgen" in done.stdout
 
 
 def test_send_file_begins_anew_where_nothing_was_sent(run: Run, tmp_path: Path) -> None:

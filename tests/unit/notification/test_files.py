@@ -83,3 +83,12 @@ def test_text_that_is_no_unicode_is_refused_by_its_field() -> None:
     text = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8", errors="surrogateescape", newline="")
     (row,) = read_rows(text, "jsonl")
     assert row.problem == "user: is not valid Unicode text"
+
+
+def test_a_line_that_is_no_csv_is_kept_as_it_stands() -> None:
+    """So that it can be put right."""
+    token = "t" * 20
+    text = f'user,platform,token,title\na,fcm,{token},"one"x\nb,fcm,{token},two\n'
+    refused = [row for row in read_rows(io.StringIO(text), "csv") if row.problem]
+    assert ["is not CSV" in row.problem for row in refused] == [True]
+    assert refused[0].raw == f'a,fcm,{token},"one"x\n'

@@ -294,6 +294,12 @@ def encode_reason(reason: str) -> str:
 
 
 def decode_reason(text: bytes) -> str:
-    """Return the text of a failure that `encode_reason`, or RQ, stored; at most MAX_REASON_BYTES of it."""
+    """Return the text of a failure that `encode_reason`, or RQ, stored; at most MAX_REASON_BYTES of it.
+
+    Raise ValueError where it is something else.
+    """
     unpack = zlib.decompressobj()
-    return unpack.decompress(b64decode(text), MAX_REASON_BYTES).decode(errors="replace")
+    try:
+        return unpack.decompress(b64decode(text), MAX_REASON_BYTES).decode(errors="replace")
+    except zlib.error as error:
+        raise ValueError(str(error)) from None

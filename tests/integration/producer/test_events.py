@@ -8,6 +8,7 @@ import hmac
 import http.server
 import json
 import threading
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -299,7 +300,11 @@ def test_what_cannot_be_read_holds_up_no_event(
     config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis
 ) -> None:
     """What is no event is passed over, alone and among others; an event with any meta is told. So by the webhook."""
-    odd = ({b"foo": b"bar"}, {b"\xff": b"\xff"}, {b"job_id": b"a", b"outcome": b"failed"})
+    odd = (
+        {b"foo": b"bar"},
+        {b"\xff": b"\xff"},
+        {b"job_id": b"a", b"outcome": b"failed"},
+    )
     newest = [redis.xadd("notifier:events", fields) for fields in odd][-1]
     metas = [
         "[" * 100_000,
@@ -314,7 +319,8 @@ def test_what_cannot_be_read_holds_up_no_event(
     with posting(tmp_path, redis_server.url, redis, 200) as (receiver, posts):
         eventually(lambda: told_up_to(redis) == [(newest, 0)], "what is no event")
         for meta in metas:
-            redis.xadd("notifier:events", {"job_id": "odd", "outcome": "delivered", "detail": "", "meta": meta})
+            detail = b64encode(b"no zlib")
+            redis.xadd("notifier:events", {"job_id": "odd", "outcome": "failed", "detail": detail, "meta": meta})
         last = settle_one(redis, config, 10**12)
         eventually(lambda: posts.taken == len(metas) + 1, "all events")
     assert receiver.jobs() == ["odd"] * len(metas) + [last]

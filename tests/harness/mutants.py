@@ -200,7 +200,11 @@ MUTANTS = (
         "contract/queue/test_history.py::test_every_end_leaves_one_record",
     ),
     Mutant(
-        "what was tried is dropped", "rule_table", "return not (job[1] or job[2] or job[3])", "return true", BACKLOGS
+        "what was tried is dropped",
+        "rule_table",
+        "return not (job[1] or job[2] or job[3] or job[4])",
+        "return true",
+        BACKLOGS,
     ),
     Mutant("a crash is not counted", "dead_workers", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
     Mutant(

@@ -45,6 +45,7 @@ RATES: dict[str, Any] = {
     "worker": {**WORKER, "functions": ["math.factorial", "errands"]},
 }
 ERRANDS = """
+import os
 import time
 
 def append(path, text="", seconds=0):
@@ -55,6 +56,11 @@ def append(path, text="", seconds=0):
 
 def fail(word):
     raise LookupError(word)
+
+def stay(path, gate):
+    append(path, "ran")
+    while not os.path.exists(gate):
+        time.sleep(0.02)
 """
 
 
@@ -419,3 +425,19 @@ def test_nothing_of_all_this_is_left(world: World) -> None:
     assert world.redis.llen("rq:queue:default") == 0
     device = fcm("end")
     ends(world.producer, world.producer.send(note("end", "end", device)), "delivered")
+
+
+def test_a_job_that_is_queued_twice_holds_up_nobody(world: World) -> None:
+    """It runs twice, as on any workers of RQ; what stands behind it goes by a third one meanwhile."""
+    path, gate = world.folder / "twice", world.folder / "gate"
+    others = [worker(world.config, name=name, python_path=world.folder) for name in ("second", "third")]
+    with others[0] as second, others[1] as third:
+        second.ready(world.redis)
+        third.ready(world.redis)
+        for _ in range(2):
+            job = world.run("errands.stay", str(path), str(gate), job_id="twice")
+        ends(world.producer, world.producer.send(note("behind", "behind")), "delivered")
+        gate.touch()
+        eventually(lambda: path.exists() and path.read_text(encoding="utf-8") == "ran\nran\n", "both runs")
+        finishes(job)
+    world.works_still()

@@ -1,5 +1,6 @@
 -- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else; and
--- what has expired behind the head of its backlog, where no wake-up leads to.
+-- what has expired behind the head of its backlog, where no wake-up leads to. Forgets what was
+-- delivered long ago, and moments that are over.
 -- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
 -- returns how many it ended
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept, to come; RQ puts those that
@@ -7,7 +8,7 @@
 --! first_write
 --! needs add_to_minute backlog_key CANCEL_READS end_cancelled ends free_dedupe job_key leave_backlog now_us number
 --! needs steering tally text waits
-local MOST = 100
+local MOST, MOST_FORGOTTEN = 100, 20000
 local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
 local whole, ended = math.floor(now / 1000000), 0
 
@@ -70,6 +71,14 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@expiring', '-inf', text(now), 
   expire(id)
 end
 add_to_minute(now, numbers)
+
+-- forget_until: what stands in a set up to a moment, as much as one call may take out.
+local function forget_until(key, at)
+  local old = redis.call('ZCOUNT', key, '-inf', text(at))
+  if old > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(old, MOST_FORGOTTEN) - 1) end
+end
+forget_until('@delivered', now - keep_delivered)
+forget_until('@same_time', now)
 
 for i = 5, #ARGV do
   local canceled = '@rq:canceled:' .. ARGV[i]

@@ -19,10 +19,12 @@ local function leave_backlog(now, user, category, id, collapse_id)
   return true
 end
 
--- free_dedupe: what reached nobody does not stand in the way of another notification with its dedupe key.
+-- free_dedupe: what reached nobody does not stand in the way of another notification with its dedupe key. One that was
+-- tried, or with which a worker died, may have reached its user.
 local function free_dedupe(id, key)
-  local dedupe = redis.call('HGET', key, 'push_dedupe')
-  if dedupe and redis.call('GET', '@dedupe:' .. dedupe) == id then redis.call('DEL', '@dedupe:' .. dedupe) end
+  local dedupe, attempts, crashes = unpack(redis.call('HMGET', key, 'push_dedupe', 'push_attempts', 'push_crashes'))
+  if not dedupe or attempts or crashes then return end
+  if redis.call('GET', '@dedupe:' .. dedupe) == id then redis.call('DEL', '@dedupe:' .. dedupe) end
 end
 
 -- end_unsent: ends under `word` what is in no backlog and in no flight. The rest: further fields of its hash, and their

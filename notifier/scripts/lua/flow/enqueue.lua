@@ -7,7 +7,7 @@
 --! needs text waits
 local now, dedupe_for, timeout = now_us(ARGV[ENQUEUE.clock]), ARGV[ENQUEUE.dedupe_for_ms], ARGV[ENQUEUE.timeout_s]
 local stamp, in_all, keep = ARGV[ENQUEUE.stamp], tonumber(ARGV[ENQUEUE.max_waiting]), ends.read(ARGV[ENQUEUE.keep])
-local reply, seen, numbers, MAX_OVER, now_text = {}, {}, {}, 2, text(now)
+local reply, seen, numbers, now_text = {}, {}, {}, text(now)
 local recording = redis.call('EXISTS', '@trace') == 1
 
 -- max_waiting: how much may wait. Counted is what stands somewhere, not what was once added up: in all the queues and
@@ -68,10 +68,10 @@ local function drop_oldest(user, category)
   local ids = redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
   if #ids == 0 then ids = redis.call('ZRANGE', backlog, 0, MAX_OLDEST - 1) end
   for _, id in ipairs(ids) do
-    local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_attempts', 'push_crashes', 'push_answered',
-      'push_collapse')
-    if job[1] and job[2] == 'scheduled' and not (job[3] or job[4] or job[5]) then
-      leave_backlog(now, user, category, id, job[6])
+    local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_collapse', 'push_attempts', 'push_crashes',
+      'push_answered', 'push_refusals')
+    if job[1] and job[2] == 'scheduled' and not (job[4] or job[5] or job[6] or job[7]) then
+      leave_backlog(now, user, category, id, job[3])
       end_unsent(now, id, job[1], 'dropped', keep, 'push_reason', 'overflow')
       tally(user, 'dropped')
       if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
@@ -146,8 +146,6 @@ local function own_time(at)
   local same, moment = '@same_time', text(at)
   local free = math.max(at, tonumber(redis.call('ZSCORE', same, moment) or 0))
   redis.call('ZADD', same, text(free + 1), moment)
-  local over = redis.call('ZRANGEBYSCORE', same, '-inf', text(now), 'LIMIT', 0, MAX_OVER)
-  if #over > 0 then redis.call('ZREM', same, unpack(over)) end
   return free
 end
 

@@ -12,9 +12,9 @@ end
 
 local function failed(look, job, keep)
   local id, key = job.id, job.key
+  if job.word == 'expired' then free_dedupe(id, key) else add_one(key, 'push_attempts') end
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
     'push_answered', 'push_refusals', 'push_orphan', 'push_counted', 'push_returned')
-  if job.word == 'expired' then free_dedupe(id, key) else add_one(key, 'push_attempts') end
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', job.word)
   redis.call('EXPIRE', key, keep)
   redis.call('ZREM', '@rq:canceled:' .. job.origin, id) -- RQ's own cancel came too late
@@ -76,6 +76,7 @@ local function back(look, job)
   redis.call('HDEL', key, 'push_permit', 'push_orphan', 'push_counted')
   if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
     forget(key)
+    if job.requeued then redis.call('LPUSH', '@rq:queue:' .. job.origin, job.id) end
     redis.call('HSET', key, 'push_rq_job', mark_of_rq(job))
     -- RQ 3 looks after what is started alone, and its work horse, which would say so, may never begin.
     if job.status == 'queued' then redis.call('HSET', key, 'status', 'started', 'worker_name', look.worker) end

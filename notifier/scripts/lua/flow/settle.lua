@@ -106,8 +106,8 @@ local function end_lease(job)
   if job.origin and job.state == 'delivered' then gather('ZREM', '@leases', job.id)
   elseif redis.call('ZREM', '@leases', job.id) == 0 and not job.origin then return false end
   local member = job.id .. ':' .. job.permit
-  if job.origin then gather('ZREM', '@rq:wip:' .. job.origin, member)
-  else
+  if job.origin and job.status ~= 'queued' then gather('ZREM', '@rq:wip:' .. job.origin, member)
+  else -- it was deleted, or enqueued again, which may have been by another lane
     for _, lane in ipairs(rules.lanes) do gather('ZREM', '@rq:wip:' .. lane, member) end
   end
   return true
@@ -177,8 +177,4 @@ note_due(look.earliest)
 wake_leaders()
 waits.write()
 
-if keep_delivered > 0 then
-  local old = redis.call('ZRANGEBYSCORE', '@delivered', '-inf', now - keep_delivered, 'LIMIT', 0, 200)
-  if #old > 0 then redis.call('ZREM', '@delivered', unpack(old)) end
-end
 return reply

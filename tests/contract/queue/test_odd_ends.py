@@ -1,0 +1,144 @@
+"""Ends that meet a retry, a mute, a drop, or the same id once more: nothing is lost, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from redis import Redis
+
+from notifier.queue import backlogs, calls
+from notifier.queue.calls import Job, Leased, Settlement
+from notifier.queue.retention import Retention
+from notifier.rules.policies import Policies
+from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.preferences import Preferences
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
+from tests.contract.test_direct import TARGETS, S, Worker
+
+KEEP = Retention(3600 * S, 600 * S, S)
+OFFERS = Category("offers", when_blocked="drop")
+RULES = RuleTable(Policies(Policy(), categories={"default": Category("default"), "offers": OFFERS}))
+
+
+def offer(name: str, **more: Any) -> Job:
+    meta = json.dumps({"user": "ann", "category": "offers"}).encode()
+    return replace(Job(name, "default", b"data", meta, targets=TARGETS, category="offers"), **more)
+
+
+def settle(worker: Worker, leased: Leased, state: calls.State, **more: Any) -> None:
+    ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, False, state, **more)
+    assert run(
+        worker.redis, calls.settle([ended], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))
+    ) == [True]
+
+
+def accepted(worker: Worker, job: Job) -> object:
+    call = calls.enqueue([job], dedupe_for_us=3600 * S, timeout_s=60, stamp="now", clock=str(worker.now))
+    return run(worker.redis, call)[0]
+
+
+def test_what_its_device_refused_for_now_is_not_dropped(redis: Redis) -> None:
+    """It was let go, so it waits for as long as the provider asks, though its category lets nothing wait."""
+    worker = Worker(redis, rules=RULES)
+    worker.accept(offer("one"))
+    settle(worker, worker.take()[0], "backlog", detail=5 * S)
+    worker.now += S
+    assert worker.take() == []
+    worker.now += 5 * S
+    assert [leased.job_id for leased in worker.take()] == ["one"]
+
+
+def test_what_may_have_been_sent_keeps_its_dedupe_key(redis: Redis) -> None:
+    """Its answer was lost, and it is cancelled before it is tried again."""
+    worker = Worker(redis, rules=RULES)
+    accepted(worker, offer("one", dedupe="key"))
+    settle(worker, worker.take()[0], "later", detail=5 * S)
+    assert run(redis, backlogs.cancel(["one"], KEEP, clock=str(worker.now))) == ["cancelled"]
+    assert accepted(worker, offer("two", dedupe="key")) == "one"
+
+
+def test_what_no_device_has_is_dropped_by_a_mute(redis: Redis) -> None:
+    """One device is gone, and the other failed: else it would wait for the end of the mute."""
+    worker = Worker(redis, rules=RULES)
+    plain = json.dumps({"user": "ann", "category": "default"}).encode()
+    worker.accept(offer("one", meta=plain, category="default"), offer("two", meta=plain, category="default"))
+    for leased, answer in zip(worker.take(), ("dead_token", "delivered"), strict=True):
+        settle(worker, leased, "later", detail=S, answered=json.dumps({"0": answer}))
+    redis.hset("notifier:preferences", "ann", Preferences.of({"mutes": [{"what": "drop"}]}).encode())
+    worker.now += 2 * S
+    assert [(leased.job_id, leased.dropped != "") for leased in worker.take()] == [("one", True)]
+
+
+def test_what_was_delivered_long_ago_is_forgotten_where_nothing_more_is_settled(redis: Redis) -> None:
+    """Its id may be used again once it is kept no more."""
+    worker = Worker(redis, rules=RULES)
+    worker.accept(offer("daily"))
+    settle(worker, worker.take()[0], "delivered")
+    worker.now += 599 * S
+    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now)))
+    assert accepted(worker, offer("daily")) == "daily"
+    assert redis.exists("rq:job:daily") == 0
+    worker.now += 2 * S
+    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now)))
+    assert accepted(worker, offer("daily")) == "daily"
+    assert redis.exists("rq:job:daily") == 1
+
+
+def test_moments_that_are_over_are_kept_no_longer(redis: Redis) -> None:
+    """However many moments something was sent for, once all are over none is kept."""
+    worker = Worker(redis, rules=RULES)
+    worker.accept(*[offer(f"{n}", send_at_us=worker.now + n * S) for n in (1, 1, 2)])
+    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now + S)))
+    assert redis.zcard("notifier:same_time") == 2
+    run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now + 3 * S)))
+    assert redis.exists("notifier:same_time") == 0
+
+
+def rq_job(redis: Redis, name: str, lane: str = "default") -> None:
+    """As RQ enqueues another function's job."""
+    redis.hset(f"rq:job:{name}", mapping={"origin": lane, "status": "queued", "data": "x", "created_at": "now"})
+    redis.rpush(f"rq:queue:{lane}", name)
+
+
+def test_a_job_of_rq_that_is_queued_twice_holds_up_nobody(redis: Redis) -> None:
+    """While the first runs, the second is given to a worker like any other, and what stands behind it goes."""
+    worker = Worker(redis, rules=RULES)
+    rq_job(redis, "sync")
+    redis.rpush("rq:queue:default", "sync")
+    run(redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
+    ((job_id, permit),) = worker.pull().rq_jobs[:1]
+    handed = Settlement(job_id, permit, "", "", False, "handed_to_rq")
+    assert run(redis, calls.settle([handed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
+    redis.rpush("rq:queue:default", "sync")
+    worker.accept(offer("behind"))
+    pulled = worker.pull()
+    assert [leased.job_id for leased in pulled.leased] == ["behind"]
+    assert [job_id for job_id, _ in pulled.rq_jobs] == ["sync"]
+    assert pulled.unread == []
+
+
+def test_a_job_of_rq_that_is_enqueued_again_before_it_is_handed_over_runs_again(redis: Redis) -> None:
+    """The second call is not swallowed."""
+    worker = Worker(redis, rules=RULES)
+    rq_job(redis, "sync")
+    run(redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
+    ((job_id, permit),) = worker.pull().rq_jobs
+    rq_job(redis, "sync")
+    assert worker.pull().rq_jobs == []
+    handed = Settlement(job_id, permit, "", "", False, "handed_to_rq")
+    assert run(redis, calls.settle([handed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
+    assert redis.lrange("rq:queue:default", 0, -1) == [b"sync"]
+
+
+def test_what_is_enqueued_again_by_another_lane_leaves_nothing_that_is_started(redis: Redis) -> None:
+    """RQ's registry of the first lane shows no send that is over."""
+    worker = Worker(redis, rules=RULES)
+    worker.accept(offer("one"))
+    (leased,) = worker.take()
+    redis.hset("rq:job:one", mapping={"origin": "urgent", "status": "queued"})
+    redis.rpush("rq:queue:urgent", "one")
+    settle(worker, leased, "delivered")
+    assert redis.zcard("rq:wip:default") == 0

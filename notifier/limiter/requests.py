@@ -157,7 +157,7 @@ def ahead_us(value: Timeout) -> int:
         return 10**15
     if isinstance(value, int | float):
         return max(0, round(value * 1_000_000))
-    return duration_us(value)
+    return max(0, duration_us(value))
 
 
 def ranks_by(by: By, count: int) -> str:

@@ -17,7 +17,7 @@ from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_windo
 from notifier.rules.hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
 from notifier.rules.policy import Policy
 from notifier.rules.zones import DEFAULT_ZONE, check_zone
-from notifier.units import Window, duration_us, format_duration, parse_window
+from notifier.units import Window, duration_us, format_duration, parse_duration, parse_window
 
 How = Literal["stricter", "any", "none"]
 What = Literal["hold", "drop"]
@@ -241,7 +241,7 @@ def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[s
 def _windows(value: Any) -> tuple[Window | CalendarWindow, ...]:
     if isinstance(value, str) or len(value) > MAX_WINDOWS:
         raise ValueError(f"give a list of at most {MAX_WINDOWS} rates, such as ['10/minute']")
-    return tuple(each if isinstance(each, Window | CalendarWindow) else _window(each) for each in value)
+    return tuple(_window(str(each) if isinstance(each, Window | CalendarWindow) else each) for each in value)
 
 
 def _window(text: Any) -> Window | CalendarWindow:
@@ -252,6 +252,11 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be text, is {type(value).__name__}")  # noqa: TRY004 - as for all that cannot be read
     return value
+
+
+def _gap(value: Any) -> int:
+    """As in text, so as a timedelta: what could not be read again would void all that the user chose."""
+    return parse_duration(format_duration(duration_us(value)))
 
 
 def _quiet_hours(value: Any) -> tuple[Hours, ...]:
@@ -289,7 +294,7 @@ def _mute_as_dict(mute: Mute) -> dict[str, Any]:
 FIELDS: Final[Mapping[str, Any]] = {
     "tier": _text,
     "windows": _windows,
-    "gap": duration_us,
+    "gap": _gap,
     "quiet_hours": _quiet_hours,
     "send_hours": partial(parse_hours, what="send hours"),
     "zone": check_zone,

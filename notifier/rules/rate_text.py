@@ -9,11 +9,12 @@ from typing import Final, TypeAlias
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.units import LARGEST_LIMIT, SHORTEST_INTERVAL_US, parse_duration, parse_window, shown
+from notifier.units import LARGEST_LIMIT, SHORTEST_INTERVAL_US, UNITS, parse_duration, parse_window, shown
 
 Rule: TypeAlias = Window | CalendarWindow | Burst | int  # the last is the µs of a gap
 
 RATES_FORM: Final = "write for example '5/minute; 100/day; gap 200ms; burst 20 then 1/3m'"
+LONGEST_REFILL_US: Final = 3_650_000 * UNITS["d"]  # it goes to Redis as 64 bits
 _PER: Final = re.compile(r"\s+per\s+")
 _FAMILIAR: Final = {"sec": "s", "min": "m", "hr": "h"}  # units as other limiters write them
 _LAST_WORD: Final = re.compile(rf"(?<![a-z])({'|'.join(_FAMILIAR)})s?$")
@@ -61,7 +62,10 @@ def _part(text: str) -> Rule:
         match = _BURST.fullmatch(text)
         if match is None:
             raise ValueError(f"{shown(text)} is not a burst; write 'burst 20 then 1/3m'")
-        return Burst(int(match[1]), every_us=parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
+        burst = Burst(int(match[1]), every_us=parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
+        if burst.limit * burst.every_us > LONGEST_REFILL_US:
+            raise ValueError(f"{shown(text)} takes over 10,000 years to refill")
+        return burst
     if text.count("/") > 1:
         raise ValueError(f"{shown(text)} is more than one rate; write a semicolon between two: '5/minute; 100/day'")
     text = _LAST_WORD.sub(lambda unit: _FAMILIAR[unit[1]], _PER.sub("/", text, count=1))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Concatenate, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
 
 from notifier.errors import Refused
 from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Replay
@@ -35,6 +35,7 @@ from notifier.user_limits.choice import Choice
 from notifier.user_limits.memory import MemoryUserLimiter
 
 Failure = Literal["rejected", "failed"]
+_UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # they free their dedupe keys
 S = TypeVar("S")
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class MemoryExchanges:
 
     def _accept(self, job: calls.Job) -> str | Refused:
         kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))
-        if earlier and self.now_us < kept_us:
+        if earlier and self.now_us < kept_us and self.state(self.accepted[earlier]) not in _UNSENT:
             return earlier
         if job.id in self.accepted:
             return job.id
@@ -220,6 +221,8 @@ class MemoryExchanges:
     def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
         """See `Exchanges.forget`. What ended stays, for the test to look at."""
         self._chosen.pop(user, None)
+        of = {entry.job_id for entry in self.accepted.values() if entry.notification.user == user}
+        self._by_key = {key: kept for key, kept in self._by_key.items() if kept[1] not in of}
         return self._cancel_of(user, backlogs.Kind())
 
     def preferences(self) -> Search[tuple[str, Preferences]]:

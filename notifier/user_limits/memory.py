@@ -40,11 +40,16 @@ class MemoryUserLimiter:
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
         """See `UserLimiter.acquire`."""
-        return self.ask(user, kept_for(user, rules, self._policies()), cost, take=True)
+        return self._checked(user, rules, cost, take=True)
 
     def peek(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
         """See `UserLimiter.peek`."""
-        return self.ask(user, kept_for(user, rules, self._policies()), cost, take=False)
+        return self._checked(user, rules, cost, take=False)
+
+    def _checked(self, user: str, rules: Policy | Rules, cost: int, *, take: bool) -> UserPermit | Hold:
+        kept = kept_for(user, rules, self._policies())
+        check_cost(*split(kept), cost)
+        return self.ask(user, kept, cost, take=take)
 
     def refund(self, permit: UserPermit) -> bool:
         """See `UserLimiter.refund`."""
@@ -71,7 +76,6 @@ class MemoryUserLimiter:
     ) -> UserPermit | Hold:
         """Answer as `acquire`, or `peek`. mute, clock: see `evaluator.opens`."""
         policy, category = split(rules)
-        check_cost(policy, category, cost)
         rules = Rules(policy, replace(category or Category(""), cost=cost))
         with self._lock:
             now, scopes = self.clock(), [(policy, self.sends[user, None])]

@@ -70,7 +70,9 @@ def acquire_call(
     user: str, rules: Policy | Rules, cost: int, policies: Policies, clock: str = "", *, take: bool
 ) -> Call[UserPermit | Hold]:
     """See `UserLimiter.acquire`; without `take`, `UserLimiter.peek`. policies: as of `RedisLimiter`."""
-    return _acquire_call(user, kept_for(user, rules, policies), cost, clock, take=take)
+    kept = kept_for(user, rules, policies)
+    check_cost(*split(kept), cost)
+    return _acquire_call(user, kept, cost, clock, take=take)
 
 
 def acquire_by_choice(user: str, choice: Choice, clock: str = "") -> Call[UserPermit | Hold | Stale]:
@@ -88,7 +90,6 @@ def _acquire_call(
     user: str, rules: Policy | Rules, cost: int, clock: str, choice: Choice | None = None, *, take: bool = True
 ) -> Call[UserPermit | Hold]:
     policy, category = split(rules)
-    check_cost(policy, category, cost)
     # Random, not counted: a user's keys then stand alone in their hash slot.
     permit = secrets.token_urlsafe(8)
     of_category = category.policy if category else NO_RULES

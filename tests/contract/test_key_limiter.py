@@ -618,6 +618,7 @@ def test_a_place_in_a_block_is_not_given(subject: Subject) -> None:
     assert subject.limiter.reserve("k", "1/10s").wait_us == 50 * S
     assert subject.limiter.refund(permits[2])
     assert subject.limiter.reserve("k", "1/10s").wait_us == 20 * S
+    assert isinstance(subject.limiter.reserve("k", "1/10s", within=timedelta(seconds=-1)), Hold), "it is too late"
 
 
 @pytest.mark.parametrize("cost", [3, 1_000_000_000_000])

@@ -11,6 +11,7 @@ import pytest
 from redis import Redis
 
 from notifier import AsyncNotifier, Hold, InvalidNotificationError, Notifier, Permit
+from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import CONSOLE, write_config
 
@@ -80,3 +81,20 @@ def test_what_the_user_chose_holds(notifier: Any) -> None:
     notifier.users.set("bob", quiet_hours=f"{now - timedelta(hours=2):%H:%M}-{now + timedelta(hours=2):%H:%M}")
     assert notifier.acquire("bob").rule == f"user quiet until {now + timedelta(hours=2):%H:%M} Etc/UTC"
     assert isinstance(notifier.acquire("dan"), Permit)
+
+
+def test_what_the_workers_would_let_go_is_no_error(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """A cost above a limit that does not hold it, or that its user chose: as the configuration's check has it."""
+    assert redis.ping()
+    alarm = {
+        "default": {"lane": "default"},
+        "alarm": {"lane": "urgent", "bypass": True, "cost": 5},
+        "big": {"lane": "bulk", "cost": 2},
+    }
+    config = write_config(tmp_path, redis_server.url, CONSOLE, user={"windows": ["3/1m"]}, categories=alarm)
+    with Notifier.from_config(config) as asking:
+        assert isinstance(asking.acquire("ann", "alarm"), Permit)
+        asking.users.set("bob", windows=["1/1d"], who="a test")
+        assert isinstance(asking.acquire("bob", "big"), Permit)
+    fake = FakeNotifier(config)
+    assert isinstance(fake.acquire("ann", "alarm"), Permit)

@@ -32,6 +32,7 @@ def test_forms_of_the_same(same: tuple[str, ...]) -> None:
         ("; ;", "holds no rate; write for example '5/minute"),
         ("gap 1s; gap 2s", "one gap and one burst at most"),
         ("burst 20", "is not a burst; write 'burst 20 then 1/3m'"),
+        ("burst 1000000000 then 1/1d", "takes over 10,000 years to refill"),
     ],
 )
 def test_what_cannot_be_read(text: str, says: str) -> None:

@@ -109,11 +109,12 @@ def test_each_end_is_told() -> None:
     first = made.send(note("anna", dedupe_key="k"))
     assert made.send(note("anna", dedupe_key="k")) == first
     assert made.send(note("anna"), job_id=first) == first
-    waits = made.send(note("anna"))
+    waits = made.send(note("anna", dedupe_key="waits"))
     late = made.send(note("anna", expires_in=5))
     dropped = made.send(note("anna", category="brief"))
     old, new = (made.send(note("anna", category="score", collapse_id="c")) for _ in range(2))
     assert made.cancel(waits) == made.cancel(waits) == "cancelled"
+    assert made.send(note("anna", dedupe_key="waits", category="brief")) != waits, "it reached nobody"
     assert (made.cancel(first), made.cancel("unknown")) == ("ended", "unknown")
     tagged = made.send(note("anna", tags=["t"], send_at=made.now + timedelta(minutes=1)))
     assert made.cancel(user="anna", tag="t", category="brief") == Cancellation()

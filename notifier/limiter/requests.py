@@ -26,6 +26,7 @@ RANKS: Final[Mapping[By, str]] = {"total": "total", "last_used": "last", "rate":
 MINUTE_US: Final = 60_000_000
 HOUR_S: Final = 3600
 MAX_KEY_BYTES: Final = 1024
+MAX_TOP: Final = 1_000  # keys in one answer: Redis does nothing else meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +165,8 @@ def ranks_by(by: By, count: int) -> str:
     """The name under which Redis ranks keys by this; ValueError for another."""
     if by not in RANKS:
         raise ValueError(f"top goes by {', '.join(RANKS)}, not {by!r}")
-    if type(count) is not int or count < 1:
-        raise ValueError(f"top takes a whole number of keys from 1, not {count!r}")
+    if type(count) is not int or not 1 <= count <= MAX_TOP:
+        raise ValueError(f"top takes a whole number of keys from 1 to {MAX_TOP}, not {count!r}")
     return RANKS[by]
 
 

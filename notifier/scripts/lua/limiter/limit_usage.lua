@@ -12,12 +12,11 @@
 local MAX_SETTLED = 200
 local now, namespace, key, what = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
+-- in_last_hour: the sends of a key; its minutes may be those of a month.
 local function in_last_hour(of)
-  local minutes, from, sum = redis.call('HGETALL', use_key(namespace, of)), math.floor(now / MINUTE) - 60, 0
-  for i = 1, #minutes, 2 do
-    local minute = tonumber(minutes[i])
-    if minute and minute > from and minute <= from + 60 then sum = sum + minutes[i + 1] end
-  end
+  local minutes, sum, first = {}, 0, math.floor(now / MINUTE) - 59
+  for minute = first, first + 59 do minutes[#minutes + 1] = text(minute) end
+  for _, sends in ipairs(redis.call('HMGET', use_key(namespace, of), unpack(minutes))) do sum = sum + (sends or 0) end
   return sum
 end
 

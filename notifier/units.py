@@ -113,6 +113,11 @@ def duration_us(value: str | timedelta) -> int:
     raise TypeError(f"a duration is text such as '1.5s' or a timedelta, not {value!r}: a bare number has no unit")
 
 
+def counted(number: int, one: str, more: str = "") -> str:
+    """A number with what it counts: '1 user', '2,000 users'. more: where it is not `one` and an s."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
 def shown(text: object) -> str:
     """Quote a value for an error: never so much that a pasted file or key would be given away."""
     quoted = str(text)

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from notifier.cli.options import JsonOption
-from notifier.cli.output import ProgressBar, answer, counted, print_json, say
+from notifier.cli.output import ProgressBar, answer, print_json, say
 from notifier.operations.audit.audit import Audit
 from notifier.settings import load_settings
 from notifier.store.partitions import each_opened
+from notifier.units import counted
 
 
 def audit(

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from notifier.cli.options import JsonOption, settings_to_stop
-from notifier.cli.output import ProgressBar, answer, confirm, counted, log_of, say
+from notifier.cli.output import ProgressBar, answer, confirm, log_of, say
 from notifier.operations.action_log import logged
 from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
 from notifier.producer.notifier import Notifier
 from notifier.queue.backlogs import Kind
 from notifier.store.partitions import each_opened, opened_all
+from notifier.units import counted
 
 
 def cancel(

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from notifier.cli.options import ExpiresOption, JsonOption, TextOption, json_object, notifier_of, seconds
-from notifier.cli.output import answer, counted, say
+from notifier.cli.output import answer, say
+from notifier.units import counted
 
 Channel = Annotated[str, typer.Argument(help="the id that Apple gave the channel", show_default=False)]
 App = Annotated[str | None, typer.Option(help="the name of an app under providers.apns")]

@@ -10,13 +10,13 @@ import typer
 
 from notifier.cli.explain import record_lines
 from notifier.cli.options import JsonOption, duration_us
-from notifier.cli.output import ProgressBar, Rows, answer, complain, counted, fail
+from notifier.cli.output import ProgressBar, Rows, answer, complain, fail
 from notifier.operations.history import record_json, search_record
 from notifier.producer.notifier import Notifier
 from notifier.queue.history import Record
 from notifier.settings import Settings, load_settings
 from notifier.store.partitions import each_opened
-from notifier.units import seconds_text
+from notifier.units import counted, seconds_text
 
 
 def history(

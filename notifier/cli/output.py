@@ -105,11 +105,6 @@ def _columns(texts: Sequence[Sequence[str]], width: int) -> Iterator[Column]:
         yield Column(name, min_width=least, no_wrap=fits and max(map(cell_len, [name, *cells])) <= least)
 
 
-def counted(number: int, one: str, more: str = "") -> str:
-    """A number with what it counts: '1 user', '2,000 users'. more: where it is not `one` and an s."""
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
-
-
 def say(text: str) -> None:
     """A line of the answer itself."""
     Console(highlight=False, soft_wrap=True, emoji=False).print(without_controls(text), markup=False)

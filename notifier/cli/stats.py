@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 
 from notifier.cli.options import JsonOption
-from notifier.cli.output import Rows, answer, counted, moment
+from notifier.cli.output import Rows, answer, moment
 from notifier.operations.problems import problem_lines
 from notifier.operations.route_view import NO_WORKER
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.settings import load_settings
 from notifier.store.partitions import opened_all
-from notifier.units import seconds_text
+from notifier.units import counted, seconds_text
 
 EVERY_S: Final = 2.0
 

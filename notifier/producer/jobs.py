@@ -58,16 +58,6 @@ class JobBuilder:
 
         job_id: None is a random one. trace: of `span`.
         """
-        return self._job(notification, job_id, trace)
-
-    def category(self, name: str) -> Category:
-        """The configured category of that name. Raises InvalidNotificationError where there is none."""
-        if not self.policies.knows(name):
-            known = ", ".join(sorted(self.policies.categories))
-            raise InvalidNotificationError("category", f"{name!r} is unknown; known are {known}")
-        return self.policies.category(name)
-
-    def _job(self, notification: Notification, job_id: str | None, trace: Mapping[str, str] | None) -> calls.Job:
         if not isinstance(notification, Notification):
             raise InvalidNotificationError("notification", f"must be a Notification, is {type(notification).__name__}")
         notification.validate()
@@ -96,6 +86,13 @@ class JobBuilder:
             category=category.name,
             tagged=notification.user if notification.tags else "",
         )
+
+    def category(self, name: str) -> Category:
+        """The configured category of that name. Raises InvalidNotificationError where there is none."""
+        if not self.policies.knows(name):
+            known = ", ".join(sorted(self.policies.categories))
+            raise InvalidNotificationError("category", f"{name!r} is unknown; known are {known}")
+        return self.policies.category(name)
 
     def _ref(self, notification: Notification) -> str | None:
         """Return the caller's own name of it, for its event."""

@@ -99,11 +99,6 @@ def moment(at: datetime | None, now: datetime | None = None) -> Html | None:
     return tag("time", shown, datetime=at.isoformat(), title="UTC")
 
 
-def counted(number: int, one: str, more: str = "") -> str:
-    """A number with what it counts: '1 user', '2,000 users'. more: where it is not `one` and an s."""
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
-
-
 def span(seconds: float) -> str:
     """As `seconds_text`, in one piece."""
     return seconds_text(seconds).replace(" ", "\N{NO-BREAK SPACE}")

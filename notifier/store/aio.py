@@ -21,11 +21,11 @@ from notifier.store.sign_in import read_files_again
 if TYPE_CHECKING:
     from notifier.settings import RedisSettings, Settings
 
-# Of a synchronous client's options, those that are no options of an asyncio connection to a primary.
 T = TypeVar("T")
 
 # A pool that is full refuses; `Calls` holds the number down.
 MAX_CONNECTIONS: Final = 10_000
+# Of a synchronous client's options, those that are no options of an asyncio connection to a primary.
 NOT_SHARED: Final = ("connection_pool", "retry", "retry_on_error")
 
 
@@ -40,13 +40,12 @@ def async_of(config: RedisSettings, beside: redis.asyncio.Redis | None = None) -
     """As `connect_async`, however keys are named. beside: see `cluster.client_of`."""
     plain = client_of(config)  # opens nothing; checks the URL
     retry: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
-    if isinstance(plain.connection_pool, SentinelConnectionPool):
-        kwargs = plain.connection_pool.connection_kwargs
-        return AsyncPrimary(plain.connection_pool, retry | {k: v for k, v in kwargs.items() if k not in NOT_SHARED})
-    if cluster.is_followed(plain.connection_pool):
-        kwargs = plain.connection_pool.connection_kwargs
-        kept = {name: value for name, value in kwargs.items() if name not in NOT_SHARED}
-        return cluster.async_client_of(plain.connection_pool, {**kept, "max_connections": MAX_CONNECTIONS}, beside)
+    pool = plain.connection_pool
+    kept = {name: value for name, value in pool.connection_kwargs.items() if name not in NOT_SHARED}
+    if isinstance(pool, SentinelConnectionPool):
+        return AsyncPrimary(pool, retry | kept)
+    if cluster.is_followed(pool):
+        return cluster.async_client_of(pool, {**kept, "max_connections": MAX_CONNECTIONS}, beside)
     client = redis.asyncio.Redis.from_url(
         config.url, max_connections=MAX_CONNECTIONS, **connection_options(config), **retry
     )

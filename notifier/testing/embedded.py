@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -18,7 +17,7 @@ from secrets import token_hex
 from typing import Final, Self
 
 from notifier.errors import RedisUnusableError
-from notifier.testing.child import spawn
+from notifier.testing.child import end, spawn
 from notifier.testing.ports import free_port
 
 OLDEST: Final = (6, 2)
@@ -143,7 +142,7 @@ class EmbeddedRedis:
         if self._process is not None and self._process.poll() is None:
             if not self._appendonly:
                 self._save()
-            self._stop()
+            end(self._process, STOP_SECONDS)
         if not self._start():
             raise RedisUnusableError(f"{self.url} was taken by another process during the restart")
 
@@ -213,17 +212,9 @@ class EmbeddedRedis:
             connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
             return b"".join(iter(lambda: connection.recv(65_536), b""))
 
-    def _stop(self) -> None:
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
     def _end(self) -> None:
-        self._stop()
+        if self._process is not None:
+            end(self._process, STOP_SECONDS)
         if self._given_folder is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from notifier.cli.configuration.first_config import init
 from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us
-from notifier.cli.output import Rows, answer, complain, confirm, counted, fail, log_of, moment, say
+from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say
 from notifier.errors import SettingsError
 from notifier.operations.action_log import logged, read_actions
 from notifier.operations.apply import Change, change_to
@@ -30,7 +30,7 @@ from notifier.settings.secret_files import read_by_others
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
 from notifier.store.published import followers, publish, rates_before, withdraw
-from notifier.units import UNITS
+from notifier.units import UNITS, counted
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
 MAX_SHOWN: Final = 40  # of the lines that change

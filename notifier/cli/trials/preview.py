@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from notifier.cli.options import A_TIME, JsonOption, a_time, duration_us
-from notifier.cli.output import ProgressBar, Rows, answer, counted, fail
+from notifier.cli.output import ProgressBar, Rows, answer, fail
 from notifier.cli.trials.record import recording
 from notifier.cli.users import entries_in
 from notifier.forecast.trace import Recorded, TraceError, read_trace, trace_of
@@ -22,7 +22,7 @@ from notifier.rules.preferences import Preferences, among
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.partitions import opened_all
 from notifier.store.published import published_rates
-from notifier.units import UNITS
+from notifier.units import UNITS, counted
 
 LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from notifier.server.html import Html, counted, moment, table, tag
+from notifier.server.html import Html, moment, table, tag
 from notifier.server.pages.layout import View, act, document, link, log_table
+from notifier.units import counted
 
 EXAMPLES = "all, category:marketing, user:42, lane:bulk or route:apns"
 

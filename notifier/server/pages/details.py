@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from notifier.server.html import Html, at_most, counted, moment, span, table, tag
+from notifier.server.html import Html, at_most, moment, span, table, tag
+from notifier.units import counted
 
 
 def details(told: dict[str, Any]) -> Html:

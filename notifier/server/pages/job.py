@@ -23,7 +23,7 @@ def job_page(told: dict[str, Any], view: View) -> str:
         facts(
             [
                 ("State", tag("strong", state)),
-                ("Why it waits", why(told | {"not_before": told["not_before"]}, now) if waits else NOW.get(state)),
+                ("Why it waits", why(told, now) if waits else NOW.get(state)),
                 ("Expected", moment(told["expected_at"], now)),
                 ("Why", told["reason"]),
                 ("Delivered", moment(told["settled_at"], now)),

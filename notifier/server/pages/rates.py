@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from notifier.operations.preview.plot import span
-from notifier.server.html import Html, counted, facts, moment, table, tag
+from notifier.server.html import Html, facts, moment, table, tag
 from notifier.server.pages.layout import View, act, document, wrong
+from notifier.units import counted
 
 MINUTES = (1, 5, 15, 60)
 MAX_LINES = 100

@@ -20,7 +20,7 @@ def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis
             process.ready(redis)
         with notifier(config) as producer:
             # Slow answers and one job a batch: each worker has its share, who is slow to begin of the next forty.
-            simulators.apns.latency_s = 0.1
+            simulators.apns.latency_ms = 100
             for turn in range(TURNS):
                 for job_id in [producer.send(note(f"user-{turn}-{n}", f"token-{turn}-{n}")) for n in range(40)]:
                     ends(producer, job_id, "delivered")

@@ -20,7 +20,7 @@ from notifier.cli.app import app
 from notifier.simulators.apns import ApnsChannelsSimulator
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import Simulators, clean_environ, ends, notifier, worker, write_config
+from tests.harness.support import WORKER, Simulators, clean_environ, ends, notifier, worker, write_config
 
 GAP_US = 2_000_000
 RATES: dict[str, Any] = {"categories": {"default": {"lane": "default"}, "scores": {"lane": "urgent", "gap": "2s"}}}
@@ -32,9 +32,11 @@ def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) 
     manage = ApnsChannelsSimulator(apns, certificates=apns._certificates, log=apns._log)
     apns.channels.made.clear()
     simulators.call(manage.start())
-    providers = simulators.providers()
+    # The simulators share this process with some of their clients: what it is late by must not look like their silence.
+    providers = simulators.providers(timeout="60s")
     providers["apns"]["channels_endpoint"] = manage.url
-    yield write_config(tmp_path, redis_server.url, providers, **RATES)
+    patient = {"redis": {"url": redis_server.url, "socket_timeout": "60s"}, "worker": {**WORKER, "lease": "70s"}}
+    yield write_config(tmp_path, redis_server.url, providers, **RATES, **patient)
     simulators.call(manage.close())
 
 

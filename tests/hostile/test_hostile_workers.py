@@ -118,11 +118,13 @@ def play(
     well, peer = (serve_http2_well, H2Peer) if platform == "apns" else (serve_http1_well, H1Peer)
     build, device = (apns_settings, apns) if platform == "apns" else (fcm_settings, fcm)
     with HostileServer(certificates, script, well, peer) as server:
-        config = write_config(
-            folder,
-            server_of_redis.url,
-            {platform: build(folder, server, certificates.ca_file)},
-            worker={"lease": "3s", "grace": f"{GRACE_S}s", "backoff": {"first": "50ms", "most": "200ms"}},
+        provider = build(folder, server, certificates.ca_file)
+        of_worker = {"lease": "3s", "grace": f"{GRACE_S}s", "backoff": {"first": "50ms", "most": "200ms"}}
+        config = write_config(folder, server_of_redis.url, {platform: provider}, worker=of_worker)
+        # The second is to send each once, so it waits longer for an answer than a busy machine needs.
+        patient = {platform: provider | {"timeout": "8s"}}
+        patient_config = write_config(
+            folder / "patient", server_of_redis.url, patient, worker=of_worker | {"lease": "10s"}
         )
         with notifier(config) as producer, worker(config, name="first") as first:
             first.ready(redis)
@@ -132,7 +134,7 @@ def play(
             events = [json.loads(line)["event"] for line in first.log.splitlines() if line.startswith("{")]
             assert sum(event.startswith(OF_THE_WIRE) for event in events) <= MAX_LINES, events
             server.heal()
-            with worker(config, name="second") as second:
+            with worker(patient_config, name="second") as second:
                 second.ready(redis)
                 for n, job_id in enumerate(ids):
                     eventually(lambda job_id=job_id: state(producer, job_id) == "delivered", f"the delivery of {n}")

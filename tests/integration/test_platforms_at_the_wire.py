@@ -63,7 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis)
             "expo": {"access_token_file": "token", "endpoint": expo.url, "receipts_after": "50ms"},
         }
         providers = simulators.providers() | {
-            name: section | {"ca_file": ca_file, "timeout": "1s"} for name, section in both.items()
+            name: section | {"ca_file": ca_file, "timeout": "8s"} for name, section in both.items()
         }
         config = write_config(folder, redis_server.url, providers, **RATES)
         with client_of(config) as redis:

@@ -66,7 +66,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis)
             "subject": "mailto:push@example.com",
             "hosts": [vendor.url.removeprefix("https://") for vendor in vendors],
             "ca_file": str(certificates.ca_file),
-            "timeout": "1s",
+            "timeout": "8s",
         }
         config = write_config(folder, redis_server.url, simulators.providers() | {"webpush": webpush}, **RATES)
         with client_of(config) as redis:

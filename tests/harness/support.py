@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 PATIENCE_S: Final = 60.0  # how long a test waits for what should come soon, also on a machine with much to do
 POLL_S: Final = 0.01
+HELD_MS: Final = 600_000  # of an answer that a test lets go: longer than any waits for it
 OLD_S: Final = 60.0  # of a configuration: a worker that starts waits for a new one to be whole
 TOPIC: Final = "com.example.app"
 TEAM_ID: Final = "SIMTEAM001"
@@ -69,6 +71,23 @@ def note(user: str, title: str = "Hello", *devices: Device, **fields: Any) -> No
     return Notification(user=user, devices=devices or (apns(user),), title=title, **fields)
 
 
+class _Held(Reply):
+    """An answer that comes when a test lets it go."""
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """The simulators' loop. held: the answers that wait to be let go, each with what gives it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[Reply, Callable[[], object]]] = []
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        """Note it where it is a held answer that is to be given."""
+        self.held += [(each, partial(callback, *args)) for each in args if isinstance(each, _Held)]
+        return super().call_later(delay, callback, *args, context=context)
+
+
 class Simulators:
     """Both simulators, in a thread of this process: what arrived is in `arrivals`, answers go into `scripts`.
 
@@ -81,7 +100,7 @@ class Simulators:
         self._apns_options = apns_options
         self._log = WireLog()
         self.scripts: dict[str, Sequence[Reply]] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop = _Loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="simulators")
 
     def __enter__(self) -> Self:
@@ -137,6 +156,22 @@ class Simulators:
     def delay(self, device: Device, ms: int) -> Device:
         """Let each answer to this device wait."""
         return self.answer(device, Reply(200, delay_ms=ms))
+
+    def hold(self, device: Device) -> Callable[[], None]:
+        """Keep the first answer to an Apple device until what is returned is called; the next ones come at once.
+
+        A delay would have to be longer than a machine may be busy, and is over where the simulator was busy itself.
+        """
+        held = _Held(200, delay_ms=HELD_MS)
+        self.answer(device, held, Reply(200))
+
+        async def let_it_go() -> None:
+            self.answer(device, Reply(200))  # where it is still on its way
+            for reply, give in self._loop.held:
+                if reply is held:
+                    give()  # a second time, when its delay is over, it does nothing
+
+        return lambda: self.call(let_it_go())
 
     def arrived(self, title: str) -> list[Arrival]:
         """What arrived under a title, in order, accepted or not."""

@@ -51,7 +51,9 @@ JSON = "rq.serializers.JSONSerializer"
 
 @pytest.fixture
 def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Path:
-    return write_config(tmp_path, redis_server.url, simulators.providers(), **RATES)
+    # What is in flight when a worker is to end, or is held back by a test, is waited for on a busy machine too.
+    patient = {"worker": {**WORKER, "lease": "70s", "grace": "30s"}}
+    return write_config(tmp_path, redis_server.url, simulators.providers(timeout="60s"), **RATES, **patient)
 
 
 def rq_worker(config: Path, url: str, *arguments: str, name: str = "worker") -> WorkerProcess:
@@ -120,13 +122,15 @@ def test_looking_does_not_fail_what_is_in_flight(
     redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
     """`rq info` cleans RQ's registries: what a worker holds in flight is not touched by it."""
-    slow = simulators.delay(apns("looked-at"), 3_000)
+    slow = apns("looked-at")
+    release = simulators.hold(slow)
     with worker(config) as running:
         running.ready(redis)
         sending = producer.send(note("looked-at", "looked-at", slow))
         ends(producer, sending, "sending")
         StartedJobRegistry(queue=queue(redis)).cleanup()
         rq("info", "--url", redis_server.url, "--raw")
+        release()
         ends(producer, sending, "delivered")
     assert len(simulators.arrived("looked-at")) == 1
 
@@ -135,13 +139,15 @@ def test_suspend_and_resume(
     redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
     """Between `rq suspend` and `rq resume` nothing new goes; what is in flight is finished; then all goes."""
-    slow = simulators.delay(apns("suspend-flight"), 3_000)
+    slow = apns("suspend-flight")
+    release = simulators.hold(slow)
     with worker(config) as running:
         running.ready(redis)
         flying = producer.send(note("suspend-flight", "suspend-flight", slow))
         ends(producer, flying, "sending")
         assert rq("suspend", "--url", redis_server.url).returncode == 0
         waits = [producer.send(note(f"s{n}", "suspended")) for n in range(3)]
+        release()
         ends(producer, flying, "delivered")
         eventually(lambda: redis.hget("rq:worker:worker", "state") == b"suspended", "its state")
         assert not simulators.arrived("suspended")
@@ -225,14 +231,15 @@ def test_a_warm_shutdown_under_load_loses_nothing(
 
 def test_a_second_signal_does_not_wait(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:
     """A send that hangs is waited for until the second signal; then the worker ends, and the next one sends."""
-    config.write_text(
+    config.write_text(  # nothing but the second signal ends it while the test waits for its end
         config.read_text(encoding="utf-8")
-        .replace("timeout: 8s", "timeout: 15s")
-        .replace("lease: 10s", "lease: 17s")
-        .replace("grace: 4s", "grace: 15s"),
+        .replace("timeout: 60s", "timeout: 300s")
+        .replace("lease: 70s", "lease: 310s")
+        .replace("grace: 30s", "grace: 300s"),
         encoding="utf-8",
     )
-    hanging = simulators.delay(apns("hanging"), 10_000)
+    hanging = apns("hanging")
+    simulators.hold(hanging)
     with worker(config) as running:
         running.ready(redis)
         job_id = producer.send(note("hanging", "hanging", hanging))
@@ -250,7 +257,7 @@ def test_a_second_signal_does_not_wait(redis: Redis, config: Path, producer: Not
 def test_a_long_stock_job_ends_within_the_grace(redis: Redis, config: Path) -> None:
     """A stock job that outlasts the grace time does not hold the process beyond it; RQ knows it as failed."""
     config.write_text(
-        config.read_text(encoding="utf-8").replace("grace: 4s", "grace: 1s\n  functions: [time]"), encoding="utf-8"
+        config.read_text(encoding="utf-8").replace("grace: 30s", "grace: 1s\n  functions: [time]"), encoding="utf-8"
     )
     job = queue(redis).enqueue("time.sleep", 60)
     with worker(config) as running:

@@ -28,6 +28,7 @@ from tests.harness.support import KEY_ID, TEAM_ID, TOPIC
 DEVICES: Final = 100
 BETWEEN_BURSTS_S: Final = 0.05
 LEAST_WAIT_S: Final = 0.02  # before what was not sent is sent again, where the provider names no time
+LEAST_PUSHES: Final = 15  # after each event, however slow the machine is
 DOWN_S: Final = 2.0  # of a restart
 LATENCY_MS: Final = 5.0
 AMID_S: Final = 0.2  # well over the time between two bursts
@@ -44,7 +45,7 @@ class Forgetful(WireLog):
 class Soak:
     """One provider at one simulator. opened: how many connections the simulator has seen in all.
 
-    at_once: how many sends make a burst. idle_s: of one idle time. steady_s: of the traffic after each event.
+    at_once: how many sends make a burst. idle_s: of one idle time. steady_s: of the traffic after each event, at least.
     ended: by outcome; answered: set whenever one has. forced and allowed: connections so far, the latter with one more
     for each event.
     """
@@ -72,7 +73,11 @@ class Soak:
                 before = self.opened()
                 await event.happen(self)
                 self._going.set()
+                enough = self.given + LEAST_PUSHES
                 await asyncio.sleep(self.steady_s)
+                while self.given < enough:
+                    self.answered.clear()
+                    await self.answered.wait()
                 self.forced += event.forces
                 self.allowed += event.forces + bool(event.forces)
                 self.notes.append(f"{event.name} {self.opened() - before}")

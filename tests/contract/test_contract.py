@@ -15,6 +15,7 @@ from notifier.notification import Device
 from notifier.providers.contract import Outcome
 from notifier.simulators.provider_contract.network import NetworkContract
 from notifier.simulators.provider_contract.sending import SendingContract
+from notifier.simulators.provider_contract.stage import ANSWER_US
 from notifier.simulators.wire import Arrival
 from tests.contract.rigs import APNS, Console, Fcm, Rig, Simulators, WebPush
 
@@ -46,8 +47,9 @@ class OnRig(SendingContract):
     def secrets(self) -> list[str]:
         return self.rig.secrets(self.simulators.told[self.platform])
 
-    def stage(self, **options: Any) -> Any:
-        return self.rig.stage(self.simulators, **options)
+    def stage(self, *, timeout_us: int = ANSWER_US, **options: Any) -> Any:
+        # The simulators are a process of their own: while it stands still, the clock of the test's loop goes on.
+        return self.rig.stage(self.simulators, timeout_us=min(3 * timeout_us, ANSWER_US), **options)
 
 
 class OverNetwork(OnRig, NetworkContract):

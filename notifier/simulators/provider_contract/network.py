@@ -246,7 +246,7 @@ class NetworkContract(SendingContract):
         """No call raises whatever servers do, DELIVERED arrived, UNSENT did not, and none is taken twice."""
         troubles = [
             self.rejected, self.dead, self.busy, self.fault, PAGE, SILENT, Reply(500), Reply(400, "NeverHeardOf"),
-            Reply(200, delay_ms=100), Reply(200, delay_ms=700), Reply(200), Reply(200),
+            Reply(200, delay_ms=100), Reply(200, delay_ms=3_000), Reply(200), Reply(200),
         ]  # fmt: skip
         dice = random.Random(20261121)
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED  # it has signed in

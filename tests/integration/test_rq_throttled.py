@@ -35,9 +35,11 @@ def _note(path, word):
         file.write(f"{time.time()} {word}\\n")
 
 @throttled(user="user_id", category="chat")
-def notify(user_id, text, path, seconds=0):
+def notify(user_id, text, path, seconds=0, until=""):
     _note(path, f"{text} begins")
     time.sleep(seconds)
+    while until and not os.path.exists(until):
+        time.sleep(0.01)
     _note(path, f"{text} ends")
     return text
 
@@ -197,17 +199,21 @@ def test_a_horse_that_dies_may_have_sent(world: World) -> None:
 
 def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:
     """Nothing else of the user's goes while a function runs, however long; the gap begins at its end."""
-    path = world.path("runs")
+    path, may_end = world.path("runs"), world.path("may-end")
     with worker(world.config, name="second", python_path=world.folder) as second:
         second.ready(world.redis)
-        job = world.queue().enqueue("shop.notify", "runs", "slow", str(path), 4)
+        job = world.queue().enqueue("shop.notify", "runs", "slow", str(path), until=str(may_end))
         finishes(job, JobStatus.STARTED)
         behind = world.producer.send(note("runs", "behind"))
         ends(world.producer, world.producer.send(note("bystander", "bystander")), "delivered")
+        (begun,) = eventually(lambda: times(path, "begins"), "its beginning")
+        # A gap that began with it would be over.
+        eventually(lambda: time.time() > begun + 10 * GAP_S, "it to run for long")
         assert job.get_status() is JobStatus.STARTED
         assert state(world.producer, behind) == "waiting"
         assert state(world.producer, job.id) == "sending"
         assert audit(world.redis) == []
+        may_end.touch()
         ends(world.producer, behind, "delivered")
     (ended,) = times(path, "ends")
     assert time.time() - ended < 30

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,13 @@ RATES: dict[str, Any] = {
         "careful": {"lane": "default", "on_unknown": "give_up"},
     },
     # So long that what is to be tried again still waits when a test looks.
-    "worker": {"lease": "6s", "grace": "4s", "backoff": {"first": "1m", "most": "10m"}},
+    "worker": {"lease": "10s", "grace": "4s", "backoff": {"first": "1m", "most": "10m"}},
 }
 OK = Reply(200)
 CUT = Reply(0, drop=True)
-TIMEOUT = "4s"
-SLOW = Reply(200, delay_ms=8_500)  # for a connection and for an answer, 4 s each
+TIMEOUT = "8s"  # for a connection and for an answer, each
+HASTY = "2s"  # where nothing is to be answered in time
+SLOW = Reply(200, delay_ms=4_500)
 SOON = {"Retry-After": "70"}
 
 
@@ -66,18 +68,28 @@ def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]
         yield running
 
 
-@pytest.fixture(scope="module")
-def world(
-    tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis, simulators: Simulators
-) -> Iterator[World]:
-    config = write_config(
-        tmp_path_factory.mktemp("world"), redis_server.url, simulators.providers("driver", timeout=TIMEOUT), **RATES
-    )
+@contextmanager
+def at_work(folder: Path, url: str, simulators: Simulators, timeout: str) -> Iterator[World]:
+    config = write_config(folder, url, simulators.providers("driver", timeout=timeout), **RATES)
     with client_of(config) as redis:
         redis.flushdb()
         with notifier(config) as producer, worker(config) as running:
             running.ready(redis)
             yield World(redis, simulators, producer)
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis, simulators: Simulators
+) -> Iterator[World]:
+    with at_work(tmp_path_factory.mktemp("world"), redis_server.url, simulators, TIMEOUT) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory, simulators: Simulators) -> Iterator[World]:
+    with EmbeddedRedis() as server, at_work(tmp_path_factory.mktemp("hasty"), server.url, simulators, HASTY) as made:
+        yield made
 
 
 @pytest.mark.parametrize("make", [apns, fcm])
@@ -102,9 +114,10 @@ def world(
     ],
 )  # fmt: skip
 def test_an_answer_has_its_price(  # noqa: PLR0917 - a row of the table
-    world: World, make: Any, category: str, reply: Any, word: str, state: str, attempts: int, permits: int
+    request: Any, make: Any, category: str, reply: Any, word: str, state: str, attempts: int, permits: int
 ) -> None:
     """A permit is kept where it may have reached the user and refunded where it cannot have; tries are counted."""
+    world: World = request.getfixturevalue("hasty" if reply is SLOW else "world")
     user = f"{make.__name__}-{category}-{id(reply)}"
     device = world.simulators.answer(make(user), reply[make] if isinstance(reply, dict) else reply)
     began = time.time()

@@ -160,9 +160,12 @@ def test_an_expiry_counts_what_came_before(world: World) -> None:
     """Where one device took it and it expired before another did, it is delivered, not expired."""
     took, busy = (
         apns("late-took"),
-        world.simulators.answer(apns("late-busy"), Reply(429, "TooManyRequests", headers={"Retry-After": "7"})),
+        world.simulators.answer(apns("late-busy"), Reply(429, "TooManyRequests", headers={"Retry-After": "100"})),
     )
-    job_id = world.send("late", "late", took, busy, expires_in=5)
+    job_id = world.send("late", "late", took, busy, expires_in=200)
+    eventually(lambda: world.redis.zscore("notifier:later", job_id), "the wait that was asked for")
+    world.redis.hset(f"rq:job:{job_id}", "push_deadline", 1)
+    world.redis.zadd("notifier:later", {job_id: 0})
     eventually(lambda: state(world.producer, job_id) not in {"queued", "waiting", "sending"}, "an end")
     assert state(world.producer, job_id) == "delivered"
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Self, TypeVar
 
 import yaml
@@ -35,6 +36,7 @@ T = TypeVar("T")
 PATIENCE_S: Final = 60.0  # how long a test waits for what should come soon, also on a machine with much to do
 POLL_S: Final = 0.01
 HELD_MS: Final = 600_000  # of an answer that a test lets go: longer than any waits for it
+STOP_US: Final = 100_000  # by which a send is longer than others where the machine, or a part of it, stood still
 OLD_S: Final = 60.0  # of a configuration: a worker that starts waits for a new one to be whole
 TOPIC: Final = "com.example.app"
 TEAM_ID: Final = "SIMTEAM001"
@@ -418,6 +420,17 @@ def scheduled(redis: Redis, lane: str = "default") -> Any:
 def client_of(config: Path) -> Redis:
     """A plain client to the Redis of a configuration."""
     return Redis.from_url(load_settings(config, {}).redis.url)
+
+
+def stood_still_us(spans: Sequence[tuple[int, int]]) -> int:
+    """For how long all stood still: while sends, from one moment to another, took far longer than most of them."""
+    lost = until = 0
+    long = 2 * median([ended - begun for begun, ended in spans] or [0]) + STOP_US
+    for begun, ended in sorted(spans):
+        if ended - begun > long:
+            lost += max(0, ended - max(begun, until))
+            until = max(until, ended)
+    return lost
 
 
 def cpu_s(redis: Redis) -> float:

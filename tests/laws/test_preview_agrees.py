@@ -6,7 +6,6 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from notifier import Notifier
@@ -16,6 +15,7 @@ from notifier.notification.job import TERMINAL
 from notifier.operations.preview.recording import Recorder
 from tests.harness.fleet import Fleet, notification, start_fleet
 from tests.harness.processes import await_that
+from tests.harness.support import stood_still_us
 
 RATES = {
     "user": {"windows": ["5/1s", "14/4s"], "gap": "40ms"},
@@ -31,7 +31,6 @@ SENT = 360
 USERS = 16
 OVER_S = 3.0
 PROBE_EVERY_S = 0.05
-STOP_US = 100_000  # by which a send is longer than others where the machine, or a part of it, stood still
 
 
 def test_the_preview_agrees_with_the_workers(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_the_preview_agrees_with_the_workers(tmp_path: Path) -> None:
     one_us = sum(send_us) // len(send_us)
     spans = [(accepted_us[n], arrived_us[n]) for n, (_, category) in enumerate(who) if category == "security"]
     spans += [(at_us - began_us, arrived_us[n]) for n, at_us in probed_us.items()]
-    allowed_us = 2 * one_us + lost_us(spans, one_us)
+    allowed_us = 2 * one_us + stood_still_us(spans)
     of_machine_us = {user: allowed_us * sum(each == user for each, _ in who) for user in late_us}
     for user, events in read_trace(trace_file).items():
         replay = Replay(policies, user, events, one_us)
@@ -106,16 +105,6 @@ def probe(fleet: Fleet, notifier: Notifier, others: int) -> dict[int, int]:
     await_that(have_ended, f"{others} to end", poll_s=PROBE_EVERY_S)
     fleet.await_ended(others + len(sent_us))
     return sent_us
-
-
-def lost_us(spans: Iterable[tuple[int, int]], one_us: int) -> int:
-    """For how long all stood still: while sends, from acceptance to arrival, took far longer than others."""
-    lost = until = 0
-    for begun, ended in sorted(spans):
-        if ended - begun > 2 * one_us + STOP_US:
-            lost += max(0, ended - max(begun, until))
-            until = max(until, ended)
-    return lost
 
 
 def event_of(line: dict[str, object]) -> Event:

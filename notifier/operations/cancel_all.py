@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from notifier.notification.job import fields_of
-from notifier.queue.backlogs import find_queues
+from notifier.queue.backlogs import queue_keys
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, rq_key
 from notifier.store.connection import redis_answers
-from notifier.store.exchange import exchange
 
 PAGE: Final = 500
 OVERLAP: Final = 100  # of two pages of a queue, as RQ may take jobs out of its middle
@@ -41,7 +40,7 @@ def find_waiting(redis: Any, category: str | None, tag: str | None) -> Iterator[
 
 
 def _pages(redis: Any) -> Iterator[Sequence[bytes]]:
-    for queue in exchange(redis, find_queues()):
+    for queue in queue_keys():
         yield from _pages_of(redis, queue)
     for lane in LANES:
         cursor = -1

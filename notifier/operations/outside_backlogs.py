@@ -11,10 +11,9 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from notifier.notification.job import fields_of
-from notifier.queue.backlogs import find_queues
+from notifier.queue.backlogs import queue_keys
 from notifier.scripts.keys import job_key, redis_key
 from notifier.store.connection import redis_answers
-from notifier.store.exchange import exchange
 from notifier.units import moment
 
 MAX_READ: Final = 500  # of each structure
@@ -50,7 +49,7 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
 
 
 def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
-    queued = exchange(redis, find_queues())
+    queued = queue_keys()
     with redis.pipeline(transaction=False) as pipe:
         pipe.zrange(redis_key("later"), 0, MAX_READ, withscores=True)
         pipe.zrange(redis_key("leases"), 0, MAX_READ)

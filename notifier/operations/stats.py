@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from notifier.notification.job import accepted_at, fields_of
-from notifier.queue.backlogs import find_aside
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
 from notifier.queue.health import Alive, find_workers
 from notifier.queue.history import WORDS, Why, describe_why
@@ -291,24 +290,11 @@ def _find_now() -> Exchange[Now]:
 
 
 def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, LaneNow]]:
-    """Return by lane what it has; with what has left its queue and is in no backlog yet."""
+    """Return by lane what it has."""
     begun = yield Commands(lambda pipe: [pipe.hget(job_key(found.first or b""), "enqueued_at") for found in of_lanes])
-    aside = yield from _count_aside()
     return {
-        lane: _lane(found, aside[lane], now_us, _age_s(at, now_us))
-        for lane, found, at in zip(LANES, of_lanes, begun, strict=True)
+        lane: _lane(found, now_us, _age_s(at, now_us)) for lane, found, at in zip(LANES, of_lanes, begun, strict=True)
     }
-
-
-def _count_aside() -> Exchange[Counter[str]]:
-    """Return by lane how many have left their queue and are in no backlog yet."""
-    aside, found = (yield from find_aside()), Counter[str]()
-    both = yield Commands(
-        lambda pipe: [(pipe.hget(redis_key("lanes"), name), pipe.llen(key)) for name, key in aside.items()]
-    )
-    for lane, n in zip(both[::2], both[1::2], strict=True):
-        found[(lane or b"").decode()] += n
-    return found
 
 
 def _find_later(waiting: int) -> Exchange[list[Waits]]:
@@ -387,9 +373,9 @@ def _age_s(text: bytes | None, now_us: int) -> float:
     return max(0.0, now_us / 1e6 - at.timestamp()) if at else 0.0
 
 
-def _lane(found: _Found, aside: int, now_us: int, oldest_queued_s: float) -> LaneNow:
+def _lane(found: _Found, now_us: int, oldest_queued_s: float) -> LaneNow:
     oldest_us = max(0, now_us - int(found.wakeup[0][1])) if found.due and found.wakeup else 0
-    return LaneNow(found.queued + aside, found.waiting, found.due, oldest_us / 1e6, oldest_queued_s)
+    return LaneNow(found.queued, found.waiting, found.due, oldest_us / 1e6, oldest_queued_s)
 
 
 def _minute(minute: int, numbers: Numbers) -> dict[str, Any]:

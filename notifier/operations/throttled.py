@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from notifier.notification.job import accepted_at, fields_of
-from notifier.queue.backlogs import find_queues
+from notifier.queue.backlogs import queue_keys
 from notifier.queue.circuits import FAR_US
 from notifier.queue.history import WORDS
 from notifier.queue.waits import IN_QUEUE, describe_waits
@@ -116,7 +116,7 @@ def _with_first(found: Sequence[Throttled]) -> Exchange[list[Throttled]]:
 
 def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
     """Find what waits in no backlog: the first of each queue, and of what is tried again or has a time of its own."""
-    queued = yield from find_queues()
+    queued = queue_keys()
 
     def ask(pipe: Any) -> None:
         for queue in queued:

@@ -10,10 +10,9 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from notifier.notification.job import encode_reason
 from notifier.queue.retention import Retention
 from notifier.rules.policy import LANES
-from notifier.scripts.keys import redis_key, rq_key
+from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import CancelOfFields
-from notifier.store.exchange import Commands, Exchange
 from notifier.units import from_bytes, to_bytes
 
 MAX_LOOKED_AT: Final = 250  # in one call
@@ -103,13 +102,6 @@ def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[t
     return Call(script("retime"), [], [clock, lane, cursor, max_users], lambda reply: (from_bytes(reply[0]), reply[1]))
 
 
-def find_aside() -> Exchange[dict[str, str]]:
-    """Find the lists of what has left the queues and is in no backlog yet, by category; see `behind.lua`."""
-    (found,) = yield Commands(lambda pipe: pipe.hkeys(redis_key("behind")))
-    return {from_bytes(name): redis_key("behind", from_bytes(name)) for name in found}
-
-
-def find_queues() -> Exchange[list[str]]:
-    """Find the lists of what is in no backlog yet, in the order in which a job passes them."""
-    aside = yield from find_aside()
-    return [*(rq_key("queue", lane) for lane in LANES), *aside.values()]
+def queue_keys() -> list[str]:
+    """Return the keys of the lists in which stands what no worker has seen yet."""
+    return [rq_key("queue", lane) for lane in LANES]

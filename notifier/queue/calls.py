@@ -43,7 +43,7 @@ class Job:
 
     targets: what the scripts are told of its devices, see `job.encode_targets`; '' where the producer is not ours.
     overflow: what to do where no more may wait; None where any number may. max_waiting: how many of its user's may.
-    category: as in its meta; '' where it has no say in which queue the job stands, see `behind.lua`.
+    category: as in its meta; '' where it has no say in which queue the job stands, see *lane_of* of `enqueue.lua`.
     tagged: its user, where it has tags.
     """
 

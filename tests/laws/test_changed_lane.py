@@ -16,6 +16,7 @@ from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.operations.stats import read_now
 from notifier.operations.throttled import read_throttled
 from notifier.queue import calls
+from notifier.queue.backlogs import cancel
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
@@ -122,23 +123,45 @@ def test_others_do_not_wait_for_a_change(redis: Redis) -> None:
     assert queues.of("news-ann", queues.sent) == queues.of("news-ann", queues.accepted)
 
 
-def test_what_is_set_aside_is_looked_at_wherever_what_waits_is(redis: Redis) -> None:
-    """Cancelled, listed for its user, and counted, as what stands in the queues."""
+def test_what_follows_the_lane_before_is_looked_at_wherever_what_waits_is(redis: Redis) -> None:
+    """Cancelled, listed for its user, and counted, as what else stands in the queues."""
     queues = Queues(redis, [("urgent",)])
-    queues.send("bulk", 200, category="other", user="bob")
+    queues.send("bulk", 15, category="other", user="bob")
     queues.send("bulk", 1, user="bob")
     queues.send("urgent", 40)
     queues.look(0, most=20)
-    aside = {job_id.decode() for job_id in redis.lrange("notifier:behind:news", 0, -1)}
     stood = sum(redis.llen(f"rq:queue:{lane}") for lane in LANES)
-    assert aside
     found = {job_id for page in find_waiting(redis, "news", None) for job_id in page.job_ids}
     assert found == {name for name in queues.accepted if name.startswith("news")} - set(queues.sent)
-    assert aside <= {each.job_id for each in find_elsewhere(redis, "ann")[0]}
-    now = read_now(redis)
-    assert now.queued == stood + len(aside)
-    assert now.lanes["urgent"].queued == redis.llen("rq:queue:urgent") + len(aside)
+    assert {each.job_id for each in find_elsewhere(redis, "ann")[0]} == set(queues.of("news-ann", queues.accepted))
+    assert read_now(redis).queued == stood
     assert {each["user"]: each["waiting"] for each in read_throttled(redis)["users"]}["ann"] == 40
+
+
+def test_a_change_goes_by_the_queue_where_the_last_was_cancelled(redis: Redis) -> None:
+    """It stands there still, and so do those before it."""
+    queues = Queues(redis, ALL)
+    queues.send("bulk", 5)
+    run(redis, cancel([queues.accepted[-1]], Retention(S, S, S), clock=str(queues.now)))
+    queues.send("urgent", 5)
+    queues.drain()
+    assert queues.sent == [name for n, name in enumerate(queues.accepted) if n != 4]
+
+
+def test_a_change_is_over_once_none_of_the_category_stand_in_the_lane_before(redis: Redis) -> None:
+    """Others may stand there as long as they like."""
+    queues = Queues(redis, [("urgent",), ("bulk",)])
+    queues.send("bulk", 2)
+    queues.send("bulk", 60, category="other", user="bob")
+    queues.send("urgent", 1)
+    assert redis.lrange("rq:queue:bulk", -1, -1) == [b"news-ann-0062"]
+    for _ in range(12):
+        queues.look(1)
+        queues.send("bulk", 10, category="other", user="bob")
+    queues.send("urgent", 1)
+    assert redis.lrange("rq:queue:urgent", 0, -1) == [queues.accepted[-1].encode()]
+    queues.drain()
+    assert queues.of("news", queues.sent) == queues.of("news", queues.accepted)
 
 
 def test_a_change_ends_when_the_last_of_the_lane_before_was_deleted(redis: Redis) -> None:

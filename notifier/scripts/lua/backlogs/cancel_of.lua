@@ -20,9 +20,6 @@ local function places_after()
   if place == 'tagged' then places[1] = tagged_key(user) end
   if place == 'all' then
     for i, lane in ipairs(LANES) do places[i] = '@rq:queue:' .. lane end
-    for _, category in ipairs(redis.call('HKEYS', '@behind')) do
-      places[#places + 1] = '@behind:' .. category
-    end
     for _, next_place in ipairs(AFTER_QUEUES) do places[#places + 1] = next_place end
   end
   if place == 'backlogs' then
@@ -38,7 +35,7 @@ end
 -- taken, moves no place that was not looked at. What RQ takes out of the middle does, so pages overlap.
 local function page()
   if not place:find(':', 1, true) then return {}, '0' end
-  if place:find('@rq:queue:', 1, true) == 1 or place:find('@behind:', 1, true) == 1 then
+  if place:find('@rq:queue:', 1, true) == 1 then
     local behind = tonumber(cursor)
     local ids = redis.call('LRANGE', place, -behind - most, -behind - 1)
     return ids, #ids == most and text(behind + most - math.min(OVERLAP, math.floor(most / 2))) or '0'

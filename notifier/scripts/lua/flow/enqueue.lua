@@ -123,21 +123,33 @@ local function note_arriving(user, id, key, at)
   redis.call('EXPIRE', arriving_key(user), 2592000)
 end
 
-local lanes_now = {}
--- lane_of: the lane in whose queue the next of a category is to stand, which is to go in `lane`; see behind.lua.
-local function lane_of(category, lane)
-  local before = lanes_now[category] or redis.call('HGET', '@lanes', category)
-  if before ~= lane then
-    if before and redis.call('HEXISTS', '@behind', category) == 1 then return before end
-    local left = before and redis.call('LLEN', '@rq:queue:' .. before) or 0
-    if left > 0 then
-      local tail = redis.call('LINDEX', '@rq:queue:' .. before, -1)
-      redis.call('HSET', '@behind', category, before .. ' ' .. left .. ' ' .. tail)
-    end
-    redis.call('HSET', '@lanes', category, lane)
+-- stands_in: whether a job has not left a queue. One that was cancelled or deleted may stand there still.
+local function stands_in(queue, id)
+  local job = redis.call('HMGET', job_key(id), 'status', 'push_order')
+  return job[1] == 'queued' and not job[2] or redis.call('LPOS', queue, id, 'RANK', '-1') ~= false
+end
+
+local lanes_now = {} -- what @lanes says
+-- lane_of: the lane in whose queue the next of a category is to stand, which is to go in `lane`. After a change that is
+-- the one before until none of the category stand there any more, or they might go after it.
+--   @lanes   hash category -> lane in which the last of it was accepted; while it changes, and the job that was
+--   @behind  hash category -> lane before, while it changes: every worker takes from its queue
+local function lane_of(category, lane, id)
+  local said = lanes_now[category] or redis.call('HGET', '@lanes', category)
+  if said == lane then return lane end
+  local before, last = (said or lane):match('^(%S+) ?(.*)$')
+  local queue = '@rq:queue:' .. before
+  if said and last == '' then last = redis.call('LINDEX', queue, -1) or '' end
+  if last ~= '' and stands_in(queue, last) then
+    note_due(now, lane)
+    redis.call('HSET', '@behind', category, before)
+    lanes_now[category] = before .. ' ' .. id
+  else
+    redis.call('HDEL', '@behind', category)
+    before, lanes_now[category] = lane, lane
   end
-  lanes_now[category] = lane
-  return lane
+  redis.call('HSET', '@lanes', category, lanes_now[category])
+  return before
 end
 
 -- own_time: the µs at which a job goes to its backlog that was accepted for `at`. Those for the same moment come one µs
@@ -169,10 +181,10 @@ local function write_job(key, lane, at, job)
   redis.call('HSET', key, unpack(fields))
 end
 
--- send_on: the job goes to where it waits: another's place, its own time, or the end of its lane's queue.
-local function send_on(id, lane, at, how)
+-- send_on: the job goes to where it waits: another's place, its own time, or the end of a queue.
+local function send_on(id, lane, at, how, queue)
   if how == 'collapse' then return take_place(id) end
-  if not at then return redis.call('RPUSH', '@rq:queue:' .. lane, id) end
+  if not at then return redis.call('RPUSH', '@rq:queue:' .. queue, id) end
   local goes = own_time(at)
   redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(goes), id)
   redis.call('ZADD', '@later', text(goes), id)
@@ -206,10 +218,10 @@ local function accept(job)
   end
   if again then return id end
   if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
-  if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane) end
+  local queue = category ~= '' and how == 'queue' and not at and lane_of(category, lane, id) or lane
   write_job(key, lane, at, job)
   if job.tagged ~= '' then note_tagged(job.tagged, id, at or now, now) end
-  send_on(id, lane, at, how)
+  send_on(id, lane, at, how, queue)
   if how == 'queue' then
     if counted then note_arriving(counted, id, key, at) end
     if waiting_in_all then waiting_in_all = waiting_in_all + 1 end

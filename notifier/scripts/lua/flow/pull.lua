@@ -22,9 +22,9 @@
 --   unpublished: 1 to publish who has rules of their own: until then the caller has to tell everybody's.
 --! first_write
 --! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
---! needs job_key lane_shares least_share let_follow let_go_of_held note_candidate note_due orders pass_behind
---! needs preferences read_behind read_circuits read_rules remember same_waiting stands_behind steering supersede
---! needs take_over_dead text visit waits wake_leaders write_claims write_gathered write_projects
+--! needs job_key lane_shares least_share let_go_of_held note_candidate note_due orders preferences read_circuits
+--! needs read_rules remember same_waiting steering supersede take_over_dead text visit waits wake_leaders
+--! needs write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
@@ -142,8 +142,9 @@ local function tell_unread(id)
   return true
 end
 
-local behind = some_rare and read_behind() or {}
-local some_behind = next(behind) ~= nil
+-- The lanes that categories leave; others: those that the caller does not serve, and of which it takes all the same.
+local leaving, left, others = some_rare and redis.call('HGETALL', '@behind') or {}, {}, {}
+for i = 2, #leaving, 2 do left[leaving[i]], others[leaving[i]] = true, not rank[leaving[i]] or nil end
 
 -- What this call knows, and what it has done so far. All pieces take it as `look`.
 local look = {
@@ -169,9 +170,8 @@ local look = {
 -- the lane `from` and is to be read first.
 local function place(id, from)
   if look.leases[id] then return true end -- it stood in a queue twice
-  if from and some_behind and stands_behind(behind, id) then return true end
   digest_is_full = false
-  local what, user, lane, is_new = enter_backlog(now, id, join, on_join, from)
+  local what, user, lane, is_new = enter_backlog(now, id, join, on_join, from, left[from])
   is_new = is_new or digest_is_full
   if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then
@@ -284,7 +284,7 @@ local function make_room_for_direct()
   for _, lane in ipairs(lanes) do left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now)) end
   if left >= most * 3 / 4 then direct.room = left end
 end
-if direct.is_open and not some_behind and math.max(unpack(queued)) > 0 then make_room_for_direct() end
+if direct.is_open and #leaving == 0 and math.max(unpack(queued)) > 0 then make_room_for_direct() end
 
 -- take_from: as many of a lane's queue.
 local function take_from(lane, n)
@@ -298,12 +298,9 @@ local function take_from(lane, n)
       and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
     if not (is_later or direct.take(id, lane) or place(id, lane)) then return stay(queue, ids, j) end
     taken = taken + 1
-    if some_behind then pass_behind(behind, lane, id) end
   end
 end
 
-local others = {} -- the lanes that the caller does not serve, of which it takes all the same
-for _, before in pairs(behind) do others[before.lane] = not rank[before.lane] or nil end
 for lane in pairs(others) do
   local had = taken
   take_from(lane, half_of_room())
@@ -312,7 +309,9 @@ end
 for i, n in ipairs(lane_shares(queued, room)) do
   if n > 0 then take_from(lanes[i], n) end
 end
-for category, before in pairs(behind) do let_follow(look, category, before) end
+for i = 1, #leaving, 2 do
+  if redis.call('LLEN', '@rq:queue:' .. leaving[i + 1]) == 0 then redis.call('HDEL', '@behind', leaving[i]) end
+end
 local shut, next_due = {}, math.huge
 if some_rare then
   shut, next_due = let_go_of_held(look)
@@ -367,7 +366,7 @@ end
 if look.idle > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle) end
 next_due = math.min(next_due, look.earliest, lease_ends >= 0 and lease_ends or math.huge)
 for i = 2, #sets do next_due = math.min(next_due, first(sets[i]) or math.huge) end
-if some_behind and redis.call('EXISTS', '@behind') == 1 then next_due = now end
+if next(others) and redis.call('EXISTS', '@behind') == 1 then next_due = now end
 if ARGV[PULL.leads] == '1' then
   idle_leaders()
   sleep(next_due < math.huge and next_due)

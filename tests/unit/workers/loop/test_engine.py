@@ -21,6 +21,7 @@ from tests.unit.workers.loop.test_in_flight import leased
 from workers.configuration.wiring import build_tuning
 from workers.loop.engine import Engine, is_passing
 from workers.loop.idle import IdleWorker
+from workers.loop.in_flight import Flights
 from workers.loop.parts import Parts
 from workers.loop.turns import Turns
 from workers.sending.capacity import Capacity
@@ -185,6 +186,10 @@ def test_what_was_leased_begins_though_the_settlement_failed(monkeypatch: pytest
         assert len(calls) == len("ab")
         return [ResponseError("WRONGTYPE"), pulled(leased=[leased("b")])]
 
+    async def sends(*_: object) -> None:
+        """Say nothing of it yet."""
+
+    monkeypatch.setattr(Flights, "_send", sends)
     monkeypatch.setattr(workers.loop.engine, "run_together", fails)
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         rounds.go()

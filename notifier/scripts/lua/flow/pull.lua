@@ -130,14 +130,14 @@ local function join(id, user, category, collapse_id, order)
   return order, expected, needs_recheck
 end
 
-local GONE_ON = {scheduled = true, started = true} -- see *steer*
 local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lease, so that a death by it is counted
 
 -- tell_unread: whether a job whose meta tells nothing is to be read by the caller first. It is, once; and not where RQ
 -- runs it, or has it scheduled: *steer* would say nothing of it.
 local function tell_unread(id)
   local job = redis.call('HMGET', job_key(id), 'data', 'meta', 'push_read', 'status')
-  if job[3] or not job[1] or #job[1] > MAX_READ or not is_text(id) or GONE_ON[job[4]] then return false end
+  if job[3] or not job[1] or #job[1] > MAX_READ or not is_text(id) then return false end
+  if job[4] == 'started' or job[4] == 'scheduled' then return false end
   unread[#unread + 1] = {id, job[1], job[2]}
   return true
 end

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from redis import Redis
 
 from notifier.queue import backlogs, calls
@@ -28,8 +29,8 @@ def offer(name: str, **more: Any) -> Job:
     return replace(Job(name, "default", b"data", meta, targets=TARGETS, category="offers"), **more)
 
 
-def settle(worker: Worker, leased: Leased, state: calls.State, **more: Any) -> None:
-    ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, False, state, **more)
+def settle(worker: Worker, leased: Leased, state: calls.State, *, reached: bool = False, **more: Any) -> None:
+    ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, **more)
     assert run(
         worker.redis, calls.settle([ended], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))
     ) == [True]
@@ -51,13 +52,44 @@ def test_what_its_device_refused_for_now_is_not_dropped(redis: Redis) -> None:
     assert [leased.job_id for leased in worker.take()] == ["one"]
 
 
-def test_what_may_have_been_sent_keeps_its_dedupe_key(redis: Redis) -> None:
-    """Its answer was lost, and it is cancelled before it is tried again."""
+@pytest.mark.parametrize("state", ["later", "wait", "backlog"])
+@pytest.mark.parametrize(("reached", "has_the_key"), [(True, "one"), (False, "two")])
+def test_what_may_have_been_sent_keeps_its_dedupe_key(
+    redis: Redis, state: calls.State, *, reached: bool, has_the_key: str
+) -> None:
+    """It is cancelled before it is tried again. Its answer was lost, or was that the provider has not taken it."""
     worker = Worker(redis, rules=RULES)
     accepted(worker, offer("one", dedupe="key"))
-    settle(worker, worker.take()[0], "later", detail=5 * S)
+    settle(worker, worker.take()[0], state, reached=reached, detail=5 * S)
     assert run(redis, backlogs.cancel(["one"], KEEP, clock=str(worker.now))) == ["cancelled"]
-    assert accepted(worker, offer("two", dedupe="key")) == "one"
+    assert accepted(worker, offer("two", dedupe="key")) == has_the_key
+
+
+@pytest.mark.parametrize(("reached", "has_the_key"), [(True, "one"), (False, "two")])
+def test_what_ends_without_an_answer_keeps_its_dedupe_key(redis: Redis, *, reached: bool, has_the_key: str) -> None:
+    """By its expiry, as its worker settles it, or by RQ's cancel in flight."""
+    worker = Worker(redis, rules=RULES)
+    accepted(worker, offer("one", dedupe="key"))
+    settle(worker, worker.take()[0], "failed", reached=reached, word="expired")
+    assert accepted(worker, offer("two", dedupe="key")) == has_the_key
+    redis.flushdb()
+    accepted(worker, offer("one", dedupe="key"))
+    leased = worker.take()[0]
+    redis.hset("rq:job:one", "status", "canceled")
+    settle(worker, leased, "later", reached=reached, detail=5 * S)
+    assert accepted(worker, offer("two", dedupe="key")) == has_the_key
+
+
+def test_what_may_have_been_sent_is_not_dropped_as_untried(redis: Redis) -> None:
+    """Its worker ended before the answer came: its own permit holds it back now, and its category lets nothing wait."""
+    rules = RuleTable(Policies(Policy(gap_us=60 * S), categories={"default": Category("default"), "offers": OFFERS}))
+    worker = Worker(redis, rules=rules)
+    worker.accept(offer("one"))
+    settle(worker, worker.take()[0], "backlog", reached=True)
+    worker.now += S
+    assert worker.take() == []
+    worker.now += 60 * S
+    assert [(leased.job_id, leased.dropped) for leased in worker.take()] == [("one", "")]
 
 
 def test_what_no_device_has_is_dropped_by_a_mute(redis: Redis) -> None:

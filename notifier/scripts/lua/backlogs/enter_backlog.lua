@@ -45,7 +45,7 @@ end
 local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather',
   'push_crashes', 'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse',
   'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan', 'push_accepted',
-  'push_held', 'push_counted', 'push_wait'}
+  'push_held', 'push_counted', 'push_wait', 'push_sent'}
 
 local function forget(key)
   redis.call('HDEL', key, unpack(OF_A_START))

@@ -19,11 +19,11 @@ local function leave_backlog(now, user, category, id, collapse_id)
   return true
 end
 
--- free_dedupe: what reached nobody does not stand in the way of another notification with its dedupe key. One that was
--- tried, or with which a worker died, may have reached its user.
+-- free_dedupe: what reached nobody does not stand in the way of another notification with its dedupe key. One with
+-- which a worker died may have reached its user.
 local function free_dedupe(id, key)
-  local dedupe, attempts, crashes = unpack(redis.call('HMGET', key, 'push_dedupe', 'push_attempts', 'push_crashes'))
-  if not dedupe or attempts or crashes then return end
+  local dedupe, may_have_reached, crashes = unpack(redis.call('HMGET', key, 'push_dedupe', 'push_sent', 'push_crashes'))
+  if not dedupe or may_have_reached or crashes then return end
   if redis.call('GET', '@dedupe:' .. dedupe) == id then redis.call('DEL', '@dedupe:' .. dedupe) end
 end
 

@@ -12,7 +12,7 @@
 -- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_accepted
 -- and push_held (see history.lua), push_rq_job (the permit under which RQ got it, behind a '0' if nothing limits
 -- it; its meta steers nothing then), push_meta (see steer.lua), push_wait (µs until which it keeps its backlog
--- waiting), push_dedupe (its key).
+-- waiting), push_dedupe (its key), push_sent (it may have reached its user).
 local LANES = {'urgent', 'default', 'bulk'}
 -- A background push that waits for its device stands behind the alerts of its backlog: its order is so much higher.
 local LOWERED = 4503599627370496 -- 2^52: behind all arrivals

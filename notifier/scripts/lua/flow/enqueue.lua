@@ -69,8 +69,8 @@ local function drop_oldest(user, category)
   if #ids == 0 then ids = redis.call('ZRANGE', backlog, 0, MAX_OLDEST - 1) end
   for _, id in ipairs(ids) do
     local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_collapse', 'push_attempts', 'push_crashes',
-      'push_answered', 'push_refusals')
-    if job[1] and job[2] == 'scheduled' and not (job[4] or job[5] or job[6] or job[7]) then
+      'push_answered', 'push_refusals', 'push_sent')
+    if job[1] and job[2] == 'scheduled' and not (job[4] or job[5] or job[6] or job[7] or job[8]) then
       leave_backlog(now, user, category, id, job[3])
       end_unsent(now, id, job[1], 'dropped', keep, 'push_reason', 'overflow')
       tally(user, 'dropped')

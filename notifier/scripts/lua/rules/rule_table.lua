@@ -44,8 +44,9 @@ local function bypasses_any(rules) return next(rules.bypass) ~= nil end
 
 -- is_untried: no worker has tried it, so it is dropped where its category lets nothing wait and the rules hold it back.
 local function is_untried(id)
-  local job = redis.call('HMGET', job_key(id), 'push_attempts', 'push_crashes', 'push_answered', 'push_refusals')
-  return not (job[1] or job[2] or job[3] or job[4])
+  local job = redis.call('HMGET', job_key(id), 'push_attempts', 'push_crashes', 'push_answered', 'push_refusals',
+    'push_sent')
+  return not (job[1] or job[2] or job[3] or job[4] or job[5])
 end
 
 -- is_dropped: whether the head of a backlog is dropped while it may not go. backlog: as of *opens_at*, with drops.

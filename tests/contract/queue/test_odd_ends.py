@@ -165,6 +165,20 @@ def test_a_job_of_rq_that_is_enqueued_again_before_it_is_handed_over_runs_again(
     assert redis.lrange("rq:queue:default", 0, -1) == [b"sync"]
 
 
+def test_a_job_of_rq_that_is_enqueued_again_and_could_not_be_read_begins_anew(redis: Redis) -> None:
+    """The second call is not ended with the first; nor does a requeue of a later day run it twice."""
+    worker = Worker(redis, rules=RULES)
+    rq_job(redis, "sync")
+    run(redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
+    ((job_id, permit),) = worker.pull().rq_jobs
+    rq_job(redis, "sync")
+    assert worker.pull().rq_jobs == []
+    failed = Settlement(job_id, permit, "", "", False, "failed", "failed", "why")
+    assert run(redis, calls.settle([failed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
+    assert redis.lrange("rq:queue:default", 0, -1) == [b"sync"]
+    assert redis.hmget("rq:job:sync", "status", "push_again") == [b"queued", None]
+
+
 def test_what_is_enqueued_again_by_another_lane_leaves_nothing_that_is_started(redis: Redis) -> None:
     """RQ's registry of the first lane shows no send that is over."""
     worker = Worker(redis, rules=RULES)

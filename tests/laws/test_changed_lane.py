@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from notifier.operations.cancel_all import find_waiting
 from notifier.operations.outside_backlogs import find_elsewhere
@@ -20,12 +21,13 @@ from notifier.queue.backlogs import cancel
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category
+from notifier.rules.policy import LANES, Category, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 
 S = 1_000_000
-RULES = RuleTable(Policies(categories={name: Category(name) for name in ("news", "chat", "other", "default")}))
+CATEGORIES = {name: Category(name) for name in ("news", "chat", "other", "default")}
+RULES = RuleTable(Policies(categories=CATEGORIES))
 ALL = [LANES]
 SPLIT = [(lane,) for lane in LANES]
 SPLITS = [ALL, SPLIT, [("urgent",)], [("urgent", "default"), ("bulk",)]]
@@ -37,6 +39,7 @@ class Queues:
 
     redis: Redis
     workers: Sequence[tuple[str, ...]]
+    rules: RuleTable = RULES
     now: int = 1_700_000_000 * S
     accepted: list[str] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
@@ -57,7 +60,7 @@ class Queues:
         self.now += 10
         name, lanes = f"w{n}", self.workers[n]
         worker = calls.Worker(name=name, lanes=lanes, lease_us=30 * S, clock=str(self.now))
-        pulled = run(self.redis, calls.pull(worker, calls.Room(most), RULES))
+        pulled = run(self.redis, calls.pull(worker, calls.Room(most), self.rules))
         self.deliver(name, pulled.leased)
         return bool(pulled.leased or pulled.taken or pulled.next_us == self.now)
 
@@ -69,7 +72,7 @@ class Queues:
         ]
         keep = Retention(S, S, S)
         if done:
-            run(self.redis, calls.settle(done, RULES, calls.Worker(name=name, keep=keep, clock=str(self.now))))
+            run(self.redis, calls.settle(done, self.rules, calls.Worker(name=name, keep=keep, clock=str(self.now))))
 
     def drain(self) -> None:
         """All look in turns until none finds anything."""
@@ -126,7 +129,7 @@ def test_others_do_not_wait_for_a_change(redis: Redis) -> None:
 def test_what_follows_the_lane_before_is_looked_at_wherever_what_waits_is(redis: Redis) -> None:
     """Cancelled, listed for its user, and counted, as what else stands in the queues."""
     queues = Queues(redis, [("urgent",)])
-    queues.send("bulk", 15, category="other", user="bob")
+    queues.send("bulk", 50, category="other", user="bob")
     queues.send("bulk", 1, user="bob")
     queues.send("urgent", 40)
     queues.look(0, most=20)
@@ -136,6 +139,71 @@ def test_what_follows_the_lane_before_is_looked_at_wherever_what_waits_is(redis:
     assert {each.job_id for each in find_elsewhere(redis, "ann")[0]} == set(queues.of("news-ann", queues.accepted))
     assert read_now(redis).queued == stood
     assert {each["user"]: each["waiting"] for each in read_throttled(redis)["users"]}["ann"] == 40
+
+
+def test_a_change_ends_however_much_arrives_in_the_lane_before(redis: Redis) -> None:
+    """Others send faster than the workers do, so that the queue never empties; and more of the category come, too."""
+    queues = Queues(redis, [("urgent",), ("bulk",)])
+    queues.send("bulk", 200, category="other", user="bob")
+    queues.send("bulk", 1)
+    for _ in range(20):
+        queues.send("urgent", 1)
+        queues.send("bulk", 10, category="other", user="bob")
+        queues.look(0, most=2)
+        queues.look(1, most=2)
+    assert not redis.exists("notifier:behind")
+    queues.drain()
+    assert queues.of("news", queues.sent) == queues.of("news", queues.accepted)
+    assert queues.of("other", queues.sent) == queues.of("other", queues.accepted)
+
+
+@pytest.mark.parametrize("workers", SPLITS)
+@pytest.mark.parametrize("how", ["cancelled", "deleted"])
+def test_a_change_goes_on_where_the_last_was_taken_out_by_hand(
+    redis: Redis, workers: list[tuple[str, ...]], how: str
+) -> None:
+    """By RQ's own cancel: those before it stand there still."""
+    queues = Queues(redis, workers)
+    queues.send("bulk", 5)
+    queues.send("urgent", 1)
+    last = queues.accepted[-1]
+    redis.lrem("rq:queue:bulk", 0, last)
+    if how == "cancelled":
+        redis.hset(f"rq:job:{last}", "status", "canceled")
+    else:
+        redis.delete(f"rq:job:{last}")
+    queues.send("urgent", 5)
+    queues.drain()
+    assert queues.sent == [name for name in queues.accepted if name != last]
+    assert not redis.keys("notifier:behind*")
+
+
+def test_what_says_that_it_is_of_no_lane_is_sent_during_a_change(redis: Redis) -> None:
+    """A plain producer may write there what it likes: its lane is that of its queue."""
+    queues = Queues(redis, ALL)
+    queues.send("bulk", 5)
+    queues.send("bulk", 1, category="other", user="bob")
+    redis.hset(f"rq:job:{queues.accepted[-1]}", "origin", "reports")
+    queues.send("urgent", 1)
+    queues.drain()
+    assert sorted(queues.sent) == sorted(queues.accepted)
+
+
+def test_a_producer_that_may_not_look_for_the_last_leaves_nothing_behind(redis: Redis) -> None:
+    """Its rights were printed by an earlier version; the same call, once it has them, is accepted."""
+    queues = Queues(redis, ALL)
+    queues.send("bulk", 1)
+    queues.send("urgent", 1)
+    queues.look(0)
+    job = Job("mine", "urgent", b"data", b'{"user": "ann", "category": "news"}', category="news", dedupe="key")
+    redis.acl_setuser("old", enabled=True, nopass=True, keys="*", commands=["+@all", "-lpos"])
+    at = redis.get_connection_kwargs()
+    old = Redis(host=at["host"], port=at["port"], username="old", password="any")
+    call = calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(queues.now))
+    with pytest.raises(ResponseError):
+        run(old, call)
+    assert run(redis, call) == ["mine"]
+    assert redis.exists("rq:job:mine")
 
 
 def test_a_change_goes_by_the_queue_where_the_last_was_cancelled(redis: Redis) -> None:
@@ -196,3 +264,21 @@ def test_order_holds_however_lanes_change(redis: Redis, story: list[tuple[str, s
     queues.drain()
     assert queues.sent == queues.accepted
     assert not redis.keys("notifier:behind*")
+
+
+def test_who_is_due_in_two_lanes_and_finds_no_room_stays_due_in_both(redis: Redis) -> None:
+    """Law 9: at the next look the more urgent goes first, not once the turn of the other lane has come."""
+    gap = RuleTable(Policies(Policy(gap_us=S), categories=CATEGORIES))
+    queues = Queues(redis, ALL, rules=gap)
+    queues.send("urgent", 2, category="chat", user="zed")
+    queues.look(0)
+    queues.now += 2 * S
+    queues.send("bulk", 1, user="amy")
+    for n in range(30):
+        queues.send("bulk", 1, category="other", user=f"u{n}")
+    queues.send("bulk", 1, category="other", user="zed")
+    queues.send("urgent", 1, user="amy")
+    queues.look(0)
+    assert queues.of("chat", queues.sent) == queues.accepted[:1]
+    queues.look(0)
+    assert queues.of("chat", queues.sent) == queues.accepted[:2]

@@ -122,7 +122,7 @@ end
 
 -- is_free: whether there is a job, and nobody has it in flight.
 local function is_free(job, from, is_left)
-  if from and (not job.origin or job.origin ~= from and not job.order and not is_left) then
+  if from and (not job.origin or job.origin ~= from and not job.order and not (is_left and RANK[job.origin])) then
     if not job.origin and redis.call('EXISTS', job.key) == 0 then return false end
     job.origin = from -- whatever the producer wrote there, its lane is the one in which it was found
     redis.call('HSET', job.key, 'origin', from)

@@ -123,10 +123,13 @@ local function note_arriving(user, id, key, at)
   redis.call('EXPIRE', arriving_key(user), 2592000)
 end
 
--- stands_in: whether a job has not left a queue. One that was cancelled or deleted may stand there still.
+-- stands_in: whether a job, or one that was accepted before it, has not left a queue. One that was cancelled may stand
+-- there still; where one was taken out by hand those before it may.
 local function stands_in(queue, id)
-  local job = redis.call('HMGET', job_key(id), 'status', 'push_order')
-  return job[1] == 'queued' and not job[2] or redis.call('LPOS', queue, id, 'RANK', '-1') ~= false
+  local job = redis.call('HMGET', job_key(id), 'status', 'push_order', 'push_outcome')
+  if job[1] == 'queued' and not job[2] or redis.call('LPOS', queue, id, 'RANK', '-1') then return true end
+  local was_taken_up = job[2] or job[3] or redis.call('ZSCORE', '@delivered', id)
+  return not was_taken_up and redis.call('EXISTS', queue) == 1
 end
 
 local lanes_now = {} -- what @lanes says
@@ -136,7 +139,10 @@ local lanes_now = {} -- what @lanes says
 --   @behind  hash category -> lane before, while it changes: every worker takes from its queue
 local function lane_of(category, lane, id)
   local said = lanes_now[category] or redis.call('HGET', '@lanes', category)
-  if said == lane then return lane end
+  if said == lane then
+    lanes_now[category] = lane
+    return lane
+  end
   local before, last = (said or lane):match('^(%S+) ?(.*)$')
   local queue = '@rq:queue:' .. before
   if said and last == '' then last = redis.call('LINDEX', queue, -1) or '' end
@@ -217,8 +223,8 @@ local function accept(job)
     if not how then return counted end
   end
   if again then return id end
-  if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   local queue = category ~= '' and how == 'queue' and not at and lane_of(category, lane, id) or lane
+  if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   write_job(key, lane, at, job)
   if job.tagged ~= '' then note_tagged(job.tagged, id, at or now, now) end
   send_on(id, lane, at, how, queue)

@@ -97,14 +97,11 @@ local function note_visit(user, lane, among, at)
 end
 
 -- look_at: the user is visited by the caller, if it serves the lane; else by whoever does. at: since when the user is
--- due, if not since now.
+-- due, if not since now. Who is to be visited in another lane already is due in this one too: there may be no room.
 local function look_at(user, lane, among, at)
-  if rank[lane] then
-    put_ahead(user, lane)
-    return note_visit(user, lane, among, at or now)
-  end
+  if rank[lane] and note_visit(user, lane, among, at or now) then return put_ahead(user, lane) end
   redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(now), user)
-  note_due(now, lane)
+  if not rank[lane] then note_due(now, lane) end
 end
 
 local function lease_rq_job(id) -- a job that is none of ours is leased to the caller
@@ -142,9 +139,11 @@ local function tell_unread(id)
   return true
 end
 
--- The lanes that categories leave; others: those that the caller does not serve, and of which it takes all the same.
-local leaving, left, others = some_rare and redis.call('HGETALL', '@behind') or {}, {}, {}
-for i = 2, #leaving, 2 do left[leaving[i]], others[leaving[i]] = true, not rank[leaving[i]] or nil end
+-- The lanes that categories leave. From each of them more is lined up than is sent, so that a change comes to an end
+-- however much arrives there; also from one that the caller does not serve.
+local LINED_UP = 50
+local leaving, left, some_other = some_rare and redis.call('HGETALL', '@behind') or {}, {}, false
+for i = 2, #leaving, 2 do left[leaving[i]], some_other = true, some_other or not rank[leaving[i]] end
 
 -- What this call knows, and what it has done so far. All pieces take it as `look`.
 local look = {
@@ -301,10 +300,10 @@ local function take_from(lane, n)
   end
 end
 
-for lane in pairs(others) do
-  local had = taken
-  take_from(lane, half_of_room())
-  room = room - (taken - had)
+for lane in pairs(left) do
+  local had = #rq_jobs
+  take_from(lane, LINED_UP)
+  room = math.max(0, room - (#rq_jobs - had) / 2)
 end
 for i, n in ipairs(lane_shares(queued, room)) do
   if n > 0 then take_from(lanes[i], n) end
@@ -329,7 +328,7 @@ end
 for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
   for j = 1, n do
     local user = wake_ups[i][2 * j - 1]
-    if not note_visit(user, lanes[i], due, tonumber(wake_ups[i][2 * j])) then put_ahead(user, lanes[i]) end
+    note_visit(user, lanes[i], due, tonumber(wake_ups[i][2 * j]))
   end
   orders.expected = math.max(orders.expected, #due[i])
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
@@ -366,7 +365,7 @@ end
 if look.idle > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle) end
 next_due = math.min(next_due, look.earliest, lease_ends >= 0 and lease_ends or math.huge)
 for i = 2, #sets do next_due = math.min(next_due, first(sets[i]) or math.huge) end
-if next(others) and redis.call('EXISTS', '@behind') == 1 then next_due = now end
+if some_other and redis.call('EXISTS', '@behind') == 1 then next_due = now end
 if ARGV[PULL.leads] == '1' then
   idle_leaders()
   sleep(next_due < math.huge and next_due)

@@ -23,6 +23,7 @@ from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, parse_rates
+from notifier.settings.rates import version_of
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
@@ -58,10 +59,12 @@ class Reload:
 
     async def begin(self) -> Settings:
         """The settings of the file, or where rates are published those."""
-        published = await self._ask()
+        published, field = await self._ask(), "rates"
+        if await self._is_early(published):
+            published, field = await self._before(), "before"
         self._text = await asyncio.to_thread(self._read_text)
         if published.version:
-            await self._load((), published)
+            await self._load((), published, field)
         for each in self._served:
             await each.follow(self.version)
         return self._followed.settings
@@ -120,9 +123,14 @@ class Reload:
     async def _ask(self) -> Published:
         return decode(*await self._redis.hmget(redis_key("rates"), "version", "at"))
 
-    async def _load(self, seen: Seen, published: Published) -> Policies | None:
+    async def _before(self) -> Published:
+        """Return what is in force until the published rates begin."""
+        written = await self._redis.hget(redis_key("rates"), "before")
+        return Published(version_of(read_rates(written))) if written else Published()
+
+    async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
-        applied = await self._redis.hget(redis_key("rates"), "rates") if published.version else None
+        applied = await self._redis.hget(redis_key("rates"), field) if published.version else None
         self._followed.note(seen, published)
         try:
             settings, policies = await asyncio.to_thread(read, self._followed.path, applied)

@@ -286,6 +286,32 @@ def test_rates_of_a_later_moment_hold_up_no_beat(
     following(tmp_path, redis_server.url, story)
 
 
+@pytest.mark.parametrize("gap_s", [1, 2])
+def test_who_begins_before_published_rates_do_waits_for_nothing(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, *, gap_s: int
+) -> None:
+    """Until then it goes by those that all others still follow, the ones published before or its file."""
+    if gap_s == 2:
+        publish(redis, {"user": {"gap": "2s"}}, 0)
+    begins = publish(redis, {"user": {"gap": "9s"}}, 30 * UNITS["s"])
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        assert not any(slept), "it sends meanwhile"
+        assert (await reload.begin()).policies().for_user("7").gap_us == gap_s * UNITS["s"]
+        redis.hset("notifier:rates", "at", begins.at_us - 30 * UNITS["s"])
+        policies = await reload.changed()
+        assert policies is not None
+        assert policies.for_user("7").gap_us == 9 * UNITS["s"]
+
+    following(tmp_path, redis_server.url, story)
+
+
 @pytest.mark.parametrize("lost", ["time", "evalsha"])
 def test_new_rates_are_not_lost_where_redis_refuses_in_between(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, lost: str

@@ -70,7 +70,9 @@ def fail(text: str, status: Status = Status.NOT_RIGHT) -> NoReturn:
 
 def print_json(value: Any) -> None:
     """One JSON value on a line of its own."""
-    sys.stdout.write(without_controls(json.dumps(value, ensure_ascii=False, default=_as_text)) + "\n")
+    knows_all_letters = sys.stdout.encoding.lower().startswith("utf")
+    written = json.dumps(value, ensure_ascii=not knows_all_letters, default=_as_text)
+    sys.stdout.write(without_controls(written) + "\n")
 
 
 def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, empty: str) -> None:

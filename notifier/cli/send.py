@@ -146,7 +146,10 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
             problem = row.problem or _why_refused(notifier, row.notification)
             if problem:
                 refused += 1
-                since.append(row.raw)
+                if kept_at is None:  # nobody can go on from there
+                    refuse([row.raw])
+                else:
+                    since.append(row.raw)
                 complain(f"{file}:{row.number}: {problem}")
             else:
                 assert row.notification is not None

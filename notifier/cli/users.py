@@ -82,7 +82,7 @@ def export(
             print_json(_kept(context, notifier, user))
             return
         for entry in notifier.users.export():
-            say(codec.dumps(entry, ensure_ascii=False))
+            print_json(entry)
 
 
 @commands.command()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from redis import Redis
@@ -355,14 +355,19 @@ def test_a_place_where_nothing_can_be_written_is_told(run: Run, tmp_path: Path, 
 
 
 def test_a_terminal_that_knows_few_letters_gets_what_it_can_show(config: Path) -> None:
-    """Nothing is wrong with Redis."""
-    done = subprocess.run(
-        [sys.executable, "-m", "notifier.cli", "explain", "--user", "jürgen"],
-        env=clean_environ(NOTIFIER_CONFIG=str(config), PYTHONIOENCODING="ascii", PYTHONUTF8="0"),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "j\\xfcrgen" in done.stdout
+    """Nothing is wrong with Redis; and JSON stays JSON."""
+
+    def explained(*options: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "notifier.cli", "explain", "--user", "jürgen", *options],
+            env=clean_environ(NOTIFIER_CONFIG=str(config), PYTHONIOENCODING="ascii", PYTHONUTF8="0"),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    assert "j\\xfcrgen" in explained()
+    assert json.loads(explained("--json"))["user"] == "jürgen"
 
 
 def test_send_file_begins_anew_where_nothing_was_sent(run: Run, tmp_path: Path) -> None:
@@ -381,6 +386,21 @@ def test_send_file_from_standard_input(run: Run, redis: Redis, monkeypatch: pyte
     monkeypatch.setattr(sys, "stdin", piped)
     assert run("send-file", "-") == Ran(0, "2 accepted, 0 refused\n", "")
     assert redis.llen("rq:queue:default") == 2
+
+
+def test_what_a_pipe_brings_and_is_refused_is_written_out_at_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can resume, so an interruption keeps nothing back."""
+    bad, out = json.dumps({"user": "bad"}) + "\n", tmp_path / "refused.jsonl"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((row("a") + "\n" + bad).encode())))
+
+    def breaks_off(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Exchanges, "enqueue", breaks_off)
+    assert run("send-file", "-", "--refused", str(out)).status == 130
+    assert out.read_text(encoding="utf-8") == bad
 
 
 def test_config_check(run: Run, tmp_path: Path, config: Path) -> None:

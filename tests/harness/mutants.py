@@ -202,16 +202,30 @@ MUTANTS = (
     Mutant(
         "what was tried is dropped",
         "rule_table",
-        "return not (job[1] or job[2] or job[3] or job[4])",
+        "return not (job[1] or job[2] or job[3] or job[4] or job[5])",
         "return true",
         BACKLOGS,
+    ),
+    Mutant(
+        "what may have been sent is not noted",
+        "outcomes",
+        "if job.reached then redis",
+        "if false then redis",
+        "contract/queue/test_odd_ends.py",
+    ),
+    Mutant(
+        "a change of lane lines up no more than is sent",
+        "pull",
+        "LINED_UP = 50",
+        "LINED_UP = 1",
+        "laws/test_changed_lane.py",
     ),
     Mutant("a crash is not counted", "dead_workers", "'push_crashes', crashes)", "'push_crashes', 0)", BACKLOGS),
     Mutant(
         "an attempt is not counted",
         "outcomes",
-        "else add_one(key, 'push_attempts') end",
-        "end",
+        "if job.word ~= 'expired' then add_one(key, 'push_attempts') elseif",
+        "if job.word ~= 'expired' then elseif",
         "integration/test_worker.py::test_attempts_come_to_an_end",
     ),
     Mutant(

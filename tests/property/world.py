@@ -672,12 +672,15 @@ class World:
         """What these answer, asked by one command: this model asks more often than it acts. Scores come as text."""
         return self._reads(args=[json.dumps(commands)])
 
-    def dump(self) -> dict[str, bytes]:
-        """Everything in Redis."""
+    def dump(self) -> dict[str, Any]:
+        """Everything in Redis. DUMP has the fields of a large hash in an order that reading it may change."""
         keys = sorted(self.redis.keys())
         with self.redis.pipeline(transaction=False) as pipe:
             for key in keys:
-                pipe.dump(key)
+                if key.startswith(b"rq:job:"):
+                    pipe.hgetall(key)
+                else:
+                    pipe.dump(key)
             return {_text(key): value for key, value in zip(keys, pipe.execute(), strict=True)}
 
     def observe(self) -> dict[str, str]:

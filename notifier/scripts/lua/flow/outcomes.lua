@@ -127,8 +127,8 @@ end
 -- be told here: the others are told where they come about.
 local function move(look, job)
   local state = job.state
-  local fails = state == 'failed' or state == 'aside'
-  if job.origin and job.status == 'queued' and (job.user ~= '' or job.requeued and fails) then again(job) return true end
+  local anew = job.user ~= '' or job.requeued and (state == 'failed' or state == 'aside')
+  if job.origin and job.status == 'queued' and anew then again(job) return true end
   if not job.origin then job.word = 'cancelled' return true end -- somebody deleted it
   if state == 'failed' then failed(look, job, look.keep_failed) return true end
   if state == 'aside' then failed(look, job, YEAR) return true end

@@ -33,11 +33,13 @@ class Published:
 
 
 def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
-    """Let these rates hold `delay_us` from now, by Redis's clock."""
-    made = Published(version_of(rates), time_us(redis) + delay_us)
-    fields: dict[str, Any] = {"version": made.version, "at": made.at_us, "rates": _written(rates)}
-    version, before = redis.hmget(redis_key("rates"), "version", "rates")
-    if version != made.version.encode():  # else it is repeated, and those before stand there already
+    """Let these rates hold `delay_us` from now, by Redis's clock; if they are published already, no later for that."""
+    now_us, version = time_us(redis), version_of(rates)
+    known_version, known_at, before = redis.hmget(redis_key("rates"), "version", "at", "rates")
+    known, at_us = decode(known_version, known_at), now_us + delay_us
+    made = Published(version, min(at_us, known.at_us) if known.version == version else at_us)
+    fields: dict[str, Any] = {"version": version, "at": made.at_us, "rates": _written(rates)}
+    if known.version != version and known.at_us <= now_us:  # else those in force before stand there already
         fields["before"] = before or b""
     # One command, so that nobody reads a part of it.
     redis.hset(redis_key("rates"), mapping=fields)

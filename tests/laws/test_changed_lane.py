@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from notifier.operations.cancel_all import find_waiting
 from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.operations.stats import read_now
 from notifier.operations.throttled import read_throttled
 from notifier.queue import calls
-from notifier.queue.backlogs import cancel
+from notifier.queue.backlogs import cancel, sweep
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
@@ -158,7 +157,7 @@ def test_a_change_ends_however_much_arrives_in_the_lane_before(redis: Redis) -> 
 
 
 @pytest.mark.parametrize("workers", SPLITS)
-@pytest.mark.parametrize("how", ["cancelled", "deleted"])
+@pytest.mark.parametrize("how", ["cancelled", "cancelled and swept", "deleted"])
 def test_a_change_goes_on_where_the_last_was_taken_out_by_hand(
     redis: Redis, workers: list[tuple[str, ...]], how: str
 ) -> None:
@@ -168,10 +167,14 @@ def test_a_change_goes_on_where_the_last_was_taken_out_by_hand(
     queues.send("urgent", 1)
     last = queues.accepted[-1]
     redis.lrem("rq:queue:bulk", 0, last)
-    if how == "cancelled":
-        redis.hset(f"rq:job:{last}", "status", "canceled")
-    else:
+    if how == "deleted":
         redis.delete(f"rq:job:{last}")
+    else:
+        redis.hset(f"rq:job:{last}", "status", "canceled")
+        redis.zadd("rq:canceled:bulk", {last: queues.now // S})
+    if "swept" in how:
+        run(redis, sweep(LANES, Retention(S, S, S), clock=str(queues.now)))
+        assert redis.hget(f"rq:job:{last}", "push_outcome") == b"cancelled"
     queues.send("urgent", 5)
     queues.drain()
     assert queues.sent == [name for name in queues.accepted if name != last]
@@ -189,21 +192,33 @@ def test_what_says_that_it_is_of_no_lane_is_sent_during_a_change(redis: Redis) -
     assert sorted(queues.sent) == sorted(queues.accepted)
 
 
-def test_a_producer_that_may_not_look_for_the_last_leaves_nothing_behind(redis: Redis) -> None:
-    """Its rights were printed by an earlier version; the same call, once it has them, is accepted."""
+def test_a_change_that_is_over_stays_over(redis: Redis) -> None:
+    """Also where nothing is known any more of its last one, and others stand in the lane before."""
+    queues = Queues(redis, ALL)
+    queues.send("bulk", 3)
+    queues.send("urgent", 1)
+    queues.drain()
+    redis.delete("notifier:delivered", *redis.keys("rq:job:*"))
+    for _ in range(3):
+        queues.send("bulk", 1, category="other", user="bob")
+        queues.send("urgent", 1)
+    assert redis.lrange("rq:queue:urgent", 0, -1) == [name.encode() for name in queues.of("news", queues.accepted)[-3:]]
+    assert not redis.exists("notifier:behind")
+
+
+def test_jobs_of_rq_in_the_lane_before_take_no_more_than_half_of_the_room(redis: Redis) -> None:
+    """Law 9: what is more urgent goes meanwhile."""
     queues = Queues(redis, ALL)
     queues.send("bulk", 1)
+    for n in range(60):
+        redis.hset(f"rq:job:sync{n}", mapping={"origin": "bulk", "status": "queued", "data": "x", "push_read": "1"})
+        redis.lpush("rq:queue:bulk", f"sync{n}")
     queues.send("urgent", 1)
-    queues.look(0)
-    job = Job("mine", "urgent", b"data", b'{"user": "ann", "category": "news"}', category="news", dedupe="key")
-    redis.acl_setuser("old", enabled=True, nopass=True, keys="*", commands=["+@all", "-lpos"])
-    at = redis.get_connection_kwargs()
-    old = Redis(host=at["host"], port=at["port"], username="old", password="any")
-    call = calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(queues.now))
-    with pytest.raises(ResponseError):
-        run(old, call)
-    assert run(redis, call) == ["mine"]
-    assert redis.exists("rq:job:mine")
+    for n in range(9):
+        queues.send("urgent", 1, category="chat", user=f"u{n}")
+    queues.look(0, most=10)
+    assert redis.zcard("notifier:leases") == 5
+    assert len(queues.sent) == 4, "the rest of the room is bulk's share"
 
 
 def test_a_change_goes_by_the_queue_where_the_last_was_cancelled(redis: Redis) -> None:

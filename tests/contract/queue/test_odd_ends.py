@@ -80,6 +80,18 @@ def test_what_ends_without_an_answer_keeps_its_dedupe_key(redis: Redis, *, reach
     assert accepted(worker, offer("two", dedupe="key")) == has_the_key
 
 
+def test_what_may_have_been_sent_keeps_its_dedupe_key_when_it_is_requeued(redis: Redis) -> None:
+    """It failed, for want of an answer; RQ's requeue begins it anew, and it is cancelled."""
+    worker = Worker(redis, rules=RULES)
+    accepted(worker, offer("one", dedupe="key"))
+    settle(worker, worker.take()[0], "failed", reached=True, word="failed", detail="why")
+    redis.hset("rq:job:one", "status", "queued")
+    redis.rpush("rq:queue:default", "one")
+    settle(worker, worker.take()[0], "backlog", detail=5 * S)
+    assert run(redis, backlogs.cancel(["one"], KEEP, clock=str(worker.now))) == ["cancelled"]
+    assert accepted(worker, offer("two", dedupe="key")) == "one"
+
+
 def test_what_may_have_been_sent_is_not_dropped_as_untried(redis: Redis) -> None:
     """Its worker ended before the answer came: its own permit holds it back now, and its category lets nothing wait."""
     rules = RuleTable(Policies(Policy(gap_us=60 * S), categories={"default": Category("default"), "offers": OFFERS}))
@@ -165,7 +177,10 @@ def test_a_job_of_rq_that_is_enqueued_again_before_it_is_handed_over_runs_again(
     assert redis.lrange("rq:queue:default", 0, -1) == [b"sync"]
 
 
-def test_a_job_of_rq_that_is_enqueued_again_and_could_not_be_read_begins_anew(redis: Redis) -> None:
+@pytest.mark.parametrize(("meanwhile", "queued"), [("queued", [b"sync"]), ("canceled", [])])
+def test_a_job_of_rq_that_is_enqueued_again_and_could_not_be_read_begins_anew(
+    redis: Redis, meanwhile: str, queued: list[bytes]
+) -> None:
     """The second call is not ended with the first; nor does a requeue of a later day run it twice."""
     worker = Worker(redis, rules=RULES)
     rq_job(redis, "sync")
@@ -173,10 +188,11 @@ def test_a_job_of_rq_that_is_enqueued_again_and_could_not_be_read_begins_anew(re
     ((job_id, permit),) = worker.pull().rq_jobs
     rq_job(redis, "sync")
     assert worker.pull().rq_jobs == []
+    redis.hset("rq:job:sync", "status", meanwhile)
     failed = Settlement(job_id, permit, "", "", False, "failed", "failed", "why")
     assert run(redis, calls.settle([failed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
-    assert redis.lrange("rq:queue:default", 0, -1) == [b"sync"]
-    assert redis.hmget("rq:job:sync", "status", "push_again") == [b"queued", None]
+    assert redis.lrange("rq:queue:default", 0, -1) == queued
+    assert redis.hget("rq:job:sync", "push_again") is None
 
 
 def test_what_is_enqueued_again_by_another_lane_leaves_nothing_that_is_started(redis: Redis) -> None:

@@ -40,16 +40,16 @@ local function goes_by_clock(user)
   return clocks_of_users and redis.call('HEXISTS', '@preferences', user) == 1
 end
 
--- What is forgotten of a job that begins anew. push_targets tells of its data: it is forgotten only where another call
--- enqueued the job.
+-- What is forgotten of a job that begins anew. push_targets tells of its data, and push_sent of what its user may have:
+-- they are forgotten only where another call enqueued the job.
 local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather',
   'push_crashes', 'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse',
   'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan', 'push_accepted',
-  'push_held', 'push_counted', 'push_wait', 'push_sent'}
+  'push_held', 'push_counted', 'push_wait', 'push_returned'}
 
 local function forget(key)
   redis.call('HDEL', key, unpack(OF_A_START))
-  redis.call('HDEL', key, 'push_targets', 'push_tagged')
+  redis.call('HDEL', key, 'push_targets', 'push_tagged', 'push_sent')
 end
 
 -- is_another: whether a job was enqueued again under its id, by another call than the one that was taken up before.

@@ -123,39 +123,21 @@ local function note_arriving(user, id, key, at)
   redis.call('EXPIRE', arriving_key(user), 2592000)
 end
 
--- stands_in: whether a job, or one that was accepted before it, has not left a queue. One that was cancelled may stand
--- there still; where one was taken out by hand those before it may.
-local function stands_in(queue, id)
-  local job = redis.call('HMGET', job_key(id), 'status', 'push_order', 'push_outcome')
-  if job[1] == 'queued' and not job[2] or redis.call('LPOS', queue, id, 'RANK', '-1') then return true end
-  local was_taken_up = job[2] or job[3] or redis.call('ZSCORE', '@delivered', id)
-  return not was_taken_up and redis.call('EXISTS', queue) == 1
-end
-
 local lanes_now = {} -- what @lanes says
 -- lane_of: the lane in whose queue the next of a category is to stand, which is to go in `lane`. After a change that is
--- the one before until none of the category stand there any more, or they might go after it.
+-- the one before until *pull* has taken the last of the category out of it, or they might go after it.
 --   @lanes   hash category -> lane in which the last of it was accepted; while it changes, and the job that was
 --   @behind  hash category -> lane before, while it changes: every worker takes from its queue
 local function lane_of(category, lane, id)
-  local said = lanes_now[category] or redis.call('HGET', '@lanes', category)
-  if said == lane then
-    lanes_now[category] = lane
-    return lane
-  end
-  local before, last = (said or lane):match('^(%S+) ?(.*)$')
-  local queue = '@rq:queue:' .. before
-  if said and last == '' then last = redis.call('LINDEX', queue, -1) or '' end
-  if last ~= '' and stands_in(queue, last) then
+  local said = lanes_now[category] or redis.call('HGET', '@lanes', category) or ''
+  local before, changes = said:match('^(%S+)( ?)')
+  if before and (changes ~= '' or before ~= lane and redis.call('EXISTS', '@rq:queue:' .. before) == 1) then
+    if changes == '' then redis.call('HSET', '@behind', category, before) end
     note_due(now, lane)
-    redis.call('HSET', '@behind', category, before)
-    lanes_now[category] = before .. ' ' .. id
-  else
-    redis.call('HDEL', '@behind', category)
-    before, lanes_now[category] = lane, lane
-  end
-  redis.call('HSET', '@lanes', category, lanes_now[category])
-  return before
+    lane, lanes_now[category] = before, before .. ' ' .. id
+  else lanes_now[category] = lane end
+  if said ~= lanes_now[category] then redis.call('HSET', '@lanes', category, lanes_now[category]) end
+  return lane
 end
 
 -- own_time: the µs at which a job goes to its backlog that was accepted for `at`. Those for the same moment come one µs

@@ -10,11 +10,16 @@ local function add_one(key, field) -- no HINCRBY: anything may stand there
   redis.call('HSET', key, field, (number(redis.call('HGET', key, field)) or 0) + 1)
 end
 
+local function note_sent(job)
+  if job.reached then redis.call('HSET', job.key, 'push_sent', '1') end
+end
+
 local function failed(look, job, keep)
   local id, key = job.id, job.key
   if job.word ~= 'expired' then add_one(key, 'push_attempts') elseif not job.reached then free_dedupe(id, key) end
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
-    'push_answered', 'push_refusals', 'push_orphan', 'push_counted', 'push_returned')
+    'push_answered', 'push_refusals', 'push_orphan', 'push_counted', 'push_returned', 'push_again')
+  note_sent(job)
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', job.word)
   redis.call('EXPIRE', key, keep)
   redis.call('ZREM', '@rq:canceled:' .. job.origin, id) -- RQ's own cancel came too late
@@ -34,7 +39,7 @@ end
 -- note_answers: what a worker was answered of one that goes on. why: what holds it back from now on, or nil.
 local function note_answers(look, job, why)
   if job.answered ~= '' then redis.call('HSET', job.key, 'push_answered', job.answered) end
-  if job.reached then redis.call('HSET', job.key, 'push_sent', '1') end
+  note_sent(job)
   if not job.accepted then return end
   local held = job.held
   local ago, answers = job.handed:match('^(%d+) (.*)$')

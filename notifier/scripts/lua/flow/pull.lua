@@ -64,8 +64,12 @@ end
 some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes', '@behind') > 0
 local told = is_told and cjson.decode(ARGV[PULL.told]) or {}
 
+local also_in = {} -- user -> further lanes in which the user's wake-up was put ahead
 -- leave: the user is due still, and keeps the place, unless another worker has taken all meanwhile.
-local function leave(user, lane, at) redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user) end
+local function leave(user, lane, at)
+  redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user)
+  for _, other in ipairs(also_in[user] or {}) do redis.call('ZADD', '@wakeups:' .. other, 'XX', text(at), user) end
+end
 
 local function leave_told()
   for i = 1, #told, 4 do leave(told[i], told[i + 1], told[i + 2]) end
@@ -87,9 +91,13 @@ for i = 1, #lanes do newly[i], due[i] = {}, {} end
 local function put_ahead(user, lane) redis.call('ZADD', '@wakeups:' .. lane, until_text, user) end
 
 -- note_visit: this user is to be visited now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns
--- false where that is noted already.
+-- false where that is noted already, for another lane perhaps.
 local function note_visit(user, lane, among, at)
-  if since[user] then return false end
+  if since[user] then
+    also_in[user] = also_in[user] or {}
+    table.insert(also_in[user], lane)
+    return false
+  end
   since[user] = at
   local of_lane = among[rank[lane]]
   of_lane[#of_lane + 1] = user
@@ -97,11 +105,14 @@ local function note_visit(user, lane, among, at)
 end
 
 -- look_at: the user is visited by the caller, if it serves the lane; else by whoever does. at: since when the user is
--- due, if not since now. Who is to be visited in another lane already is due in this one too: there may be no room.
+-- due, if not since now.
 local function look_at(user, lane, among, at)
-  if rank[lane] and note_visit(user, lane, among, at or now) then return put_ahead(user, lane) end
+  if rank[lane] then
+    put_ahead(user, lane)
+    return note_visit(user, lane, among, at or now)
+  end
   redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(now), user)
-  if not rank[lane] then note_due(now, lane) end
+  note_due(now, lane)
 end
 
 local function lease_rq_job(id) -- a job that is none of ours is leased to the caller
@@ -271,6 +282,7 @@ local function stay(queue, ids, i)
     local job = redis.pcall('HMGET', job_key(ids[n]), 'meta', 'push_order')
     if not job.err and not job[2] and not steering(job[1]) then tell_unread(ids[n]) end
   end
+  return true
 end
 
 local queued, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
@@ -285,31 +297,38 @@ local function make_room_for_direct()
 end
 if direct.is_open and #leaving == 0 and math.max(unpack(queued)) > 0 then make_room_for_direct() end
 
--- take_from: as many of a lane's queue.
-local function take_from(lane, n)
+-- take_from: as many of a lane's queue, and of these at most so many jobs of RQ. Returns whether some had to stay.
+local gone = {} -- what was taken from the lanes that categories leave
+local function take_from(lane, n, most_rq_jobs)
   local queue = '@rq:queue:' .. lane
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   direct.read(ids, lane)
   for j, id in ipairs(ids) do
+    if #rq_jobs / 2 >= most_rq_jobs then return stay(queue, ids, j) end
     -- RQ's own scheduler may have queued again what waits for a time of its own.
     local is_later = some_later and redis.call('ZSCORE', '@later', id)
       and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
     if not (is_later or direct.take(id, lane) or place(id, lane)) then return stay(queue, ids, j) end
     taken = taken + 1
+    if left[lane] then gone[id] = true end
   end
 end
 
-for lane in pairs(left) do
-  local had = #rq_jobs
-  take_from(lane, LINED_UP)
-  room = math.max(0, room - (#rq_jobs - had) / 2)
-end
+local some_stay, had = {}, #rq_jobs / 2
+for lane in pairs(left) do some_stay[lane] = take_from(lane, LINED_UP, had + half_of_room()) end
+room = room - (#rq_jobs / 2 - had)
 for i, n in ipairs(lane_shares(queued, room)) do
-  if n > 0 then take_from(lanes[i], n) end
+  if n > 0 and not some_stay[lanes[i]] then take_from(lanes[i], n, math.huge) end
 end
+-- A change is over with the last of the category; or with the queue, where that one was taken out by hand.
 for i = 1, #leaving, 2 do
-  if redis.call('LLEN', '@rq:queue:' .. leaving[i + 1]) == 0 then redis.call('HDEL', '@behind', leaving[i]) end
+  local category, queue = leaving[i], '@rq:queue:' .. leaving[i + 1]
+  local last = (redis.call('HGET', '@lanes', category) or ''):match(' (.*)$')
+  if gone[last or ''] or redis.call('EXISTS', queue) == 0 then
+    redis.call('HDEL', '@behind', category)
+    redis.call('HDEL', '@lanes', category)
+  end
 end
 local shut, next_due = {}, math.huge
 if some_rare then
@@ -328,7 +347,7 @@ end
 for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
   for j = 1, n do
     local user = wake_ups[i][2 * j - 1]
-    note_visit(user, lanes[i], due, tonumber(wake_ups[i][2 * j]))
+    if not note_visit(user, lanes[i], due, tonumber(wake_ups[i][2 * j])) then put_ahead(user, lanes[i]) end
   end
   orders.expected = math.max(orders.expected, #due[i])
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end

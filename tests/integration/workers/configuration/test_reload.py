@@ -19,7 +19,7 @@ from notifier.rules.policy import LANES, Policy, Window
 from notifier.settings import load_settings
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions
-from notifier.store.published import publish, withdraw
+from notifier.store.published import publish, rates_in_force, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from workers.configuration.reload import Reload
@@ -310,6 +310,15 @@ def test_who_begins_before_published_rates_do_waits_for_nothing(
         assert policies.for_user("7").gap_us == 9 * UNITS["s"]
 
     following(tmp_path, redis_server.url, story)
+
+
+@pytest.mark.parametrize("then", [[{"gap": "1s"}], [{"gap": "2s"}, {"gap": "3s"}]])
+def test_rates_in_force_stay_so_until_others_begin(redis: Redis, then: list[dict[str, str]]) -> None:
+    """They are applied once more for a later moment; or others are, and corrected before they begin."""
+    publish(redis, {"user": {"gap": "1s"}}, 0)
+    for user in then:
+        publish(redis, {"user": user}, 30 * UNITS["s"])
+    assert rates_in_force(redis)[1] == {"user": {"gap": "1s"}}
 
 
 @pytest.mark.parametrize("lost", ["time", "evalsha"])

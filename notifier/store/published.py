@@ -35,12 +35,14 @@ class Published:
 def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     """Let these rates hold `delay_us` from now, by Redis's clock; if they are published already, no later for that."""
     now_us, version = time_us(redis), version_of(rates)
-    known_version, known_at, before = redis.hmget(redis_key("rates"), "version", "at", "rates")
+    known_version, known_at, so_far = redis.hmget(redis_key("rates"), "version", "at", "rates")
     known, at_us = decode(known_version, known_at), now_us + delay_us
     made = Published(version, min(at_us, known.at_us) if known.version == version else at_us)
     fields: dict[str, Any] = {"version": version, "at": made.at_us, "rates": _written(rates)}
-    if known.version != version and known.at_us <= now_us:  # else those in force before stand there already
-        fields["before"] = before or b""
+    if known.version != version:  # else it is repeated, and those before stand there already
+        fields["before"] = so_far or b""
+        if known.at_us <= now_us:  # what is corrected before it begins was never in force
+            fields["until"] = fields["before"]
     # One command, so that nobody reads a part of it.
     redis.hset(redis_key("rates"), mapping=fields)
     return made
@@ -59,10 +61,11 @@ def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
 
 
 def rates_in_force(redis: Any) -> tuple[Published, dict[str, Any] | None]:
-    """As `published_rates`, until those of a later moment hold: of what was published before."""
+    """As `published_rates`, until those of a later moment hold: of what is in force until then."""
     published, rates = published_rates(redis)
     if published.at_us > time_us(redis):
-        rates = rates_before(redis) or None
+        written = redis.hget(redis_key("rates"), "until")
+        rates = read_rates(written) if written else None
         published = Published() if rates is None else Published(version_of(rates))
     return published, rates
 
@@ -112,7 +115,7 @@ def withdraw(redis: Any) -> bool:
 def _take_back(redis: Any) -> None:
     if (rates := redis.hget(redis_key("rates"), "rates")) is not None:
         redis.hset(redis_key("rates"), "before", rates)
-        redis.hdel(redis_key("rates"), "version", "at", "rates")
+        redis.hdel(redis_key("rates"), "version", "at", "rates", "until")
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,8 @@ MUTANTS = (
     Mutant(
         "who finds no room loses the place",
         "pull",
-        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user) end",
-        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at + 30000000), user) end",
+        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user)\n",
+        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at + 30000000), user)\n",
         BACKLOGS,
     ),
     Mutant(

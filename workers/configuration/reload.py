@@ -61,7 +61,7 @@ class Reload:
         """The settings of the file, or where rates are published those."""
         published, field = await self._ask(), "rates"
         if await self._is_early(published):
-            published, field = await self._before(), "before"
+            published, field = await self._in_force(), "until"
         self._text = await asyncio.to_thread(self._read_text)
         if published.version:
             await self._load((), published, field)
@@ -123,9 +123,9 @@ class Reload:
     async def _ask(self) -> Published:
         return decode(*await self._redis.hmget(redis_key("rates"), "version", "at"))
 
-    async def _before(self) -> Published:
+    async def _in_force(self) -> Published:
         """Return what is in force until the published rates begin."""
-        written = await self._redis.hget(redis_key("rates"), "before")
+        written = await self._redis.hget(redis_key("rates"), "until")
         return Published(version_of(read_rates(written))) if written else Published()
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:

@@ -297,3 +297,50 @@ def test_who_is_due_in_two_lanes_and_finds_no_room_stays_due_in_both(redis: Redi
     assert queues.of("chat", queues.sent) == queues.accepted[:1]
     queues.look(0)
     assert queues.of("chat", queues.sent) == queues.accepted[:2]
+
+
+def test_who_was_told_of_and_finds_no_room_is_due_in_every_lane(redis: Redis) -> None:
+    """Law 3: the worker asked for rules of their own, and put all wake-ups of the two a lease ahead."""
+    queues = Queues(redis, ALL, rules=RuleTable(Policies(Policy(gap_us=S), categories=CATEGORIES)))
+    for user in ("ann", "eve"):
+        queues.send("urgent", 2, category="chat", user=user)
+        queues.send("bulk", 1, category="other", user=user)
+    queues.look(0)
+    queues.now += 2 * S
+    for lane in ("urgent", "bulk"):
+        redis.zadd(f"notifier:wakeups:{lane}", dict.fromkeys(("ann", "eve"), queues.now + 30 * S))
+    worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(queues.now))
+    told = calls.Told([("eve", "bulk", queues.now), ("ann", "bulk", queues.now)])
+    assert len(run(redis, calls.pull(worker, calls.Room(1), queues.rules, told)).leased) == 1
+    assert [redis.zscore(f"notifier:wakeups:{lane}", "ann") for lane in ("urgent", "bulk")] == [queues.now] * 2
+
+
+def test_jobs_of_rq_in_the_lane_before_are_left_to_those_who_serve_it(redis: Redis) -> None:
+    """Others take what is a notification from among them, and end the change."""
+    queues = Queues(redis, [("urgent",)])
+    for n in range(120):
+        redis.hset(f"rq:job:sync{n}", mapping={"origin": "bulk", "status": "queued", "data": "x", "push_read": "1"})
+        redis.rpush("rq:queue:bulk", f"sync{n}")
+    queues.send("bulk", 3)
+    queues.send("urgent", 3)
+    queues.drain()
+    assert queues.sent == queues.accepted
+    assert redis.llen("rq:queue:bulk") == 120
+    assert not redis.exists("notifier:leases", "notifier:behind")
+
+
+def test_an_id_that_stands_twice_in_the_lane_before_ends_no_change_too_early(redis: Redis) -> None:
+    """RQ's delete leaves it there, since it looks for it in another queue; then its producer sends it again."""
+    queues = Queues(redis, [("urgent",), ("bulk",)])
+    queues.send("bulk", 1)
+    queues.send("urgent", 1)
+    for n in range(60):
+        redis.hset(f"rq:job:sync{n}", mapping={"origin": "bulk", "status": "queued", "data": "x", "push_read": "1"})
+    again = queues.accepted[-1]
+    redis.delete("rq:queue:bulk")
+    redis.rpush("rq:queue:bulk", again, *[f"sync{n}" for n in range(60)], queues.accepted[0], again)
+    queues.look(0)
+    assert redis.exists("notifier:behind")
+    queues.drain()
+    assert sorted(queues.sent) == sorted(queues.accepted)
+    assert not redis.exists("notifier:behind")

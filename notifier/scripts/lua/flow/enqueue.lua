@@ -132,7 +132,7 @@ local function lane_of(category, lane, id)
   local said = lanes_now[category] or redis.call('HGET', '@lanes', category) or ''
   local before, changes = said:match('^(%S+)( ?)')
   if before and (changes ~= '' or before ~= lane and redis.call('EXISTS', '@rq:queue:' .. before) == 1) then
-    if changes == '' then redis.call('HSET', '@behind', category, before) end
+    redis.call('HSET', '@behind', category, before)
     note_due(now, lane)
     lane, lanes_now[category] = before, before .. ' ' .. id
   else lanes_now[category] = lane end

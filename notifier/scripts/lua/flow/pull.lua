@@ -64,15 +64,20 @@ end
 some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes', '@behind') > 0
 local told = is_told and cjson.decode(ARGV[PULL.told]) or {}
 
-local also_in = {} -- user -> further lanes in which the user's wake-up was put ahead
--- leave: the user is due still, and keeps the place, unless another worker has taken all meanwhile.
+-- leave_all: the user is due still, in whichever of these lanes, unless another worker has taken all meanwhile.
+local function leave_all(user, at)
+  for _, lane in ipairs(lanes) do redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', text(at), user) end
+end
+
+local also_due = {} -- user -> since when in further lanes, in which the wake-up was put ahead, too
+-- leave: as *leave_all*, of one who is due in this lane, and keeps the place.
 local function leave(user, lane, at)
   redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user)
-  for _, other in ipairs(also_in[user] or {}) do redis.call('ZADD', '@wakeups:' .. other, 'XX', text(at), user) end
+  if also_due[user] then leave_all(user, also_due[user]) end
 end
 
 local function leave_told()
-  for i = 1, #told, 4 do leave(told[i], told[i + 1], told[i + 2]) end
+  for i = 1, #told, 4 do leave_all(told[i], told[i + 2]) end
 end
 
 if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
@@ -94,8 +99,7 @@ local function put_ahead(user, lane) redis.call('ZADD', '@wakeups:' .. lane, unt
 -- false where that is noted already, for another lane perhaps.
 local function note_visit(user, lane, among, at)
   if since[user] then
-    also_in[user] = also_in[user] or {}
-    table.insert(also_in[user], lane)
+    also_due[user] = math.min(at, also_due[user] or at)
     return false
   end
   since[user] = at
@@ -153,8 +157,8 @@ end
 -- The lanes that categories leave. From each of them more is lined up than is sent, so that a change comes to an end
 -- however much arrives there; also from one that the caller does not serve.
 local LINED_UP = 50
-local leaving, left, some_other = some_rare and redis.call('HGETALL', '@behind') or {}, {}, false
-for i = 2, #leaving, 2 do left[leaving[i]], some_other = true, some_other or not rank[leaving[i]] end
+local leaving, left = some_rare and redis.call('HGETALL', '@behind') or {}, {}
+for i = 2, #leaving, 2 do left[leaving[i]] = true end
 
 -- What this call knows, and what it has done so far. All pieces take it as `look`.
 local look = {
@@ -176,6 +180,7 @@ local look = {
   to_expect = 400, -- of so many more RQ is told when they should go
 }
 
+local put_back = {} -- jobs of RQ in a lane that the caller does not serve
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
 -- the lane `from` and is to be read first.
 local function place(id, from)
@@ -186,6 +191,11 @@ local function place(id, from)
   if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then
     if from and tell_unread(id) then return false end
+    if from and not rank[from] then -- whoever serves the lane is to run it
+      redis.call('RPUSH', '@rq:queue:' .. from, id)
+      put_back[id] = true
+      return true
+    end
     lease_rq_job(id)
   elseif what == 'cancelled' then
     end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, keep_delivered)
@@ -234,7 +244,7 @@ local function visit_told()
     local user, lane, at = told[i], told[i + 1], told[i + 2]
     local text_of_user = preferences.stale[user]
     if look.rules.forgets then remember(user) end
-    if #look.leased >= most then leave(user, lane, at)
+    if #look.leased >= most then leave_all(user, at)
     elseif text_of_user then
       chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user
       ask_for(user, lane, at)
@@ -311,24 +321,26 @@ local function take_from(lane, n, most_rq_jobs)
       and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
     if not (is_later or direct.take(id, lane) or place(id, lane)) then return stay(queue, ids, j) end
     taken = taken + 1
-    if left[lane] then gone[id] = true end
+    if left[lane] then gone[id] = not put_back[id] or nil end
   end
 end
 
 local some_stay, had = {}, #rq_jobs / 2
-for lane in pairs(left) do some_stay[lane] = take_from(lane, LINED_UP, had + half_of_room()) end
+for lane in pairs(left) do some_stay[lane] = take_from(lane, LINED_UP, had + math.max(1, half_of_room())) end
 room = room - (#rq_jobs / 2 - had)
 for i, n in ipairs(lane_shares(queued, room)) do
   if n > 0 and not some_stay[lanes[i]] then take_from(lanes[i], n, math.huge) end
 end
 -- A change is over with the last of the category; or with the queue, where that one was taken out by hand.
+local goes_on = false -- in a lane that the caller does not serve, and where there is more to line up
 for i = 1, #leaving, 2 do
-  local category, queue = leaving[i], '@rq:queue:' .. leaving[i + 1]
+  local category, lane, queue = leaving[i], leaving[i + 1], '@rq:queue:' .. leaving[i + 1]
   local last = (redis.call('HGET', '@lanes', category) or ''):match(' (.*)$')
-  if gone[last or ''] or redis.call('EXISTS', queue) == 0 then
+  local stands = last and redis.call('LPOS', queue, last, 'RANK', '-1')
+  if gone[last or ''] and not stands or redis.call('EXISTS', queue) == 0 then
     redis.call('HDEL', '@behind', category)
     redis.call('HDEL', '@lanes', category)
-  end
+  else goes_on = goes_on or not rank[lane] and (stands or next(gone)) end
 end
 local shut, next_due = {}, math.huge
 if some_rare then
@@ -384,7 +396,7 @@ end
 if look.idle > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle) end
 next_due = math.min(next_due, look.earliest, lease_ends >= 0 and lease_ends or math.huge)
 for i = 2, #sets do next_due = math.min(next_due, first(sets[i]) or math.huge) end
-if some_other and redis.call('EXISTS', '@behind') == 1 then next_due = now end
+if goes_on then next_due = now end
 if ARGV[PULL.leads] == '1' then
   idle_leaders()
   sleep(next_due < math.huge and next_due)

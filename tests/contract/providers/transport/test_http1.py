@@ -51,6 +51,7 @@ async def served(
             while not writer.is_closing():
                 writer.write(part)
                 await writer.drain()
+                await asyncio.sleep(0)  # drain alone gives the loop no turn, in which it would see the hang-up
         except OSError:
             pass
         writer.close()

@@ -64,10 +64,14 @@ def rates_in_force(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     """As `published_rates`, until those of a later moment hold: of what is in force until then."""
     published, rates = published_rates(redis)
     if published.at_us > time_us(redis):
-        written = redis.hget(redis_key("rates"), "until")
-        rates = read_rates(written) if written else None
-        published = Published() if rates is None else Published(version_of(rates))
+        return read_until(redis.hget(redis_key("rates"), "until"))
     return published, rates
+
+
+def read_until(written: bytes | None) -> tuple[Published, dict[str, Any] | None]:
+    """Return what is in force until the published rates begin, by the field `until`: no version and None for a file."""
+    rates = read_rates(written) if written else None
+    return Published() if rates is None else Published(version_of(rates)), rates
 
 
 def read_due(redis: Any, known: Published) -> Published:

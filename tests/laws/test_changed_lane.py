@@ -54,6 +54,15 @@ class Queues:
         run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
         self.accepted += names
 
+    def rq_jobs(self, count: int) -> list[str]:
+        """Other functions' jobs, by RQ, that a worker has read already: they stand in bulk."""
+        names = [f"sync{n}" for n in range(count)]
+        for name in names:
+            read = {"origin": "bulk", "status": "queued", "data": "x", "push_read": "1"}
+            self.redis.hset(f"rq:job:{name}", mapping=read)
+        self.redis.rpush("rq:queue:bulk", *names)
+        return names
+
     def look(self, n: int, most: int = 6) -> bool:
         """One round of a worker, which delivers what it takes. Returns whether it found anything to do."""
         self.now += 10
@@ -209,10 +218,8 @@ def test_a_change_that_is_over_stays_over(redis: Redis) -> None:
 def test_jobs_of_rq_in_the_lane_before_take_no_more_than_half_of_the_room(redis: Redis) -> None:
     """Law 9: what is more urgent goes meanwhile."""
     queues = Queues(redis, ALL)
+    queues.rq_jobs(60)
     queues.send("bulk", 1)
-    for n in range(60):
-        redis.hset(f"rq:job:sync{n}", mapping={"origin": "bulk", "status": "queued", "data": "x", "push_read": "1"})
-        redis.lpush("rq:queue:bulk", f"sync{n}")
     queues.send("urgent", 1)
     for n in range(9):
         queues.send("urgent", 1, category="chat", user=f"u{n}")
@@ -318,9 +325,7 @@ def test_who_was_told_of_and_finds_no_room_is_due_in_every_lane(redis: Redis) ->
 def test_jobs_of_rq_in_the_lane_before_are_left_to_those_who_serve_it(redis: Redis) -> None:
     """Others take what is a notification from among them, and end the change."""
     queues = Queues(redis, [("urgent",)])
-    for n in range(120):
-        redis.hset(f"rq:job:sync{n}", mapping={"origin": "bulk", "status": "queued", "data": "x", "push_read": "1"})
-        redis.rpush("rq:queue:bulk", f"sync{n}")
+    queues.rq_jobs(120)
     queues.send("bulk", 3)
     queues.send("urgent", 3)
     queues.drain()
@@ -334,11 +339,9 @@ def test_an_id_that_stands_twice_in_the_lane_before_ends_no_change_too_early(red
     queues = Queues(redis, [("urgent",), ("bulk",)])
     queues.send("bulk", 1)
     queues.send("urgent", 1)
-    for n in range(60):
-        redis.hset(f"rq:job:sync{n}", mapping={"origin": "bulk", "status": "queued", "data": "x", "push_read": "1"})
-    again = queues.accepted[-1]
+    between, again = queues.rq_jobs(60), queues.accepted[-1]
     redis.delete("rq:queue:bulk")
-    redis.rpush("rq:queue:bulk", again, *[f"sync{n}" for n in range(60)], queues.accepted[0], again)
+    redis.rpush("rq:queue:bulk", again, *between, queues.accepted[0], again)
     queues.look(0)
     assert redis.exists("notifier:behind")
     queues.drain()

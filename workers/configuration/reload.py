@@ -23,10 +23,9 @@ from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, parse_rates
-from notifier.settings.rates import version_of
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition
-from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
+from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates, read_until
 
 CHUNK: Final = 500  # wake-ups in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
@@ -125,8 +124,7 @@ class Reload:
 
     async def _in_force(self) -> Published:
         """Return what is in force until the published rates begin."""
-        written = await self._redis.hget(redis_key("rates"), "until")
-        return Published(version_of(read_rates(written))) if written else Published()
+        return read_until(await self._redis.hget(redis_key("rates"), "until"))[0]
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""

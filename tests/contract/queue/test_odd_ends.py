@@ -147,6 +147,16 @@ def rq_job(redis: Redis, name: str, lane: str = "default") -> None:
     redis.rpush(f"rq:queue:{lane}", name)
 
 
+def enqueued_again_in_flight(worker: Worker) -> tuple[str, str]:
+    """Return a job of RQ and its permit, once its second call has left the queue."""
+    rq_job(worker.redis, "sync")
+    run(worker.redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
+    (leased,) = worker.pull().rq_jobs
+    rq_job(worker.redis, "sync")
+    assert worker.pull().rq_jobs == []
+    return leased
+
+
 def test_a_job_of_rq_that_is_queued_twice_holds_up_nobody(redis: Redis) -> None:
     """While the first runs, the second is given to a worker like any other, and what stands behind it goes."""
     worker = Worker(redis, rules=RULES)
@@ -167,11 +177,7 @@ def test_a_job_of_rq_that_is_queued_twice_holds_up_nobody(redis: Redis) -> None:
 def test_a_job_of_rq_that_is_enqueued_again_before_it_is_handed_over_runs_again(redis: Redis) -> None:
     """The second call is not swallowed."""
     worker = Worker(redis, rules=RULES)
-    rq_job(redis, "sync")
-    run(redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
-    ((job_id, permit),) = worker.pull().rq_jobs
-    rq_job(redis, "sync")
-    assert worker.pull().rq_jobs == []
+    job_id, permit = enqueued_again_in_flight(worker)
     handed = Settlement(job_id, permit, "", "", False, "handed_to_rq")
     assert run(redis, calls.settle([handed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
     assert redis.lrange("rq:queue:default", 0, -1) == [b"sync"]
@@ -183,11 +189,7 @@ def test_a_job_of_rq_that_is_enqueued_again_and_could_not_be_read_begins_anew(
 ) -> None:
     """The second call is not ended with the first; nor does a requeue of a later day run it twice."""
     worker = Worker(redis, rules=RULES)
-    rq_job(redis, "sync")
-    run(redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
-    ((job_id, permit),) = worker.pull().rq_jobs
-    rq_job(redis, "sync")
-    assert worker.pull().rq_jobs == []
+    job_id, permit = enqueued_again_in_flight(worker)
     redis.hset("rq:job:sync", "status", meanwhile)
     failed = Settlement(job_id, permit, "", "", False, "failed", "failed", "why")
     assert run(redis, calls.settle([failed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]

@@ -210,9 +210,7 @@ look.place, look.look_at = place, look_at
 local room = most - take_over_dead(look)
 local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
-  for user in pairs(since) do -- as *place* has noted them
-    for _, lane in ipairs(lanes) do redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', text(now), user) end
-  end
+  for user in pairs(since) do leave_all(user, now) end -- as *place* has noted them
   leave_told()
   waits.write()
   reply[PULLED.next], reply[PULLED.rq_jobs], reply[PULLED.shut] = now, rq_jobs, false

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_
 from tests.harness.processes import await_that, await_workers, total
 
 MORTAL: Final = str(Path(__file__).with_name("mortal_worker.py"))
+ALONE_S: Final = 2.0
 CATEGORIES: Final = ("chat", "default", "marketing")  # one for each lane
 RATES: Final[Mapping[str, Any]] = {
     "user": {"windows": ["3/1s"], "gap": "40ms"},
@@ -30,7 +32,7 @@ RATES: Final[Mapping[str, Any]] = {
         "default": {"lane": "default"},
         "marketing": {"lane": "bulk"},
     },
-    # Longer than the living are stopped for on a loaded machine: who stands still for a lease with a request that it is
+    # Much longer than the living are stopped for (ALONE_S): who stands still for a lease with a request that it is
     # about to write, writes it when it goes on.
     "worker": {"lease": "5s", "grace": "2s"},
 }
@@ -101,32 +103,53 @@ def _kill_at(fleet: Fleet, step: str, chance: random.Random, share: Sequence[Not
 
     share: is sent for it, so that it has something to do, however long it took to start.
     """
-    if step == "any moment":
+    at_once = step == "any moment"
+    if at_once:
         _send(fleet, share, outcome)
         victim = chance.randrange(len(fleet.workers))
-        name = _name(fleet, victim)
     else:
         name = fleet.start_worker((MORTAL, "--step", step, "--at", str(chance.randint(1, 5))))
         victim = len(fleet.workers) - 1
         await_that(lambda: fleet.redis.exists(f"rq:worker:{name}"), "its birth")
-    living = [process for index, process in enumerate(fleet.workers) if index != victim]
+    dying = fleet.workers.pop(victim)
+    with _standing_still(fleet.workers, outcome):
+        if at_once:
+            dying.kill()
+        else:
+            _send(fleet, share, outcome)
+        dead = _dies(fleet, dying, outcome)
+    while not dead:  # the living may have leased what it waits for
+        others = {job_id for job_id, worker in _leased(fleet).items() if worker != _name(dying)}
+        await_that(lambda: others.isdisjoint(_leased(fleet)), "the answers to what the living sent")  # noqa: B023
+        with _standing_still(fleet.workers, outcome):
+            dead = _dies(fleet, dying, outcome)
+    outcome.kills[step] += 1
+    if at_once:
+        fleet.start_worker()
+
+
+@contextlib.contextmanager
+def _standing_still(living: Sequence[subprocess.Popen[bytes]], outcome: Outcome) -> Iterator[None]:
+    """Stop these workers, so that they do not take what another has."""
     began = time.monotonic()
     for process in living:
-        process.send_signal(signal.SIGSTOP)  # so that they do not take it
-    if step != "any moment":
-        _send(fleet, share, outcome)
-        await_that(lambda: _has_ended(fleet.workers[victim]), f"its death at {step!r}")
-    fleet.workers[victim].kill()
-    fleet.workers[victim].wait()
-    outcome.repeats_allowed += _in_flight(fleet, name)
-    outcome.kills[step] += 1
-    assert_consistent(fleet.redis)
-    del fleet.workers[victim]
+        process.send_signal(signal.SIGSTOP)
+    yield
     for process in living:
         process.send_signal(signal.SIGCONT)
     outcome.stopped_s = max(outcome.stopped_s, time.monotonic() - began)
-    if step == "any moment":
-        fleet.start_worker()
+
+
+def _dies(fleet: Fleet, process: subprocess.Popen[bytes], outcome: Outcome) -> bool:
+    """Wait for its death, for much less than a lease; look at what it leaves behind."""
+    try:
+        status = process.wait(ALONE_S)
+    except subprocess.TimeoutExpired:
+        return False
+    assert status == -signal.SIGKILL, f"it ended by itself, with status {status}"
+    outcome.repeats_allowed += list(_leased(fleet).values()).count(_name(process))
+    assert_consistent(fleet.redis)
+    return True
 
 
 def _send(fleet: Fleet, share: Sequence[Notification], outcome: Outcome) -> None:
@@ -134,24 +157,18 @@ def _send(fleet: Fleet, share: Sequence[Notification], outcome: Outcome) -> None
         notifier.send_many(share, on_accepted=outcome.ids.extend)
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    if process.poll() is None:
-        return False
-    assert process.returncode == -signal.SIGKILL, f"it ended by itself, with status {process.returncode}"
-    return True
-
-
-def _name(fleet: Fleet, index: int) -> str:
-    arguments: Any = fleet.workers[index].args
+def _name(process: subprocess.Popen[bytes]) -> str:
+    arguments: Any = process.args
     return str(arguments[arguments.index("--name") + 1])
 
 
-def _in_flight(fleet: Fleet, worker: str) -> int:
+def _leased(fleet: Fleet) -> dict[bytes, str]:
+    """The name of the worker that has each job."""
     leased = fleet.redis.zrange("notifier:leases", 0, -1)
     with fleet.redis.pipeline(transaction=False) as pipe:
         for job_id in leased:
             pipe.hget(b"rq:job:" + job_id, "worker_name")
-        return pipe.execute().count(worker.encode())
+        return {job_id: (name or b"").decode() for job_id, name in zip(leased, pipe.execute(), strict=True)}
 
 
 def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -> None:

@@ -44,7 +44,7 @@ class Outcome:
 
     ids: of each number. poisoned: the numbers that were put aside because three workers died on them. With so many
     deaths that happens to some that have no part in them: twice in a batch, and the third time alone; they may have
-    arrived nevertheless. stopped_s: how long the living were stopped at most.
+    arrived nevertheless. stops: of the living, from and to, in seconds since 1970.
     """
 
     count: int
@@ -53,7 +53,7 @@ class Outcome:
     repeats_allowed: int = 0
     repeats: int = 0
     missing: set[int] = field(default_factory=set)
-    stopped_s: float = 0.0
+    stops: list[tuple[float, float]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)
     poisoned: set[int] = field(default_factory=set)
@@ -66,7 +66,7 @@ class Outcome:
         whole = {"delivered": self.count - len(self.poisoned), "failed": len(self.poisoned)}
         assert self.ended == {word: whole.get(word, 0) for word in TERMINAL}
         assert len(self.poisoned) <= self.kills.total(), "a death blames one alone"
-        assert self.broken == [], f"{self.broken}; the living were stopped for up to {self.stopped_s:.1f} s"
+        assert self.broken == [], f"{self.broken}; the living were stopped {self.stops}"
         assert self.repeats <= self.repeats_allowed
 
 
@@ -131,13 +131,13 @@ def _kill_at(fleet: Fleet, step: str, chance: random.Random, share: Sequence[Not
 @contextlib.contextmanager
 def _standing_still(living: Sequence[subprocess.Popen[bytes]], outcome: Outcome) -> Iterator[None]:
     """Stop these workers, so that they do not take what another has."""
-    began = time.monotonic()
+    began = time.time()
     for process in living:
         process.send_signal(signal.SIGSTOP)
     yield
     for process in living:
         process.send_signal(signal.SIGCONT)
-    outcome.stopped_s = max(outcome.stopped_s, time.monotonic() - began)
+    outcome.stops.append((began, time.time()))
 
 
 def _dies(fleet: Fleet, process: subprocess.Popen[bytes], outcome: Outcome) -> bool:

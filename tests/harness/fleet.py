@@ -76,7 +76,7 @@ class Fleet:
             for worker in self.workers:
                 worker.wait()
             for log in sorted(self.folder.glob("worker-*.log")):
-                error.add_note(f"{log.name}:\n{log.read_text(encoding='utf-8')[-MAX_SHOWN:]}")
+                error.add_note(f"{log.name}:\n{_end_of(log)}")
         self._stack.close()
 
     @property
@@ -154,8 +154,16 @@ def sends(arrivals: Sequence[Arrival], who: Mapping[int, tuple[str, str]]) -> li
 
 
 def broken_rules(fleet: Fleet, of: Sequence[Send]) -> list[str]:
-    """The rules that were broken at the wire, for people."""
-    return [said for entry in tightness(of, fleet.settings.policies()) for said in entry.broken]
+    """The rules that were broken at the wire; with them what arrived of these users, and what the workers logged."""
+    broken = [entry for entry in tightness(of, fleet.settings.policies()) if entry.broken]
+    users = {entry.user for entry in broken}
+    said = [line for entry in broken for line in entry.broken]
+    said += [f"{send.first_us} {send.user} {send.category} {send.name}" for send in of if send.user in users]
+    return said + [f"{log.name}: {_end_of(log)}" for log in sorted(fleet.folder.glob("worker-*.log")) if broken]
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-MAX_SHOWN:]
 
 
 @contextlib.contextmanager

@@ -321,6 +321,7 @@ class Engine:
         due_in = None if self._due_at is None else self._due_at - asyncio.get_running_loop().time()
         if follows or due_in is None or due_in > 0:
             yields = self._idle.leads and not wake.is_set() and self._circuits.was_in_vain()
+            self._idle.in_trouble = self._circuits.in_trouble
             self._may_look = await self._idle.wait(due_in, yields=yields)
 
     async def _wait_for_redis(self, error: RedisError) -> None:

@@ -3,7 +3,8 @@
 The leader listens on its lanes for a push, on a list for something that fell due earlier than it knew, and on its own
 timer for the next wake-up: Redis's timeouts are too coarse for that. So a job that arrives among two dozen idle workers
 wakes one of them, and so does a wake-up. A leader that has more to do than it can hold hands over: one more worker
-wakes, looks, and leads. So does one that cannot get through to a provider. The lead of a worker that died lapses.
+wakes, looks, and leads. So does one that cannot get through to a provider; others that cannot either let such a call
+pass, once, so that it comes to whoever can. The lead of a worker that died lapses.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ YIELD_MS: Final = 1_000  # so long another has to take the lead: whoever heard t
 AGAIN_S: Final = 0.5  # after a connection was lost
 PASS_ON_S: Final = 0.1  # the least time between two calls that are passed on
 MOST_CALLS: Final = 1_000  # of which it is known that they were passed on
+IN_VAIN: Final = b"in vain "  # so begins the name of a call by one that could not get through
 
 
 def listen_s(engines: int) -> float:
@@ -39,7 +41,7 @@ def listen_s(engines: int) -> float:
 
 
 class IdleWorker:
-    """One worker's part in this. leads: whether it is the leader."""
+    """One worker's part in this. leads: whether it leads. in_trouble: whether it cannot get through to a provider."""
 
     def __init__(self, blocking: Any, redis: Any, worker: str, lanes: Sequence[str], engines: int = 1) -> None:
         """blocking: an asyncio client for calls that block up to `listen_s`; redis: the one for all else.
@@ -61,11 +63,12 @@ class IdleWorker:
         self._passes_on_at = -PASS_ON_S
         self.wake = asyncio.Event()
         self.leads = False
+        self.in_trouble = False
 
     async def wait(self, due_in_s: float | None, *, yields: bool = False) -> bool:
         """Wait until there may be something to do; due_in_s: seconds until the next thing known to fall due.
 
-        yields: rather let another idle worker lead, if there is one.
+        yields: rather let another idle worker lead, if there is one: this one could not get through.
 
         Returns as soon as `wake` is set, which is then cleared; and at once after taking the lead, because what
         was known before may be old: from the next look on, whoever makes something due earlier wakes it.
@@ -75,7 +78,8 @@ class IdleWorker:
         if not self.wake.is_set():
             led_before = self.leads
             if yields:
-                await run_async(self._redis, self.hand_over())  # where nobody else is idle it hears its own call
+                # Where nobody else is idle it hears its own call.
+                await run_async(self._redis, self._call(IN_VAIN + uuid4().hex.encode()))
                 lapses_in_ms = min(self._lapse_ms, YIELD_MS)
             else:
                 lead = leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms)
@@ -145,11 +149,18 @@ class IdleWorker:
         """Whether a call has come for this worker. Who leads no longer, or waits no longer, passes on what it hears."""
         if not (heard := await self._blocking.blpop([key], timeout=self._listen_s)):
             return False
-        if not (concerns := self._concerns(key)):
-            await self._redis.rpush(key, heard[1])
-        else:
+        if takes := self._concerns(key) and not self._lets_pass(heard[1]):
             self.called = heard[1]
-        return concerns
+        else:
+            await self._redis.rpush(key, heard[1])
+        return takes
+
+    def _lets_pass(self, call: bytes) -> bool:
+        """Whether another is to try first what the caller tried in vain: this one cannot get through either."""
+        if not self.in_trouble or not call.startswith(IN_VAIN) or call in self._passed_on:
+            return False
+        self._passed_on.append(call)
+        return True
 
     def _listen(self, key: str, listen: Callable[[], Awaitable[object]]) -> None:
         task = self._listening.get(key)

@@ -80,6 +80,7 @@ class Circuits:
         self._steps_back = 0
         self._back_at = 0.0
         self._was_in_vain = False
+        self._troubled: set[str] = set()  # routes by which nothing has gone since there was trouble
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
 
     def use(self, shut: frozenset[str] | None) -> None:
@@ -138,6 +139,7 @@ class Circuits:
             self._worked.clear()
         self._failures[route] = 0
         self._worked[route] = now
+        self._troubled.discard(route)
         if route in self._down:
             if self._down[route][0] == "full":
                 return  # what was under way when the provider said that it is full may still be taken
@@ -186,6 +188,8 @@ class Circuits:
         self._failures[route] = 0
         self._told_up.pop(route, None)
         self._was_in_vain = True
+        if kind != "full":  # for all workers alike
+            self._troubled.add(route)
         if change == "opened":
             # Whatever waits for the route is told by this one line; what is ours to mend is shouted.
             log = self._log.error if kind == "fault" else self._log.warning
@@ -209,6 +213,11 @@ class Circuits:
     def away_s(self) -> float:
         """For how long this worker leaves the work to the others, who get through; 0 is not at all."""
         return max(0.0, self._back_at - asyncio.get_running_loop().time())
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether this worker cannot get through by some route, as far as it knows."""
+        return bool(self._troubled)
 
     def was_in_vain(self) -> bool:
         """Whether this worker could not get through by some route since it was asked last: another is to try."""

@@ -21,16 +21,23 @@ MANY = 8_000  # engines in a process: each by itself looks every 1,000 s
 
 
 @asynccontextmanager
-async def two(server: EmbeddedRedis, engines: int = 1) -> AsyncIterator[tuple[Any, IdleWorker, IdleWorker]]:
-    """A client, and two workers of the same lane that are closed in the end."""
+async def some(server: EmbeddedRedis, count: int, engines: int = 1) -> AsyncIterator[tuple[Any, list[IdleWorker]]]:
+    """A client, and workers of the same lane that are closed in the end."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(AsyncRedis.from_url(server.url, protocol=2))
-        first, second = (
-            IdleWorker(AsyncRedis.from_url(server.url, protocol=2), client, name, ["default"], engines)
-            for name in ("w1", "w2")
-        )
-        for idle in (first, second):
+        workers = [
+            IdleWorker(AsyncRedis.from_url(server.url, protocol=2), client, f"w{n}", ["default"], engines)
+            for n in range(1, count + 1)
+        ]
+        for idle in workers:
             stack.push_async_callback(idle.close)
+        yield client, workers
+
+
+@asynccontextmanager
+async def two(server: EmbeddedRedis, engines: int = 1) -> AsyncIterator[tuple[Any, IdleWorker, IdleWorker]]:
+    """As `some`, for two workers."""
+    async with some(server, 2, engines) as (client, (first, second)):
         yield client, first, second
 
 
@@ -194,6 +201,35 @@ def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
                 assert await waiting
             assert not first.wake.is_set()
             assert (first.called, second.called) == (b"", b"a call"), "by its name, so that it goes round once"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("in_trouble", [3, 4])
+def test_what_one_tried_in_vain_comes_to_who_is_in_no_trouble(
+    redis_server: EmbeddedRedis, redis: Redis, in_trouble: int
+) -> None:
+    """However long those who cannot get through either have listened; where nobody can, one of them takes it."""
+
+    async def story() -> None:
+        async with some(redis_server, 4, MANY) as (_, workers):
+            leader, *followers = workers
+            for idle in workers[:in_trouble]:
+                idle.in_trouble = True
+            while not leader.leads:
+                await leader.wait(None)
+            waiting = []
+            for n, idle in enumerate(followers, 1):
+                waiting.append(asyncio.create_task(idle.wait(None)))
+                await asyncio.to_thread(eventually, lambda n=n: listening(redis) == n, "all to listen")
+            yielding = asyncio.create_task(leader.wait(None, yields=True))
+            async with asyncio.timeout(60):
+                (woken,), rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            assert woken.result()
+            assert in_trouble > 3 or woken is waiting[-1]
+            for idle in workers:
+                idle.wake.set()
+            await asyncio.gather(*rest, yielding)
 
     asyncio.run(story())
 

@@ -89,7 +89,9 @@ class Rounds:
 
         idle: Any = IdleWorker(None, None, "w", ["default"])
         idle.leads, idle.wait = True, wait
-        circuits: Any = SimpleNamespace(tell=nothing, away_s=lambda: 0.0, was_in_vain=lambda: False, use=lambda _: None)
+        circuits: Any = SimpleNamespace(
+            tell=nothing, away_s=lambda: 0.0, was_in_vain=lambda: False, in_trouble=False, use=lambda _: None
+        )
         sender: Any = SimpleNamespace(numbers=Numbers())
         rq_jobs: Any = SimpleNamespace()
         tuning = build_tuning(SETTINGS)

@@ -222,3 +222,21 @@ def test_who_cannot_get_through_says_so_once(answer: Answer, in_vain: bool) -> N
         return [circuits.was_in_vain(), circuits.was_in_vain()]
 
     assert asyncio.run(run()) == [in_vain, False]
+
+
+@pytest.mark.parametrize(
+    ("answers", "in_trouble"), [([AWAY], True), ([WRONG], True), ([AWAY, UP], False), ([FULL], False), ([UP], False)]
+)
+def test_who_cannot_get_through_is_in_trouble_until_something_gets_through(
+    answers: list[Answer], in_trouble: bool
+) -> None:
+    """What others try in vain by any route is then for somebody else; a provider that is full is so for all alike."""
+
+    async def run() -> bool:
+        circuits = Circuits(Told(), "w", ["apns"])
+        for answer in answers:
+            circuits.record("apns", answer)
+            await circuits.tell()
+        return circuits.in_trouble
+
+    assert asyncio.run(run()) is in_trouble

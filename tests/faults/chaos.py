@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import signal
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +42,7 @@ class Outcome:
 
     ids: of each number. poisoned: the numbers that were put aside because three workers died on them. With so many
     deaths that happens to some that have no part in them: twice in a batch, and the third time alone; they may have
-    arrived nevertheless. stops: of the living, from and to, in seconds since 1970.
+    arrived nevertheless.
     """
 
     count: int
@@ -53,7 +51,6 @@ class Outcome:
     repeats_allowed: int = 0
     repeats: int = 0
     missing: set[int] = field(default_factory=set)
-    stops: list[tuple[float, float]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)
     poisoned: set[int] = field(default_factory=set)
@@ -66,7 +63,7 @@ class Outcome:
         whole = {"delivered": self.count - len(self.poisoned), "failed": len(self.poisoned)}
         assert self.ended == {word: whole.get(word, 0) for word in TERMINAL}
         assert len(self.poisoned) <= self.kills.total(), "a death blames one alone"
-        assert self.broken == [], f"{self.broken}; the living were stopped {self.stops}"
+        assert self.broken == [], self.broken
         assert self.repeats <= self.repeats_allowed
 
 
@@ -112,32 +109,20 @@ def _kill_at(fleet: Fleet, step: str, chance: random.Random, share: Sequence[Not
         victim = len(fleet.workers) - 1
         await_that(lambda: fleet.redis.exists(f"rq:worker:{name}"), "its birth")
     dying = fleet.workers.pop(victim)
-    with _standing_still(fleet.workers, outcome):
+    with fleet.stopped():  # so that they do not take what it has
         if at_once:
             dying.kill()
         else:
             _send(fleet, share, outcome)
         dead = _dies(fleet, dying, outcome)
     while not dead:  # the living may have leased what it waits for
-        others = {job_id for job_id, worker in _leased(fleet).items() if worker != _name(dying)}
-        await_that(lambda: others.isdisjoint(_leased(fleet)), "the answers to what the living sent")  # noqa: B023
-        with _standing_still(fleet.workers, outcome):
+        others = {job_id for job_id, worker in fleet.leased().items() if worker != _name(dying)}
+        await_that(lambda: others.isdisjoint(fleet.leased()), "the answers to what the living sent")  # noqa: B023
+        with fleet.stopped():
             dead = _dies(fleet, dying, outcome)
     outcome.kills[step] += 1
     if at_once:
         fleet.start_worker()
-
-
-@contextlib.contextmanager
-def _standing_still(living: Sequence[subprocess.Popen[bytes]], outcome: Outcome) -> Iterator[None]:
-    """Stop these workers, so that they do not take what another has."""
-    began = time.time()
-    for process in living:
-        process.send_signal(signal.SIGSTOP)
-    yield
-    for process in living:
-        process.send_signal(signal.SIGCONT)
-    outcome.stops.append((began, time.time()))
 
 
 def _dies(fleet: Fleet, process: subprocess.Popen[bytes], outcome: Outcome) -> bool:
@@ -147,7 +132,7 @@ def _dies(fleet: Fleet, process: subprocess.Popen[bytes], outcome: Outcome) -> b
     except subprocess.TimeoutExpired:
         return False
     assert status == -signal.SIGKILL, f"it ended by itself, with status {status}"
-    outcome.repeats_allowed += list(_leased(fleet).values()).count(_name(process))
+    outcome.repeats_allowed += list(fleet.leased().values()).count(_name(process))
     assert_consistent(fleet.redis)
     return True
 
@@ -160,15 +145,6 @@ def _send(fleet: Fleet, share: Sequence[Notification], outcome: Outcome) -> None
 def _name(process: subprocess.Popen[bytes]) -> str:
     arguments: Any = process.args
     return str(arguments[arguments.index("--name") + 1])
-
-
-def _leased(fleet: Fleet) -> dict[bytes, str]:
-    """The name of the worker that has each job."""
-    leased = fleet.redis.zrange("notifier:leases", 0, -1)
-    with fleet.redis.pipeline(transaction=False) as pipe:
-        for job_id in leased:
-            pipe.hget(b"rq:job:" + job_id, "worker_name")
-        return {job_id: (name or b"").decode() for job_id, name in zip(leased, pipe.execute(), strict=True)}
 
 
 def _judge(fleet: Fleet, outcome: Outcome, who: Mapping[int, tuple[str, str]]) -> None:

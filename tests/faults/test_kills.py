@@ -21,8 +21,7 @@ SHORT = {"worker": {"lease": f"{LEASE_S}s", "grace": "2s"}}
 
 def in_flight(fleet: Fleet, worker: str) -> set[str]:
     """The jobs under a lease that this worker took."""
-    leased = [job_id.decode() for job_id in fleet.redis.zrange("notifier:leases", 0, -1)]
-    return {i for i in leased if fleet.redis.hget(f"rq:job:{i}", "worker_name") == worker.encode()}
+    return {job_id for job_id, name in fleet.leased().items() if name == worker}
 
 
 def test_six_kills_lose_nothing_and_burst_nobody() -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,10 @@ def patient(settings: Settings) -> Settings:
 
 @dataclass
 class Fleet:
-    """What runs. server and partitions: the Redis, and clients of the test's own; workers: the processes, in order."""
+    """What runs. server and partitions: the Redis, and clients of the test's own; workers: the processes, in order.
+
+    stops: of the workers by `stopped`, from and to, in seconds since 1970.
+    """
 
     folder: Path
     server: Any
@@ -64,6 +68,7 @@ class Fleet:
     wire_log: Path
     simulators_pid: int
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stops: list[tuple[float, float]] = field(default_factory=list)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -75,8 +80,8 @@ class Fleet:
         if isinstance(error, subprocess.TimeoutExpired):  # its log holds where it stood
             for worker in self.workers:
                 worker.wait()
-            for log in sorted(self.folder.glob("worker-*.log")):
-                error.add_note(f"{log.name}:\n{_end_of(log)}")
+            for log in self.logs():
+                error.add_note(log)
         self._stack.close()
 
     @property
@@ -93,6 +98,19 @@ class Fleet:
         self.workers.append(self._stack.enter_context(child(command, env=environment(extra), stdout=log, stderr=log)))
         return name
 
+    def logs(self, most: int = MAX_SHOWN) -> list[str]:
+        """The last characters of what each worker has logged."""
+        ends = {log.name: log.read_text(errors="replace")[-most:] for log in sorted(self.folder.glob("worker-*.log"))}
+        return [f"{name}:\n{end}" for name, end in ends.items()]
+
+    def leased(self) -> dict[str, str]:
+        """The name of the worker that has each job."""
+        job_ids = [job_id.decode() for job_id in self.redis.zrange("notifier:leases", 0, -1)]
+        with self.redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.hget(f"rq:job:{job_id}", "worker_name")
+            return {job_id: (name or b"").decode() for job_id, name in zip(job_ids, pipe.execute(), strict=True)}
+
     def end_workers(self) -> None:
         """Tell all workers to stop at once, and wait for none: leaving the fleet does."""
         for worker in self.workers:
@@ -103,6 +121,7 @@ class Fleet:
     @contextlib.contextmanager
     def stopped(self) -> Iterator[set[str]]:
         """Let the workers stand still; gives the jobs that they have, what they have just asked for among them."""
+        began = time.time()
         for worker in self.workers:
             stop(worker.pid)
         for _ in range(2):  # when it looks again, Redis has done all that stood in its sockets
@@ -110,6 +129,7 @@ class Fleet:
         yield {job_id.decode() for job_id in leased}
         for worker in self.workers:
             worker.send_signal(signal.SIGCONT)
+        self.stops.append((began, time.time()))
 
     @contextlib.contextmanager
     def notifier(self, *, hasty: bool = False) -> Iterator[Notifier]:
@@ -140,8 +160,7 @@ class Fleet:
         except TimeoutError as error:
             held: Any = self.redis.hgetall("notifier:stats")
             stats = {name.decode(): int(value) for name, value in held.items()}
-            logs = [path.read_text(errors="replace")[-600:] for path in sorted(self.folder.glob("worker-*.log"))]
-            raise TimeoutError(f"{error}: {stats}; {logs}") from None
+            raise TimeoutError(f"{error}: {stats}; {self.logs(600)}") from None
 
 
 def sends(arrivals: Sequence[Arrival], who: Mapping[int, tuple[str, str]]) -> list[Send]:
@@ -159,11 +178,9 @@ def broken_rules(fleet: Fleet, of: Sequence[Send]) -> list[str]:
     users = {entry.user for entry in broken}
     said = [line for entry in broken for line in entry.broken]
     said += [f"{send.first_us} {send.user} {send.category} {send.name}" for send in of if send.user in users]
-    return said + [f"{log.name}: {_end_of(log)}" for log in sorted(fleet.folder.glob("worker-*.log")) if broken]
-
-
-def _end_of(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")[-MAX_SHOWN:]
+    if broken:
+        said += [f"the workers stood still: {fleet.stops}", *fleet.logs()]
+    return said
 
 
 @contextlib.contextmanager

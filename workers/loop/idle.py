@@ -78,8 +78,7 @@ class IdleWorker:
         if not self.wake.is_set():
             led_before = self.leads
             if yields:
-                # Where nobody else is idle it hears its own call.
-                await run_async(self._redis, self._call(IN_VAIN + uuid4().hex.encode()))
+                await run_async(self._redis, self.hand_over(IN_VAIN))  # where nobody else is idle it hears its own call
                 lapses_in_ms = min(self._lapse_ms, YIELD_MS)
             else:
                 lead = leaders.lead(self._worker, self._lanes, lapse_ms=self._lapse_ms)
@@ -109,9 +108,12 @@ class IdleWorker:
         self.wake.clear()
         return True
 
-    def hand_over(self) -> Call[bool]:
-        """The call by which another idle worker of these lanes looks, and leads. This one does not, from now on."""
-        return self._call(uuid4().hex.encode())
+    def hand_over(self, why: bytes = b"") -> Call[bool]:
+        """The call by which another idle worker of these lanes looks, and leads. This one does not, from now on.
+
+        why: with what the call's name begins, see IN_VAIN.
+        """
+        return self._call(why + uuid4().hex.encode())
 
     def pass_on(self, called: bytes) -> Call[bool] | None:
         """The call by which this one was called, to the next; None where it has had it before: it goes round once.

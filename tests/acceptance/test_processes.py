@@ -90,7 +90,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing(short_folder: Path, moment: s
             assert demo.stderr is not None
             assert demo.stderr.readline().startswith("Setting up Redis, simulators of APNs and FCM, and 2 workers")
             if moment == "redis":  # it starts, or has: a folder of its own beside the demo's, or the demo's
-                eventually(lambda: list(short_folder.iterdir()), "the first folder")
+                eventually(lambda: any(each.is_dir() for each in short_folder.iterdir()), "the first folder")
             elif moment != "nothing":
                 eventually(lambda: has_begun(short_folder, moment), moment)
         finally:

@@ -7,6 +7,7 @@ the path and the apns-id. It does honour the windows: 500 bodies at once are mor
 from __future__ import annotations
 
 import json
+import math
 import socket
 import ssl
 import time
@@ -57,11 +58,10 @@ def work(task: Task, sock: ssl.SSLSocket) -> None:
     number = open_streams = 0
     next_id = 1
     begins_at = time.perf_counter() + task.warm_up_s
-    ends_at = begins_at + task.seconds
-    begun = False
+    ends_at = math.inf
     while (now := time.perf_counter()) < ends_at:
-        if not begun and now >= begins_at:
-            begun = True
+        if ends_at == math.inf and now >= begins_at:
+            ends_at = now + task.seconds
             meter.begin()
         while open_streams < task.in_flight and h2.outbound_flow_control_window >= len(PAYLOAD):
             own = [

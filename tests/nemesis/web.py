@@ -35,6 +35,7 @@ BURST_ROOM: Final = (4 + 10 * 2, 10)  # in ten seconds no more than that
 LAPSE_US: Final = 4_000_000  # so long after a trouble of Redis a call may still say so: it tries again once a second
 HARMLESS: Final = {"script flush", "rates", "suspended"}
 NAMESPACE: Final = "nemesis"
+TIMEOUT: Final = "10s"  # on a busy machine these threads themselves stand still for a second and more
 RULES: Final = {"shared:all": SHARED, "client:0": OWN, "hungry:burst": BURST_ROOM, "crowd:0": CROWD}
 CANCELLED: Final = "web: wait, cancelled"
 
@@ -115,7 +116,7 @@ class Web:
     # Requests that count against several keys, and waits of which some are cancelled.
 
     async def _serve(self) -> None:
-        async with AsyncLimiter.from_url(self._url, namespace=NAMESPACE, timeout="2s") as limiter:
+        async with AsyncLimiter.from_url(self._url, namespace=NAMESPACE, timeout=TIMEOUT) as limiter:
             tasks = [asyncio.create_task(self._client(limiter, n)) for n in range(CLIENTS)]
             tasks.append(asyncio.create_task(self._hungry(limiter)))
             while not self._stop.is_set():
@@ -188,7 +189,7 @@ class Web:
 
     def _ask_in_crowds(self) -> None:
         with (
-            Limiter.from_url(self._url, namespace=NAMESPACE, timeout="10s") as limiter,
+            Limiter.from_url(self._url, namespace=NAMESPACE, timeout=TIMEOUT) as limiter,
             ThreadPoolExecutor(THREADS) as pool,
         ):
             while not self._stop.wait(self._chance.uniform(3, 8)):

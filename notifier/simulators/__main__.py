@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -24,9 +23,10 @@ from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.faults import UnusableError, table
 from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.hms import HmsSimulator
-from notifier.simulators.simulator import HOST, Simulator
+from notifier.simulators.simulator import Simulator
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import WireLog
+from notifier.testing.ports import free_port
 
 TEAM_ID: Final = "SIMTEAM001"
 KEY_ID: Final = "SIMULATED1"
@@ -174,7 +174,7 @@ def _make(folder: Path, apps: Sequence[str]) -> tuple[list[Simulator], dict[str,
     certificates, ports, log = make_certificates(folder), _ports_of_before(folder), WireLog(folder / WIRE_LOG)
 
     def shared(name: str) -> dict[str, Any]:
-        return {"certificates": certificates, "log": log, "port": _free(ports.get(name, 0))}
+        return {"certificates": certificates, "log": log, "port": free_port(ports.get(name, 0))}
 
     topics = {app: f"com.example.{app}" for app in apps}
     (p8, apple), (vapid, public_key) = make_apns_key(folder, KEY_ID), make_webpush_key(folder)
@@ -223,15 +223,6 @@ def _ports_of_before(folder: Path) -> dict[str, int]:
     except (OSError, ValueError, KeyError):
         return {}
     return {name: urlsplit(endpoint).port or 0 for name, endpoint in endpoints.items()}
-
-
-def _free(port: int) -> int:
-    """Return the port, or 0 where it is taken."""
-    try:
-        with socket.create_server((HOST, port)):
-            return port
-    except OSError:
-        return 0
 
 
 def _announce(folder: Path, told: Mapping[str, dict[str, Any]], more: Mapping[str, str]) -> None:

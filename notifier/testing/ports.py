@@ -18,14 +18,17 @@ RESERVED_AT_ONCE: Final = 100
 _reserved: deque[int] = deque()  # their file descriptors
 
 
-def free_port() -> int:
-    """Return a port that nobody uses, and that no other process gets here. Raise OSError if none is found."""
-    for port in SystemRandom().sample(PORTS, TRIES):
+def free_port(wanted: int = 0) -> int:
+    """Return a port that nobody uses, and that no other process gets here: the wanted one, if that is free.
+
+    Raise OSError if none is found.
+    """
+    for port in filter(None, [wanted, *SystemRandom().sample(PORTS, TRIES)]):
         reservation = socket.socket(type=socket.SOCK_DGRAM)
         try:
             reservation.bind(("127.0.0.1", port))
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
+            # As a server binds it: connections that ended there a minute ago do not matter.
+            socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             reservation.close()
             continue

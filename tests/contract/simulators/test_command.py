@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,6 +18,8 @@ from notifier.settings import load_settings
 from notifier.simulators.__main__ import main
 from notifier.simulators.control import tell
 from notifier.simulators.faults import FAULTS
+
+KEPT = range(9_970, 9_976)  # where no other test chooses
 
 
 @contextmanager
@@ -37,6 +38,17 @@ def running(folder: Path, *options: str) -> Iterator[dict[str, Any]]:
         assert process.returncode == 0
 
 
+@contextmanager
+def chosen_elsewhere(port: int) -> Iterator[None]:
+    """A process chose this port for a server that does not listen yet."""
+    choose = f"from notifier.testing.ports import free_port\nprint(free_port({port}), flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", choose], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == port
+        yield
+        process.communicate(b"\n")
+
+
 def test_the_folder_has_all_that_is_needed(tmp_path: Path) -> None:
     """The announcement stands in the folder too, and notifier.yaml is a configuration that leads to the simulators."""
     folder = tmp_path / "sim"
@@ -50,17 +62,18 @@ def test_the_folder_has_all_that_is_needed(tmp_path: Path) -> None:
 
 
 def test_they_keep_their_ports(tmp_path: Path) -> None:
-    """At the next start in the folder, where the ports are free: a copy of the configuration stays right."""
+    """At the next start in the folder, where nobody has them since: a copy of the configuration stays right."""
+    apns, channels, fcm, webpush, hms, expo = (f"https://127.0.0.1:{port}" for port in KEPT)
+    before = {"apns": apns, "fcm": fcm, "webpush": webpush, "hms": hms, "expo": expo}
+    announced = {name: {"endpoint": endpoint, "channels_endpoint": channels} for name, endpoint in before.items()}
+    (tmp_path / "simulators.json").write_text(json.dumps(announced))
     with running(tmp_path) as told:
-        before = {name: told[name]["endpoint"] for name in ("apns", "fcm", "webpush", "hms", "expo")}
-        channels = told["apns"]["channels_endpoint"]
-    port = urlsplit(before["expo"]).port
-    with socket.create_server(("127.0.0.1", port or 0)), running(tmp_path) as told:
-        assert {name: told[name]["endpoint"] for name in before if name != "expo"} == {
-            name: endpoint for name, endpoint in before.items() if name != "expo"
-        }
+        assert {name: told[name]["endpoint"] for name in before} == before
         assert told["apns"]["channels_endpoint"] == channels
-        assert told["expo"]["endpoint"] != before["expo"]
+    with socket.create_server(("127.0.0.1", KEPT[-1])), chosen_elsewhere(KEPT[-2]), running(tmp_path) as told:
+        assert told["apns"]["channels_endpoint"] == channels
+        for name, endpoint in before.items():
+            assert (told[name]["endpoint"] == endpoint) is (name not in {"hms", "expo"})
 
 
 def test_further_apps_stand_in_the_configuration(tmp_path: Path) -> None:

@@ -386,6 +386,21 @@ def test_who_is_due_keeps_the_room(redis: Redis, due: int, goes: int) -> None:
     assert len(leased) == 50
 
 
+def test_many_due_at_once_send_nobody_else_through_the_backlogs(redis: Redis) -> None:
+    """Those who are due go, and what comes behind them takes the direct way again, also from a queue that stays long."""
+    worker = Worker(redis)
+    worker.accept(*(job(f"d{n}", f"d{n}") for n in range(50)))
+    worker.pull()  # Redis does not know yet who has rules of their own, so all of them are to be told of
+    worker.publish()
+    worker.now += LEASE
+    worker.accept(*of_kind("apns:n", 500))
+    leased: list[Leased] = []
+    while some := worker.pull().leased:
+        leased += some
+    assert len(leased) == 550
+    assert sum(each.since_us is None for each in leased) >= 450
+
+
 def test_who_is_to_be_told_of_keeps_the_room_of_a_user(worker: Worker) -> None:
     """A user with other rules in the urgent lane keeps room beside 40 plain ones of another, who may all go."""
     worker.accept(*(job(f"{n}-{user}", f"u{user}") for user in range(40) for n in range(2)))

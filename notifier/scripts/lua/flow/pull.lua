@@ -296,14 +296,15 @@ end
 local queued, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
 for i, lane in ipairs(lanes) do queued[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
 
--- make_room_for_direct: lets what comes now go the direct way, where nothing is in force that only a visit knows of.
--- Those who are due already keep their room beside it; where they are many, it goes through its backlogs.
-local function make_room_for_direct()
+-- Those who are due already keep their room: as much less is taken from the queues, or what comes now would be due next
+-- time, and go on so. Half of the room is for what comes. It goes the direct way, where nothing is in force that only a
+-- visit knows of, unless many are due.
+if math.max(unpack(queued)) > 0 then
   local left = most - #look.leased
   for _, lane in ipairs(lanes) do left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now)) end
-  if left >= most * 3 / 4 then direct.room = left end
+  if direct.is_open and #leaving == 0 and left >= most * 3 / 4 then direct.room = left end
+  room = math.min(room, math.max(half_of_room(), left))
 end
-if direct.is_open and #leaving == 0 and math.max(unpack(queued)) > 0 then make_room_for_direct() end
 
 -- take_from: as many of a lane's queue, and of these at most so many jobs of RQ. Returns whether some had to stay.
 local gone = {} -- what was taken from the lanes that categories leave

@@ -58,7 +58,7 @@ class Rounds:
         self._keep = Retention.of(self._settings)
         self._now_us = time.time_ns() // 1000
         if self._rules.own_rules:
-            redis.sadd(redis_key("own_rules", self._rules.own_rules), *self._rules.with_own_rules)
+            redis.hset(redis_key("own_rules", self._rules.own_rules), mapping=dict(self._rules.own_fields()))
         if (policies := self._settings.policies()).uses_local_time:
             redis.hset(self._rules.zones, policies.zone, zone_at(policies.zone, self._now_us).encode())
 

@@ -128,11 +128,11 @@ class Pulled:
     rules hold back. idle: how many users had nothing that might go. unread: jobs whose meta tells nothing; they stay
     where they are, and who stands behind them too, until they are read and `steer` is called.
 
-    untold: the users of whom more is to be told, by a call that follows at once. Their rules are not those of everyone;
+    untold: the users of whom more is to be told, by a call that follows at once. They may have chosen rules;
     or in untargeted stands a plain producer's job at the head of a backlog, whose targets are to be told; or in zones,
     (user, zone, job id), a zone that Redis does not know, which is to be written, or taken out of the job; or in
     chosen, (user, preferences as they stand in Redis), what is to be noted in `RuleTable.people`.
-    unpublished: Redis does not know who has rules of their own, see `own_rules.publish`.
+    unpublished: Redis does not know who has which rules of their own, see `own_rules.publish`.
     """
 
     now_us: int

@@ -1,8 +1,8 @@
-"""The users with rules of their own, as a set in Redis: so that *pull* knows whose rules are those of everyone."""
+"""The users with rules of their own, and these rules, as a hash in Redis: so *pull* need not be told of them."""
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from notifier.queue.writes import write
@@ -10,16 +10,16 @@ from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import RuleTable
 
-KEPT_S: Final = 86_400  # then whoever pulls next publishes it again; what no worker follows any more goes
-AT_ONCE: Final = 1_000  # users in a command
+KEPT_S: Final = 3_600  # from then on *pull* renews it; what no worker follows any more goes
+AT_ONCE: Final = 1_000  # fields in a command
 
 
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
-    """Write the set under its name, all at once for those who read it."""
+    """Write the hash under its name, all at once for those who read it."""
     key, draft = redis_key("own_rules", rules.own_rules), redis_key("own_rules", "draft", worker)
     await redis.delete(draft)
-    users = iter(rules.with_own_rules)
-    while some := list(islice(users, AT_ONCE)):
-        await run_async(redis, write("SADD", draft, *some))
+    fields = rules.own_fields()
+    while some := list(islice(fields, AT_ONCE)):
+        await run_async(redis, write("HSET", draft, *chain.from_iterable(some)))
     await redis.expire(draft, KEPT_S)
     await redis.rename(draft, key)

@@ -55,7 +55,7 @@ class PullFields(NamedTuple):
     how many a digest goes, or false}; for a category that is not among them *steer* is to say in the job's meta that it
     is as 'default' before it comes to a backlog. keep: see ends.lua. rooms: the routes by which the caller may send so
     many more and no more, JSON {route: how many}, or ''. rules: see rule_table.lua; of everyone, and of those in told.
-    own_rules: the name of the users that have other rules, see direct.lua; or ''.
+    own_rules: the version of what tells of the users with other rules, see own_rules.lua; or ''.
     told: of whom an earlier reply asked, JSON of user, lane of the wake-up, µs since when it is due, index of the
     policy in the rules, in turn; or ''. targets: of jobs that came without, JSON {job id: targets}, see targets.lua;
     or ''. chosen: what those in told have chosen, as far as the caller knows, see preferences.lua; or ''.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
@@ -77,14 +77,30 @@ class RuleTable:
 
     @cached_property
     def own_rules(self) -> str:
-        """A name for the set of the users with rules of their own, alike in all processes with the same file; or ''."""
-        names = "\0".join(self._policies.users).encode(errors="surrogatepass")
-        return hashlib.sha1(names, usedforsecurity=False).hexdigest() if names else ""
+        """A name for `users_with_own`, alike in all processes with the same rules; '' where nobody has any."""
+        users, texts = self._own
+        named = "\0".join((*users, *users.values(), *texts)).encode(errors="surrogatepass")
+        return hashlib.sha1(named, usedforsecurity=False).hexdigest() if users else ""
 
-    @property
-    def with_own_rules(self) -> Collection[str]:
-        """The users with rules of their own."""
-        return self._policies.users.keys()
+    def own_fields(self) -> Iterator[tuple[str, str]]:
+        """The fields and values of the hash that tells of the users with rules of their own, see `own_rules.lua`."""
+        users, texts = self._own
+        yield from ((f"\n{number}", text) for number, text in enumerate(texts))
+        yield from users.items()
+
+    @cached_property
+    def _own(self) -> tuple[dict[str, str], list[str]]:
+        """Which rules each of these users has, and what they are."""
+        of_policy: dict[int, str] = {}  # by their ids, as in `_encode`
+        numbers: dict[str, str] = {}
+        for policy in self._policies.users.values():
+            if id(policy) not in of_policy:
+                of_policy[id(policy)] = numbers.setdefault(self._own_text(policy), str(len(numbers)))
+        return {user: of_policy[id(policy)] for user, policy in self._policies.users.items()}, list(numbers)
+
+    def _own_text(self, policy: Policy) -> str:
+        devices = ",".join(f'"{name}":{self._devices(name, policy)}' for name in self._limited)
+        return f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
 
     def _limits(self, rest: dict[str, Any]) -> str:
         limits = self._policies.limits

@@ -19,6 +19,7 @@ from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.hours import parse_hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, CalendarWindow, Category, Digest, PlatformLimits, Policy, Window
+from notifier.rules.preferences import Preferences
 from notifier.rules.zones import zone_or
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
@@ -69,7 +70,7 @@ class Worker:
 
     def publish(self) -> None:
         """Who has other rules."""
-        self.redis.sadd(f"notifier:own_rules:{self.rules.own_rules}", *self.rules.with_own_rules)
+        self.redis.hset(f"notifier:own_rules:{self.rules.own_rules}", mapping=dict(self.rules.own_fields()))
 
     def pull(self, rooms: Mapping[str, int] | None = None, told: Sequence[Named] = ()) -> Pulled:
         """Look once."""
@@ -106,6 +107,11 @@ def job(name: str = "one", user: str = "ann", category: str = "free", **meta: An
 def of_kind(kind: str, count: int) -> list[Job]:
     """So many of several users to one device."""
     return [replace(job(f"{n}", f"u{n}"), targets=f"- {kind}|somewhere") for n in range(count)]
+
+
+def chose(redis: Redis) -> None:
+    """Eve has a rule that she chose herself."""
+    redis.hset("notifier:preferences", "eve", Preferences(gap_us=3 * S).encode())
 
 
 def contents(redis: Redis, leased: list[Leased]) -> dict[str, Any]:
@@ -170,6 +176,8 @@ ALIKE: Final = {
     "in the background": of_kind("apns:b", 2),
     "to a device that is counted": of_kind("webpush:n", 2),
     "to several devices": [replace(job(category="costly"), targets="- fcm:c apns:b webpush:n|a b c")],
+    "of one with other rules": [job(user="vip")],
+    "of one with other rules, to a device that is counted": [replace(job(user="vip"), targets="- webpush:n|somewhere")],
     "that collapse each by itself": [
         job(category="score", collapse_id="a"),
         job("two", "bob", "score", collapse_id="a"),
@@ -183,6 +191,22 @@ def test_it_leaves_what_the_long_way_leaves(worker: Worker, case: str) -> None:
     at_once, by_visits = both_ways(worker, lambda: worker.accept(*ALIKE[case]))
     assert [each.job_id for each in at_once] == [each.id for each in ALIKE[case]]
     assert at_once == [each._replace(since_us=None) for each in by_visits], "a visit knows since when they were due"
+
+
+@pytest.mark.parametrize(("own", "goes", "opens"), [((3, 9 * S), 3, 9 * S), ((99, 9 * S), 5, 60 * S)])
+def test_what_rules_of_ones_own_hold_back(worker: Worker, own: tuple[int, int], goes: int, opens: int) -> None:
+    """As many go at once as these rules and those of the category let go; the next waits for the later of both."""
+    users = {"vip": Policy((Window(own[0], interval_us=own[1]),)), "bob": Policy((Window(1, interval_us=7 * S),))}
+    worker.rules = RuleTable(Policies(Policy(gap_us=S), users=users, categories=CATEGORIES))
+    worker.publish()
+    worker.accept(*(job(f"{user}{n}", user, "default") for n in range(7) for user in ("vip", "ann", "bob")))
+    pulled = worker.pull()
+    gone = [each.job_id for each in pulled.leased]
+    assert gone[:3] == ["vip0", "ann0", "bob0"]
+    assert gone[3:] == [f"vip{n}" for n in range(1, goes)]
+    assert pulled.untold == []
+    wake_ups = dict(worker.redis.zrange("notifier:wakeups:default", 0, -1, withscores=True))
+    assert wake_ups == {b"vip": NOW + LEASE + opens, b"ann": NOW + LEASE + S, b"bob": NOW + LEASE + 7 * S}
 
 
 BY_THE_CLOCK: Final = {
@@ -272,8 +296,14 @@ def of_a_backlog_that_another_worker_sends(worker: Worker) -> None:
     worker.accept(job(category="alarm"))
 
 
-def of_one_with_other_rules(worker: Worker) -> None:
-    worker.accept(job(user="vip"))
+def of_one_who_chose(worker: Worker) -> None:
+    chose(worker.redis)
+    worker.accept(job(user="eve"))
+
+
+def two_of_one_who_chose(worker: Worker) -> None:
+    chose(worker.redis)
+    worker.accept(job(user="eve"), job("two", "eve"))
 
 
 def under_an_open_circuit(worker: Worker) -> None:
@@ -297,10 +327,8 @@ LONG: Final = {
     "that has expired": expired,
     "of one who waits": of_one_who_waits,
     "of a backlog that another worker sends": of_a_backlog_that_another_worker_sends,
-    "of one with other rules": of_one_with_other_rules,
-    "of one with other rules, and behind it another": lambda worker: worker.accept(
-        job(user="vip", category="default"), *(job(f"{n}", "vip", "default") for n in range(6))
-    ),
+    "of one who chose rules": of_one_who_chose,
+    "of one who chose rules, and behind it another": two_of_one_who_chose,
     "under an open circuit": under_an_open_circuit,
     "over the project's limit": over_the_projects_limit,
     "of whom another one takes the place": lambda worker: worker.accept(
@@ -387,7 +415,7 @@ def test_who_is_due_keeps_the_room(redis: Redis, due: int, goes: int) -> None:
 
 
 def test_many_due_at_once_send_nobody_else_through_the_backlogs(redis: Redis) -> None:
-    """Those who are due go, and what comes behind them takes the direct way again, also from a queue that stays long."""
+    """Those who are due go, and what comes behind them takes the direct way again, from a queue that stays long."""
     worker = Worker(redis)
     worker.accept(*(job(f"d{n}", f"d{n}") for n in range(50)))
     worker.pull()  # Redis does not know yet who has rules of their own, so all of them are to be told of
@@ -402,19 +430,20 @@ def test_many_due_at_once_send_nobody_else_through_the_backlogs(redis: Redis) ->
 
 
 def test_who_is_to_be_told_of_keeps_the_room_of_a_user(worker: Worker) -> None:
-    """A user with other rules in the urgent lane keeps room beside 40 plain ones of another, who may all go."""
+    """One who chose rules keeps room in the urgent lane beside 40 plain ones of another, who may all go."""
+    chose(worker.redis)
     worker.accept(*(job(f"{n}-{user}", f"u{user}") for user in range(40) for n in range(2)))
     while leased := worker.take():
         worker.settle(leased)
-    worker.accept(replace(job("own", "vip"), lane="urgent"))
+    worker.accept(replace(job("own", "eve"), lane="urgent"))
     worker.now += LEASE
     users = [each.user for each in worker.take()]
-    assert users.index("vip") == 25
+    assert users.index("eve") == 25
     assert len(set(users)) == 41
 
 
-def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Until they are everybody is to be told of; then they alone."""
+def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Until they are everybody is to be told of; then nobody is, and each goes by the user's own."""
     worker = Worker(redis)
     worker.accept(job())
     pulled = worker.pull()
@@ -427,13 +456,31 @@ def test_exceptions_are_published_where_they_are_missing(redis_server: EmbeddedR
         await client.aclose()
 
     asyncio.run(publish())
-    assert redis.smembers(f"notifier:own_rules:{worker.rules.own_rules}") == {b"vip"}
-    worker.accept(job("two", "bob"), job("three", "vip"))
+    worker.accept(job("two", "bob"), job("three", "bob"), job("four", "vip"), job("five", "vip"))
     pulled = worker.pull()
-    assert not pulled.unpublished
-    assert [each.user for each in pulled.leased] == ["bob"]
-    assert [user for user, *_ in pulled.untold] == ["vip"]
+    assert (pulled.unpublished, pulled.untold) == (False, [])
+    assert [each.job_id for each in pulled.leased] == ["two", "four", "five"], "a gap of all, and none of the vip's"
     assert not redis.exists(f"notifier:own_rules:draft:{worker.name}")
+
+
+def test_own_rules_last_while_somebody_goes_by_them(worker: Worker) -> None:
+    """They go an hour after the last look that found something to do."""
+    key = f"notifier:own_rules:{worker.rules.own_rules}"
+    worker.redis.expire(key, 60)
+    worker.accept(job())
+    assert worker.pull().leased
+    assert worker.redis.ttl(key) > 3_500
+
+
+def test_own_rules_that_change_have_another_name() -> None:
+    """Also where they change for the same users: two workers with different files do not share them."""
+    names = {
+        RuleTable(Policies(users=users)).own_rules
+        for users in ({"vip": Policy(gap_us=1)}, {"vip": Policy(gap_us=2)}, {"bob": Policy(gap_us=1)}, {})
+    }
+    assert len(names) == 4
+    again = RuleTable(Policies(users={"vip": Policy(gap_us=1)}, categories=CATEGORIES))
+    assert again.own_rules in names
 
 
 @pytest.mark.parametrize("lane", ["default", "bulk"])

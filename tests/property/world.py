@@ -144,7 +144,7 @@ class World:
         self.began_us = self.now
         self.rules = RuleTable(self.policies)
         if self.rules.own_rules:
-            self.redis.sadd(f"notifier:own_rules:{self.rules.own_rules}", *self.rules.with_own_rules)
+            self.redis.hset(f"notifier:own_rules:{self.rules.own_rules}", mapping=dict(self.rules.own_fields()))
         self.sends: defaultdict[tuple[str, str], Sends] = defaultdict(Sends)
         self.tell_zones()
 

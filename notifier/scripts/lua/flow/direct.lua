@@ -1,31 +1,25 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather HIGH history is_backlog
---! needs job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of preferences
---! needs read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room steering targets_of
---! needs text text_of_counted uses_local_time waits why_of
+--! needs job_key lacking lease_job leased_job new_backlog new_user number opens_at orders own_rules pace plan_of
+--! needs preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room steering
+--! needs targets_of text text_of_counted uses_local_time waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a new job of a producer of ours,
--- of a user who follows the rules of everyone and of whom nothing waits, which stands in a backlog only if these rules
--- do not let it go; or the head of a user's only backlog that no worker has had. All else is left to *visit*.
---   @own_rules:<name>  set of the users that have other rules than everyone; their jobs go through their backlogs
-local OWN_RULES = '@own_rules:'
+-- of a user who chose no rules and of whom nothing waits, which stands in a backlog only if the rules do not let it go;
+-- or the head of a user's only backlog that no worker has had. All else is left to *visit*.
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_accepted', 'push_order',
   'push_outcome', 'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 
 local MAX_HEADS = 25 -- of one user at one look
 
--- is_open: whether anything may go this way now. room: how many new ones may. own_rules: the key of the set, or nil.
--- unpublished: whether that set is to be written first.
-local direct = {is_open = false, unpublished = false, room = 0, own_rules = nil, waits = {}, jobs = {},
-  none_wait = false}
+-- is_open: whether anything may go this way now. room: how many new ones may.
+local direct = {is_open = false, room = 0, waits = {}, jobs = {}, none_wait = false}
 local look -- of *pull*
 
--- begin: own_rules: the name of the set, or ''. some_rare: whether a route may be held.
-function direct.begin(of_call, own_rules, some_rare)
+-- begin: some_rare: whether a route may be held.
+function direct.begin(of_call, some_rare)
   look = of_call
-  direct.own_rules = own_rules ~= '' and OWN_RULES .. own_rules
-  direct.unpublished = direct.own_rules and redis.call('EXISTS', direct.own_rules) == 0
-  direct.is_open = not (direct.unpublished or some_rare and redis.call('EXISTS', '@routes') == 1)
+  direct.is_open = not (own_rules.is_missing or some_rare and redis.call('EXISTS', '@routes') == 1)
 end
 
 -- new_job: {user, category, high, data, targets, zone, collapse, deadline, accepted, origin}, or nil where
@@ -50,7 +44,7 @@ end
 -- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
 -- nothing waited of any of their users.
 function direct.read(ids, lane)
-  local jobs, backlogs, claims, last, candidates = {}, {}, {}, nil, {}
+  local jobs, users, backlogs, claims, last, candidates = {}, {}, {}, {}, nil, {}
   for _, id in ipairs(direct.room > 0 and ids or {}) do
     local job = new_job(id, lane, look.now)
     jobs[id] = job
@@ -60,27 +54,27 @@ function direct.read(ids, lane)
       candidates[same] = id
     end
     if job and not (last and last.user == job.user and last.category == job.category) then
-      last, backlogs[#backlogs + 1] = job, backlogs_key(job.user)
+      last, users[#users + 1], backlogs[#backlogs + 1] = job, job.user, backlogs_key(job.user)
       claims[#claims + 1] = claim_key(job.user, job.category)
     end
   end
   direct.jobs, direct.none_wait = jobs, #claims > 0 and redis.call('EXISTS', unpack(backlogs)) == 0
   read_claims(claims)
+  own_rules.read(users)
 end
 
--- is_plain: whether the rules of everyone are the user's.
-function direct.is_plain(user)
-  if direct.unpublished then return false end
+-- is_known: whether the rules of this user are known here: the caller tells of who chose some.
+function direct.is_known(user)
+  if own_rules.is_missing then return false end
   if look.rules.forgets then remember(user) end
-  return not (direct.own_rules and redis.call('SISMEMBER', direct.own_rules, user) == 1
-    or look.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1)
+  return not (look.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1)
 end
 
--- nothing_waits: for this user, who is plain.
+-- nothing_waits: for this user, whose rules are known.
 function direct.nothing_waits(user)
   local waits = direct.waits[user]
   if waits == nil then
-    waits = not direct.none_wait and redis.call('EXISTS', backlogs_key(user)) == 1 or not direct.is_plain(user)
+    waits = not direct.none_wait and redis.call('EXISTS', backlogs_key(user)) == 1 or not direct.is_known(user)
     direct.waits[user] = waits
   end
   return not waits
@@ -162,7 +156,8 @@ function direct.take(id, lane)
   local job = direct.room > 0 and direct.jobs[id]
   direct.jobs[id] = nil -- what stands in the queue twice is not new the second time
   if not (job and direct.nothing_waits(job.user) and direct.is_simple(job.category)) then return false end
-  local user = new_user(job.user, look.rules.users[1], 0)
+  local index = own_rules.index_of(job.user)
+  local user = new_user(job.user, look.rules.users[index + 1], index)
   local backlog = new_backlog(look.rules, user, job.category, lane)
   if look.rules.clock then backlog.arrives = {job.zone, look.now} end
   local opens = direct.opens(user, backlog, id)

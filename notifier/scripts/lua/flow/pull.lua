@@ -14,16 +14,16 @@
 --   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
 --   untold: {user, lane, since when the wake-up is due, µs, …}: the caller is to say more of these users, and calls
 --   again, at once, with them as `told`. Their wake-ups stand one lease ahead, so that no other worker takes them. They
---   may have rules of their own; or what they chose stands in chosen, {user, text, …}; or one of their heads in asked,
---   {job id, user, data, zone, …}: jobs of plain producers (with RQ alone, without this library), whose backlogs stay
---   shut until the caller says by `targets` whom they are for; and with a zone, and no data, the head of a backlog that
---   stays shut until the caller has written the zone into @zones, or where there is no such zone has taken push_zone
---   out of the job.
+--   may have chosen rules, which stand in chosen where the caller does not know them, {user, text, …}; or one of their
+--   heads stands in asked, {job id, user, data, zone, …}: of a plain producer (with RQ alone, without this library),
+--   whose backlog stays shut until the caller says by `targets` whom it is for; or with a zone, and no data, whose
+--   backlog stays shut until the caller has written the zone into @zones, or where there is no such zone has taken
+--   push_zone out of the job.
 --   unpublished: 1 to publish who has rules of their own: until then the caller has to tell everybody's.
 --! first_write
 --! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
---! needs job_key lane_shares least_share let_go_of_held note_candidate note_due orders preferences read_circuits
---! needs read_rules remember same_waiting steering supersede take_over_dead text visit waits wake_leaders
+--! needs job_key lane_shares least_share let_go_of_held note_candidate note_due orders own_rules preferences
+--! needs read_circuits read_rules remember same_waiting steering supersede take_over_dead text visit waits wake_leaders
 --! needs write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
@@ -252,8 +252,9 @@ local function visit_told()
   end
   write_visits()
 end
-direct.begin(look, ARGV[PULL.own_rules], some_rare)
-reply[PULLED.unpublished] = direct.unpublished and 1 or 0
+own_rules.begin(look.rules, ARGV[PULL.own_rules])
+reply[PULLED.unpublished] = own_rules.is_missing and 1 or 0
+direct.begin(look, some_rare)
 if is_told then
   if ARGV[PULL.targets] ~= '' then
     for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
@@ -366,10 +367,15 @@ end
 
 -- attend: visits a user, or asks for more of the user. Who finds no room is due still.
 local function attend(user, lane, is_due)
-  local at, is_plain = since[user], direct.is_plain(user)
-  if #look.leased >= (is_plain and look.full or most) then leave(user, lane, at)
-  elseif is_due and is_plain and direct.visit(user, lane, at, 0) then return
-  elseif not is_plain or visit(look, user, lane, at, 0) then ask_for(user, lane, at) end
+  local at, is_known = since[user], direct.is_known(user)
+  if #look.leased >= (is_known and look.full or most) then leave(user, lane, at)
+  elseif not is_known then ask_for(user, lane, at)
+  else
+    local index = own_rules.index_of(user)
+    if not (is_due and direct.visit(user, lane, at, index)) and visit(look, user, lane, at, index) then
+      ask_for(user, lane, at)
+    end
+  end
 end
 
 -- In each lane those who wait before those who come. The least share of each lane stands in front: there may be room

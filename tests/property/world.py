@@ -143,10 +143,14 @@ class World:
         self._reads = self.redis.register_script(READ)
         self.began_us = self.now
         self.rules = RuleTable(self.policies)
-        if self.rules.own_rules:
-            self.redis.hset(f"notifier:own_rules:{self.rules.own_rules}", mapping=dict(self.rules.own_fields()))
+        self.publish_own_rules()
         self.sends: defaultdict[tuple[str, str], Sends] = defaultdict(Sends)
         self.tell_zones()
+
+    def publish_own_rules(self) -> None:
+        """Who has rules of their own, and which, as a worker writes it."""
+        if self.rules.own_rules:
+            self.redis.hset(f"notifier:own_rules:{self.rules.own_rules}", mapping=dict(self.rules.own_fields()))
 
     def tell_zones(self) -> None:
         """What Redis knows of zones, where a rule goes by the clock."""
@@ -284,6 +288,8 @@ class World:
         return self.taken_at_once
 
     def _tell(self, pulled: Pulled) -> calls.Told:
+        if pulled.unpublished:
+            self.publish_own_rules()
         for user, text in pulled.chosen:
             self.rules.people.note(user, text)
         assert not {user for user, *_ in pulled.untold} & {leased.user for leased in pulled.leased if not self.targets}
@@ -379,7 +385,8 @@ class World:
                 assert leased.since_us <= self.now
                 self._dispatched(flight, waiting)
         left = self._backlogs() if pulled.waiting else {}
-        for held in pulled.waiting:
+        asked_again = {user for user, *_ in pulled.untold}  # for what came after their heads were looked at
+        for held in (held for held in pulled.waiting if held.user not in asked_again):
             assert left[held.user, held.category][0] == held.job_id
             self.check_wait(held)
         self.seen["looks"] += pulled.idle

@@ -12,11 +12,15 @@ from notifier.scripts.rule_table import RuleTable
 
 KEPT_S: Final = 3_600  # from then on *pull* renews it; what no worker follows any more goes
 AT_ONCE: Final = 1_000  # fields in a command
+WRITTEN_IN_S: Final = 10  # or another worker writes it
 
 
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
-    """Write the hash under its name, all at once for those who read it."""
+    """Write the hash under its name, all at once for those who read it; nothing where another worker does."""
     key, draft = redis_key("own_rules", rules.own_rules), redis_key("own_rules", "draft", worker)
+    writer = redis_key("own_rules", "writer", rules.own_rules)
+    if not await run_async(redis, write("SET", writer, worker, "NX", "EX", WRITTEN_IN_S)):
+        return
     await redis.delete(draft)
     fields = rules.own_fields()
     while some := list(islice(fields, AT_ONCE)):

@@ -450,12 +450,15 @@ def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRe
     assert (pulled.unpublished, pulled.leased) == (True, [])
     assert worker.pull(told=pulled.untold).leased
 
-    async def publish() -> None:
+    async def publish(name: str) -> None:
         client = AsyncRedis.from_url(redis_server.url)
-        await own_rules.publish(client, worker.rules, worker.name)
+        await own_rules.publish(client, worker.rules, name)
         await client.aclose()
 
-    asyncio.run(publish())
+    asyncio.run(publish(worker.name))
+    redis.hset(f"notifier:own_rules:{worker.rules.own_rules}", "tom", "0")
+    asyncio.run(publish("another"))
+    assert redis.hexists(f"notifier:own_rules:{worker.rules.own_rules}", "tom"), "one writes for all"
     worker.accept(job("two", "bob"), job("three", "bob"), job("four", "vip"), job("five", "vip"))
     pulled = worker.pull()
     assert (pulled.unpublished, pulled.untold) == (False, [])

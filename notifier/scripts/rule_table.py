@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from notifier.rules.hours import WEEK_US
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Policy, Window
+from notifier.rules.policy import LANES, Category, PlatformLimits, Policy, Window
 from notifier.rules.preferences import Chosen, Preferences
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
@@ -67,7 +67,7 @@ class RuleTable:
         if policies.uses_local_time:
             rest["clock"] = clock
         self._clock_of_users = "" if "clock" in rest else f'"clock":{json.dumps({**clock, "of_users": True})},'
-        self._limited = {name: limits for name, limits in policies.limits.items() if not limits.device.is_empty}
+        self._limited = limited(policies)
         on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join, separators=(",", ":"))
         self._rest = f'"categories":{{{of_category}}},{self._limits(rest)}'
@@ -77,30 +77,14 @@ class RuleTable:
 
     @cached_property
     def own_rules(self) -> str:
-        """A name for `users_with_own`, alike in all processes with the same rules; '' where nobody has any."""
-        users, texts = self._own
-        named = "\0".join((*users, *users.values(), *texts)).encode(errors="surrogatepass")
-        return hashlib.sha1(named, usedforsecurity=False).hexdigest() if users else ""
+        """The version of the own rules, alike in all processes with the same; '' where nobody has any."""
+        return own_rules_of(self._policies).version
 
     def own_fields(self) -> Iterator[tuple[str, str]]:
-        """The fields and values of the hash that tells of the users with rules of their own, see `own_rules.lua`."""
-        users, texts = self._own
-        yield from ((f"\n{number}", text) for number, text in enumerate(texts))
-        yield from users.items()
-
-    @cached_property
-    def _own(self) -> tuple[dict[str, str], list[str]]:
-        """Which rules each of these users has, and what they are."""
-        of_policy: dict[int, str] = {}  # by their ids, as in `_encode`
-        numbers: dict[str, str] = {}
-        for policy in self._policies.users.values():
-            if id(policy) not in of_policy:
-                of_policy[id(policy)] = numbers.setdefault(self._own_text(policy), str(len(numbers)))
-        return {user: of_policy[id(policy)] for user, policy in self._policies.users.items()}, list(numbers)
-
-    def _own_text(self, policy: Policy) -> str:
-        devices = ",".join(f'"{name}":{self._devices(name, policy)}' for name in self._limited)
-        return f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
+        """The fields and values of the hash that tells of users with rules of their own, see `own_rules.lua`."""
+        own = own_rules_of(self._policies)
+        yield from ((f"\n{number}", text) for number, text in enumerate(own.texts))
+        yield from own.numbers.items()
 
     def _limits(self, rest: dict[str, Any]) -> str:
         limits = self._policies.limits
@@ -168,13 +152,33 @@ class RuleTable:
     def _devices(self, platform: str, user: Policy) -> str:
         text = self._of_device.get((platform, user))
         if text is None:
-            held, bypassing = self._limited[platform].of_device(user)
-            if held.is_empty and not any(c.bypass for c in self._policies.categories.values()):
-                text = "false"
-            else:
-                text = f"[{'false' if held.is_empty else policy_json(held)},{policy_json(bypassing)}]"
-            self._of_device[platform, user] = text
+            text = self._of_device[platform, user] = devices_json(self._policies, platform, user)
         return text
+
+
+class OwnRules(NamedTuple):
+    """Which rules each user has who has others than everyone. texts: what they are, by their numbers."""
+
+    version: str
+    numbers: Mapping[str, str]
+    texts: Sequence[str]
+
+
+@lru_cache(maxsize=2)  # those in force, and those that follow
+def own_rules_of(policies: Policies) -> OwnRules:
+    """Find them; for tens of thousands of users that takes long enough to do it beside the event loop, once."""
+    of_policy: dict[int, str] = {}  # by their ids, as to hash a policy takes longer than to ask for it
+    numbers: dict[str, str] = {}
+    platforms = limited(policies)
+    for policy in policies.users.values():
+        if id(policy) not in of_policy:
+            devices = ",".join(f'"{name}":{devices_json(policies, name, policy)}' for name in platforms)
+            text = f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
+            of_policy[id(policy)] = numbers.setdefault(text, str(len(numbers)))
+    users = {user: of_policy[id(policy)] for user, policy in policies.users.items()}
+    told = "\0".join((*users, *users.values(), *numbers)).encode(errors="surrogatepass")
+    version = hashlib.sha1(told, usedforsecurity=False).hexdigest() if users else ""
+    return OwnRules(version, users, list(numbers))
 
 
 class People:
@@ -220,6 +224,19 @@ def as_known(text: str, chosen: Chosen) -> dict[str, Any]:
             for mute in chosen.mutes
         ]
     return known
+
+
+def limited(policies: Policies) -> dict[str, PlatformLimits]:
+    """Find the platforms that limit what a device gets."""
+    return {name: limits for name, limits in policies.limits.items() if not limits.device.is_empty}
+
+
+def devices_json(policies: Policies, platform: str, user: Policy) -> str:
+    """Encode the limits of a device whose user has this policy, see `limits.lua`."""
+    held, bypassing = policies.limits[platform].of_device(user)
+    if held.is_empty and not any(c.bypass for c in policies.categories.values()):
+        return "false"
+    return f"[{'false' if held.is_empty else policy_json(held)},{policy_json(bypassing)}]"
 
 
 def _on_join(category: Category) -> str | int | bool:

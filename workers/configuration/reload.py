@@ -21,6 +21,7 @@ from notifier.queue.writes import write
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async
+from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, parse_rates
 from notifier.store.followed import Followed
@@ -248,6 +249,7 @@ def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:
     try:
         settings = load_settings(path, rates=None if applied is None else read_rates(applied))
         policies = settings.policies()
+        own_rules_of(policies)  # here, and not when the worker asks for them
         gc.freeze()
     finally:
         gc.enable()

@@ -18,7 +18,7 @@ WRITTEN_IN_S: Final = 10  # or another worker writes it
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     """Write the hash under its name, all at once for those who read it; nothing where another worker does."""
     key, draft = redis_key("own_rules", rules.own_rules), redis_key("own_rules", "draft", worker)
-    writer = redis_key("own_rules", "writer", rules.own_rules)
+    writer = redis_key("own_rules_writer", rules.own_rules)
     if not await run_async(redis, write("SET", writer, worker, "NX", "EX", WRITTEN_IN_S)):
         return
     await redis.delete(draft)

@@ -22,6 +22,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from benchmarks import floor
 from benchmarks.features import FEATURES, Change, Feature, rates_with
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
@@ -92,6 +93,10 @@ class Rounds:
         """Look for work where there is none; a worker settles nothing then."""
         for _ in range(times):
             self._pull()
+
+    def drive(self, lease: str, settle: str) -> None:
+        """Have two scripts of `benchmarks.floor` do it."""
+        floor.drive(self._redis, lease, settle, BATCH)
 
     def _pull(self, batch: int = BATCH, told: Told = NOTHING_TOLD) -> calls.Pulled:
         worker = calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, keep=self._keep, clock=str(self._now_us))
@@ -209,6 +214,16 @@ def features(count: int) -> dict[str, float]:
     return found
 
 
+def needed(count: int, lease: str, settle: str) -> float:
+    """How many instructions a message needs of these two scripts, which decide nothing."""
+
+    def send(rounds: Rounds) -> None:
+        rounds.send(count)
+
+    difference = instructions(RATES, send, lambda rounds: rounds.drive(lease, settle)) - instructions(RATES, send)
+    return difference / count
+
+
 def main(count: int, *more: str) -> None:
     """Print the table. more: 'features' for that table."""
     for program in ("valgrind", "redis-server"):
@@ -222,7 +237,9 @@ def main(count: int, *more: str) -> None:
         return
     for name, (rates, before, phase, times) in cases(count).items():
         difference = instructions(rates, *before, phase, delivers_all=True) - instructions(rates, *before)
-        print(f"{name:<30} {difference / times / 1000:8.1f}", flush=True)
+        print(f"{name:<45} {difference / times / 1000:8.1f}", flush=True)
+    for name, scripts in floor.WAYS.items():
+        print(f"{name:<45} {needed(count, *scripts) / 1000:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

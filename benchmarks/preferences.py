@@ -18,30 +18,31 @@ from benchmarks.workload import QUEUE, STAGED, await_workers, child, deliver_sta
 from notifier import Notifier
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import redis_key
-from notifier.scripts.rule_table import MAX_PEOPLE, People, RuleTable
 from notifier.settings import parse_settings
 
 CHOSE: Final = 100_000
-BATCH: Final = 50
-TEXT: Final = Preferences.of({"gap": "2s"}).encode()
+TEXT: Final = Preferences.of({"gap": "2ms"}).encode()
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Redis's CPU and a worker's Python for a message; and what a start reads of the choices."""
+    """Redis's CPU for a message, of somebody else and of theirs; and what a start reads of the choices."""
     rounds, count = (3, 2_000) if quick else (7, 20_000)
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(own_redis()) for _ in range(2)]
         _choose(servers[1][1])
         redis_us: list[tuple[float, float]] = []
+        theirs_us: list[tuple[float, float]] = []
         starts: list[tuple[float, float]] = []
         for number in range(rounds):
             starts.append(tuple(_start_s(redis, server.url) for server, redis in servers))  # type: ignore[arg-type]
-            redis_us.append(tuple(_redis_us(redis, server.url, count, number) for server, redis in servers))  # type: ignore[arg-type]
+            redis_us.append(tuple(_redis_us(redis, server.url, count, f"other{number}-") for server, redis in servers))  # type: ignore[arg-type]
+            theirs_us.append(
+                tuple(_redis_us(redis, server.url, count, f"chose-{number + 1}") for server, redis in servers)
+            )  # type: ignore[arg-type]
         read = _reads_at_start(*servers[1])
-    python = [(_encode_us(chose=False), _encode_us(chose=True)) for _ in range(rounds)]
     return [
         _difference(f"{CHOSE:,} users chose: Redis CPU of another's message", redis_us, "µs", 2),
-        _difference(f"{MAX_PEOPLE:,} known to a worker: its Python for one of theirs", python, "µs", 2),
+        _difference("of one of theirs", theirs_us, "µs", 20),
         Figure("commands of a worker's start that read choices", read, "", at_most(0)),
         Figure("a worker's start", 1e3 * (median([b - a for a, b in starts])), "ms more", None, "within noise"),
     ]
@@ -58,8 +59,8 @@ def _choose(redis: Redis) -> None:
         redis.hset(redis_key("preferences"), mapping={f"chose-{n}": TEXT for n in range(first, first + 1_000)})
 
 
-def _redis_us(redis: Redis, url: str, count: int, number: int) -> float:
-    Notifier(redis, parse_settings(RATES)).send_many(notifications(count, f"round{number}-"))
+def _redis_us(redis: Redis, url: str, count: int, name: str) -> float:
+    Notifier(redis, parse_settings(RATES)).send_many(notifications(count, name))
     redis.rename(QUEUE, STAGED)
     return deliver_staged(redis, url, count, 1).redis_us
 
@@ -88,19 +89,3 @@ def _commands(seen: Any) -> Iterator[str]:
             return
         if not command.startswith("EXISTS"):
             yield command
-
-
-def _encode_us(*, chose: bool) -> float:
-    """The µs of a worker's Python for the rules of one user, of fifty in a call."""
-    people = People()
-    users = [f"chose-{n}" for n in range(MAX_PEOPLE)]
-    for user in users if chose else ():
-        people.note(user, TEXT)
-    table = RuleTable(parse_settings(RATES).policies(), people=people)
-    calls = [users[first : first + BATCH] for first in range(0, MAX_PEOPLE, BATCH)]
-    for batch in calls:
-        table.encode(batch)
-    begun = time.process_time()
-    for batch in calls:
-        table.encode(batch)
-    return 1e6 * (time.process_time() - begun) / MAX_PEOPLE

@@ -29,10 +29,10 @@ from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, prefix, redis_key, rq_key
-from notifier.scripts.rule_table import People, decoded
+from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
 from notifier.units import clock_us, from_bytes, moment, to_bytes
-from notifier.user_limits.choice import Choice, Stale
+from notifier.user_limits.choice import Choice, People, Stale
 from notifier.user_limits.redis import acquire_by_choice
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Exchanges:
 
     def acquire(self, user: str, category: str) -> Exchange[Permit | Hold]:
         """See `Notifier.acquire`."""
-        text, now_us = self._people.get(user) or "", time.time_ns() // 1000
+        text, now_us = self._people.get(user), time.time_ns() // 1000
         while True:
             call = acquire_by_choice(user, Choice.of(self._policies, user, category, text, now_us))
             answer: Permit | Hold | Stale = yield Once(call)

@@ -128,11 +128,11 @@ class Pulled:
     rules hold back. idle: how many users had nothing that might go. unread: jobs whose meta tells nothing; they stay
     where they are, and who stands behind them too, until they are read and `steer` is called.
 
-    untold: the users of whom more is to be told, by a call that follows at once. They may have chosen rules;
+    untold: the users of whom more is to be told, by a call that follows at once. In chosen stands
+    (user, preferences as they stand in Redis), of which `own_rules.write_down` is to say what they come to;
     or in untargeted stands a plain producer's job at the head of a backlog, whose targets are to be told; or in zones,
-    (user, zone, job id), a zone that Redis does not know, which is to be written, or taken out of the job; or in
-    chosen, (user, preferences as they stand in Redis), what is to be noted in `RuleTable.people`.
-    unpublished: Redis does not know who has which rules of their own, see `own_rules.publish`.
+    (user, zone, job id), a zone that Redis does not know, which is to be written, or taken out of the job.
+    unpublished: Redis does not know who has rules of their own, see `own_rules.publish`; everybody is untold then.
     """
 
     now_us: int
@@ -187,10 +187,7 @@ class Told(NamedTuple):
 
 def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> Call[Pulled]:  # noqa: B008 - immutable
     """Lease what may go now of what has arrived and of what waits, and put the rest into its users' backlogs."""
-    table, indexes, chosen = rules.encode([user for user, _, _ in told.users])
-    flat: list[str | int] = []
-    for due, index in zip(told.users, indexes, strict=True):
-        flat += (*due, index)
+    flat = [part for due in told.users for part in due]
     args = PullFields(
         *(worker.clock, room.max_jobs, worker.lease_us, int(worker.leads), worker.name),
         claimant=worker.claimant or worker.name,
@@ -198,11 +195,9 @@ def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> C
         keep=worker.keep.encode(),
         keep_delivered_us=worker.keep.delivered_us,
         rooms=json.dumps(room.by_route) if room.by_route else "",
-        rules=table,
-        own_rules=rules.own_rules,
+        rules=rules.of_everyone,
         told=json.dumps(flat) if flat else "",
         targets=json.dumps(dict(told.targets)) if told.targets else "",
-        chosen=to_bytes(chosen),
     )
     return Call(script("pull"), [], [*args, *worker.lanes], _pulled)
 
@@ -319,12 +314,11 @@ def settle(
     """
     keep = worker.keep
     labels, numbers, now_s = measured or Measured([""] * len(settlements))
-    table, indexes, chosen = rules.encode([s.user for s in settlements])
+    table, indexes = rules.encode([s.user for s in settlements])
     of_call = SettleFields(
         *(worker.clock, keep.encode(), keep.delivered_us, worker.name, table),
         keep_feedback_ms=-(-keep.feedback_us // 1000),
         numbers=json.dumps(dict(numbers)),
-        chosen=to_bytes(chosen),
     )
     args = [*of_call]
     for s, policy, label in zip(settlements, indexes, labels, strict=True):

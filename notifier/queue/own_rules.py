@@ -1,7 +1,11 @@
-"""The users with rules of their own, and these rules, as a hash in Redis: so *pull* need not be told of them."""
+"""What *pull* need not be told of users: who has rules of their own, and what comes of what others chose.
+
+Two hashes in Redis; their names say which rules are followed. *pull* renews them; what nobody follows any more goes.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -10,20 +14,34 @@ from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import RuleTable
 
-KEPT_S: Final = 3_600  # from then on *pull* renews it; what no worker follows any more goes
+KEPT_S: Final = 3_600
 AT_ONCE: Final = 1_000  # fields in a command
-WRITTEN_IN_S: Final = 10  # or another worker writes it
+WRITTEN_IN_S: Final = 1.0  # or another worker writes it
+LOOKS: Final = 20
+MAX_CHOSEN: Final = 100_000  # what users chose; each mute until a moment of its own is one more
 
 
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
-    """Write the hash under its name, all at once for those who read it; nothing where another worker does."""
+    """Write the rules of users who have their own, all at once for those who read them; one worker does for all."""
     key, draft = redis_key("own_rules", rules.own_rules), redis_key("own_rules", "draft", worker)
     writer = redis_key("own_rules_writer", rules.own_rules)
-    if not await run_async(redis, write("SET", writer, worker, "NX", "EX", WRITTEN_IN_S)):
-        return
+    if not await run_async(redis, write("SET", writer, worker, "NX", "PX", round(WRITTEN_IN_S * 1_000))):
+        for _ in range(LOOKS):
+            await asyncio.sleep(WRITTEN_IN_S / LOOKS)
+            if await redis.exists(key):
+                return
     await redis.delete(draft)
     fields = rules.own_fields()
     while some := list(islice(fields, AT_ONCE)):
         await run_async(redis, write("HSET", draft, *chain.from_iterable(some)))
     await redis.expire(draft, KEPT_S)
     await redis.rename(draft, key)
+
+
+async def write_down(redis: Any, rules: RuleTable, user: str, text: str) -> None:
+    """Write what comes of what a user chose. text: as it stands in Redis."""
+    key = redis_key("chosen", rules.chosen_version)
+    if await redis.hlen(key) >= MAX_CHOSEN:
+        await redis.delete(key)
+    await run_async(redis, write("HSET", key, *rules.chosen_field(user, text)))
+    await redis.expire(key, KEPT_S)

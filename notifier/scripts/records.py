@@ -54,11 +54,9 @@ class PullFields(NamedTuple):
     claimant: see claims.lua. on_join: what candidates find in their backlogs, JSON {category: 'collapse', 'note', after
     how many a digest goes, or false}; for a category that is not among them *steer* is to say in the job's meta that it
     is as 'default' before it comes to a backlog. keep: see ends.lua. rooms: the routes by which the caller may send so
-    many more and no more, JSON {route: how many}, or ''. rules: see rule_table.lua; of everyone, and of those in told.
-    own_rules: the version of what tells of the users with other rules, see own_rules.lua; or ''.
-    told: of whom an earlier reply asked, JSON of user, lane of the wake-up, µs since when it is due, index of the
-    policy in the rules, in turn; or ''. targets: of jobs that came without, JSON {job id: targets}, see targets.lua;
-    or ''. chosen: what those in told have chosen, as far as the caller knows, see preferences.lua; or ''.
+    many more and no more, JSON {route: how many}, or ''. rules: of everyone, see rule_table.lua.
+    told: of whom an earlier reply asked, JSON of user, lane of the wake-up, µs since when it is due, in turn; or ''.
+    targets: of jobs that came without, JSON {job id: targets}, see targets.lua; or ''.
     """
 
     clock: Text
@@ -72,17 +70,15 @@ class PullFields(NamedTuple):
     keep_delivered_us: Text
     rooms: Text
     rules: Text
-    own_rules: Text
     told: Text
     targets: Text
-    chosen: Text
 
 
 class SettleFields(NamedTuple):
     """The arguments of *settle*; an Ended for each job follows.
 
     keep: see ends.lua. rules: see rule_table.lua. numbers: to add to those of the minute, JSON {field: how many}, see
-    minute.lua. chosen: as in PullFields.
+    minute.lua.
     """
 
     clock: Text
@@ -92,7 +88,6 @@ class SettleFields(NamedTuple):
     rules: Text
     keep_feedback_ms: Text
     numbers: Text
-    chosen: Text
 
 
 class RunFields(NamedTuple):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from notifier.rules.hours import WEEK_US
 from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Category, PlatformLimits, Policy, Window
-from notifier.rules.preferences import Chosen, Preferences
+from notifier.rules.preferences import Preferences
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
 
-MAX_PEOPLE: Final = 10_000  # whose choices a worker keeps in memory
+MAX_TEXTS: Final = 10_000  # of choices, kept in memory as they were read
 ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
 
@@ -34,17 +34,15 @@ class RuleTable:
         *,
         lead_us: int | None = None,
         version: str = "",
-        people: People | None = None,
         partitions: int = 1,
     ) -> None:
         """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says.
 
-        version: of the rules, where others may be taken up after them; see `leaders.follow`. people: what users chose.
+        version: of the rules, where others may be taken up after them; see `leaders.follow`.
         partitions: of the fleet; each has its share of what all users have together.
         """
         self._share = partitions
         self._policies = policies
-        self.people = People() if people is None else people
         categories = policies.categories.values()
         of_category = ",".join(f"{json.dumps(c.name)}:{policy_json(c.policy)}" for c in categories)
         rest: dict[str, Any] = {
@@ -66,8 +64,11 @@ class RuleTable:
         self.zones = redis_key("zones") if policies.uses_local_time else redis_key("zones", "users")
         if policies.uses_local_time:
             rest["clock"] = clock
-        self._clock_of_users = "" if "clock" in rest else f'"clock":{json.dumps({**clock, "of_users": True})},'
+        self._clock_of_users = {**clock, "of_users": True}
         self._limited = limited(policies)
+        if own := own_rules_of(policies).version:
+            rest["own"] = own
+        self.chosen_version = rest["chosen"] = digest(_chosen_by(policies), clock, own)
         on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join, separators=(",", ":"))
         self._rest = f'"categories":{{{of_category}}},{self._limits(rest)}'
@@ -75,7 +76,7 @@ class RuleTable:
         self._of_device: dict[tuple[str, Policy], str] = {}
         self.of_everyone, _ = self._encode([])
 
-    @cached_property
+    @property
     def own_rules(self) -> str:
         """The version of the own rules, alike in all processes with the same; '' where nobody has any."""
         return own_rules_of(self._policies).version
@@ -85,6 +86,24 @@ class RuleTable:
         own = own_rules_of(self._policies)
         yield from ((f"\n{number}", text) for number, text in enumerate(own.texts))
         yield from own.numbers.items()
+
+    def chosen_field(self, user: str, text: str) -> tuple[str, str]:
+        """A field of the hash that tells what choices come to, and its value, see `preferences.lua`.
+
+        text: what the user chose, as it stands in Redis.
+        """
+        chosen, number = self._policies.chosen(user, decoded(text)), own_rules_of(self._policies).numbers.get(user, "")
+        told: dict[str, Any] = json.loads(own_text(self._policies, chosen.policy))
+        if chosen.policy.uses_local_time and not self._policies.uses_local_time:
+            told["clock"] = self._clock_of_users
+        if chosen.zone is not None:
+            told["z"] = chosen.zone
+        if chosen.mutes:
+            told["m"] = [
+                [mute.until_us, mute.what == "drop", *([] if mute.categories is None else [mute.categories])]
+                for mute in chosen.mutes
+            ]
+        return f"{number}\n{text}", ENCODE(told)
 
     def _limits(self, rest: dict[str, Any]) -> str:
         limits = self._policies.limits
@@ -102,37 +121,11 @@ class RuleTable:
     def _of_all(self, window: Window) -> list[int]:
         return [share_of(window.limit, self._share), window.interval_us]
 
-    def encode(self, users: Sequence[str]) -> tuple[str, list[int], str]:
-        """The table of everyone and these users, for each the index of its policy, and what they chose, if known."""
-        if not (self.people or self._policies.users):
-            return self.of_everyone, [0] * len(users), ""
-        if not self.people:
-            return *self._encode(map(self._policies.for_user, users)), ""
-        policies, known = [], []
-        for user in users:
-            text = self.people.get(user)
-            if text is None:
-                policies.append(self._policies.for_user(user))
-                continue
-            policy, told = self._chosen(user, text)
-            policies.append(policy)
-            known.append(f"{ENCODE(user)}:{told}")
-        return *self._encode(policies), f"{{{','.join(known)}}}" if known else ""
-
-    def _chosen(self, user: str, text: str) -> tuple[Policy, str]:
-        """The policy of a user who chose this, and what the scripts are told. Kept, where nobody set the user apart."""
-        if user in self._policies.users:
-            return self._resolved(user, text)
-        found = self._of_text.get(text)
-        if found is None:
-            if len(self._of_text) >= MAX_PEOPLE:
-                self._of_text.clear()
-            found = self._of_text[text] = self._resolved(user, text)
-        return found
-
-    def _resolved(self, user: str, text: str) -> tuple[Policy, str]:
-        chosen = self._policies.chosen(user, decoded(text))
-        return chosen.policy, ENCODE(as_known(text, chosen))
+    def encode(self, users: Sequence[str]) -> tuple[str, list[int]]:
+        """The table of everyone and these users, and for each the index of the policy in it. It knows no choices."""
+        if not self._policies.users:
+            return self.of_everyone, [0] * len(users)
+        return self._encode(map(self._policies.for_user, users))
 
     def _encode(self, policies: Iterable[Policy]) -> tuple[str, list[int]]:
         found = list(policies)
@@ -146,8 +139,7 @@ class RuleTable:
             f'"{name}":[{",".join(self._devices(name, user) for user in known)}]' for name in self._limited
         )
         devices = f'"devices":{{{of_devices}}},' if of_devices else ""
-        clock = self._clock_of_users if any(policy.uses_local_time for policy in known) else ""
-        return f'{{"users":[{of_users}],{devices}{clock}{self._rest}}}', indexes
+        return f'{{"users":[{of_users}],{devices}{self._rest}}}', indexes
 
     def _devices(self, platform: str, user: Policy) -> str:
         text = self._of_device.get((platform, user))
@@ -169,61 +161,47 @@ def own_rules_of(policies: Policies) -> OwnRules:
     """Find them; for tens of thousands of users that takes long enough to do it beside the event loop, once."""
     of_policy: dict[int, str] = {}  # by their ids, as to hash a policy takes longer than to ask for it
     numbers: dict[str, str] = {}
-    platforms = limited(policies)
     for policy in policies.users.values():
         if id(policy) not in of_policy:
-            devices = ",".join(f'"{name}":{devices_json(policies, name, policy)}' for name in platforms)
-            text = f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
-            of_policy[id(policy)] = numbers.setdefault(text, str(len(numbers)))
+            of_policy[id(policy)] = numbers.setdefault(own_text(policies, policy), str(len(numbers)))
     users = {user: of_policy[id(policy)] for user, policy in policies.users.items()}
-    told = "\0".join((*users, *users.values(), *numbers)).encode(errors="surrogatepass")
-    version = hashlib.sha1(told, usedforsecurity=False).hexdigest() if users else ""
-    return OwnRules(version, users, list(numbers))
+    return OwnRules(digest(*users, *users.values(), *numbers) if users else "", users, list(numbers))
 
 
-class People:
-    """The preferences of the users that were met last: texts as they stand in Redis, by user."""
-
-    def __init__(self, max_people: int = MAX_PEOPLE) -> None:
-        self._texts: dict[str, str] = {}
-        self._max = max_people
-
-    def __bool__(self) -> bool:
-        return bool(self._texts)
-
-    def get(self, user: str) -> str | None:
-        """Return what stood there when it was noted last; None where nothing did."""
-        return self._texts.get(user)
-
-    def note(self, user: str, text: str) -> None:
-        """Keep what stands there now; '' is nothing."""
-        self._texts.pop(user, None)
-        if text:
-            if len(self._texts) >= self._max:
-                del self._texts[next(iter(self._texts))]
-            self._texts[user] = text
+def digest(*parts: object) -> str:
+    """A name for these, alike in all processes."""
+    told = "\0".join(map(str, parts)).encode(errors="surrogatepass")
+    return hashlib.sha1(told, usedforsecurity=False).hexdigest()
 
 
-@lru_cache(maxsize=MAX_PEOPLE)
+def _chosen_by(policies: Policies) -> list[object]:
+    """All that decides what a choice comes to."""
+    combining, limits = policies.combining, limited(policies)
+    may = combining.may
+    return [
+        sorted((name, repr(policy)) for name, policy in combining.tiers.items()),
+        [sorted(may.tiers), may.windows, may.gap, may.quiet_hours, may.send_hours, may.zone, may.mute],
+        sorted(combining.also_closed),
+        combining.lead_us,
+        repr(policies.everyone),
+        own_text(policies, policies.everyone),
+        [(name, policy_json(of.device)) for name, of in limits.items()],
+    ]
+
+
+def own_text(policies: Policies, policy: Policy) -> str:
+    """What stands in Redis of a policy that is not everyone's, see `own_rules.lua`."""
+    devices = ",".join(f'"{name}":{devices_json(policies, name, policy)}' for name in limited(policies))
+    return f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
+
+
+@lru_cache(maxsize=MAX_TEXTS)
 def decoded(text: str) -> Preferences:
     """Read a text of Redis; what cannot be read says nothing, and an audit finds it."""
     try:
         return Preferences.decode(text)
     except (ValueError, TypeError):
         return Preferences()
-
-
-def as_known(text: str, chosen: Chosen) -> dict[str, Any]:
-    """Read a text as `preferences.lua` does."""
-    known: dict[str, Any] = {"t": text}
-    if chosen.zone is not None:
-        known["z"] = chosen.zone
-    if chosen.mutes:
-        known["m"] = [
-            [mute.until_us, mute.what == "drop", *([] if mute.categories is None else [mute.categories])]
-            for mute in chosen.mutes
-        ]
-    return known
 
 
 def limited(policies: Policies) -> dict[str, PlatformLimits]:

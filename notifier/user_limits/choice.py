@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import DAY_US, WEEK_US, Closed
@@ -20,6 +20,27 @@ from notifier.rules.zones import Zone, zone_or
 from notifier.scripts.rule_table import decoded
 
 Span = tuple[int, int]  # from, until, in µs since the epoch
+MAX_PEOPLE: Final = 10_000  # whose choices a producer keeps in memory
+
+
+class People:
+    """The preferences of the users that were met last: texts as they stand in Redis, by user."""
+
+    def __init__(self, max_people: int = MAX_PEOPLE) -> None:
+        self._texts: dict[str, str] = {}
+        self._max = max_people
+
+    def get(self, user: str) -> str:
+        """Return what stood there when it was noted last; '' where nothing did."""
+        return self._texts.get(user, "")
+
+    def note(self, user: str, text: str) -> None:
+        """Keep what stands there now; '' is nothing."""
+        self._texts.pop(user, None)
+        if text:
+            if len(self._texts) >= self._max:
+                del self._texts[next(iter(self._texts))]
+            self._texts[user] = text
 
 
 class Stale(NamedTuple):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -21,10 +21,10 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, CalendarWindow, Category, Digest, PlatformLimits, Policy, Window
 from notifier.rules.preferences import Preferences
 from notifier.rules.zones import zone_or
-from notifier.scripts.loader import run
+from notifier.scripts.loader import Script, run, script
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.take import take
+from tests.harness.take import publish_own_rules, take, write_down
 
 S: Final = 1_000_000
 NOW: Final = 1_700_000_000 * S
@@ -55,6 +55,10 @@ RULES: Final = RuleTable(
 )
 
 
+VISITED: Final = script("pull").source.replace("direct.is_open = not (", "direct.is_open = false and (")
+BY_VISITS: Final = Script("pull", VISITED, hashlib.sha1(VISITED.encode(), usedforsecurity=False).hexdigest(), True)
+
+
 @dataclass
 class Worker:
     """A worker that is called by hand, on a clock of the test's."""
@@ -70,18 +74,18 @@ class Worker:
 
     def publish(self) -> None:
         """Who has other rules."""
-        self.redis.hset(f"notifier:own_rules:{self.rules.own_rules}", mapping=dict(self.rules.own_fields()))
+        publish_own_rules(self.redis, self.rules)
 
     def pull(self, rooms: Mapping[str, int] | None = None, told: Sequence[Named] = ()) -> Pulled:
         """Look once."""
         return run(self.redis, calls.pull(self._caller(), calls.Room(50, rooms), self.rules, Told(told)))
 
     def take(self, keep: Retention = KEEP_NOTHING, *, direct: bool = True) -> list[Leased]:
-        """Look, and tell what is asked. Not direct: Redis does not know who has other rules, and all are visited."""
-        rules = copy(self.rules)
-        if not direct:
-            rules.own_rules = "nobody has published them"
-        return take(self.redis, self._caller(keep), calls.Room(50), rules).leased
+        """Look, and tell what is asked. Not direct: by the same script with that way shut, so that all are visited."""
+        with pytest.MonkeyPatch.context() as patch:
+            if not direct:
+                patch.setattr(calls, "script", lambda name: BY_VISITS if name == "pull" else script(name))
+            return take(self.redis, self._caller(keep), calls.Room(50), self.rules).leased
 
     def _caller(self, keep: Retention = KEEP_NOTHING) -> calls.Worker:
         return calls.Worker(name=self.name, lanes=LANES, lease_us=LEASE, keep=keep, clock=str(self.now))
@@ -443,12 +447,12 @@ def test_who_is_to_be_told_of_keeps_the_room_of_a_user(worker: Worker) -> None:
 
 
 def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Until they are everybody is to be told of; then nobody is, and each goes by the user's own."""
+    """Until they are nobody's go; then each user's go by that user's own."""
     worker = Worker(redis)
     worker.accept(job())
-    pulled = worker.pull()
-    assert (pulled.unpublished, pulled.leased) == (True, [])
-    assert worker.pull(told=pulled.untold).leased
+    untold = worker.pull().untold
+    pulled = worker.pull(told=untold)
+    assert (pulled.unpublished, pulled.untold, pulled.leased) == (True, untold, [])
 
     async def publish(name: str) -> None:
         client = AsyncRedis.from_url(redis_server.url)
@@ -459,11 +463,32 @@ def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRe
     redis.hset(f"notifier:own_rules:{worker.rules.own_rules}", "tom", "0")
     asyncio.run(publish("another"))
     assert redis.hexists(f"notifier:own_rules:{worker.rules.own_rules}", "tom"), "one writes for all"
+    assert [each.job_id for each in worker.pull(told=untold).leased] == ["one"]
     worker.accept(job("two", "bob"), job("three", "bob"), job("four", "vip"), job("five", "vip"))
     pulled = worker.pull()
     assert (pulled.unpublished, pulled.untold) == (False, [])
     assert [each.job_id for each in pulled.leased] == ["two", "four", "five"], "a gap of all, and none of the vip's"
     assert not redis.exists(f"notifier:own_rules:draft:{worker.name}")
+
+
+def test_what_a_user_chose_is_written_down_once(worker: Worker) -> None:
+    """The first of a choice is asked for; from then on what its users send goes the direct way, by the choice."""
+    text = Preferences(gap_us=3 * S).encode()
+    for user in ("eve", "eva", "vip"):
+        worker.redis.hset("notifier:preferences", user, text)
+    worker.accept(job("one", "eve"))
+    pulled = worker.pull()
+    assert (pulled.leased, pulled.chosen) == ([], [("eve", text)])
+    write_down(worker.redis, worker.rules, pulled)
+    assert worker.pull(told=pulled.untold).leased
+    worker.accept(job("two", "eva"), job("three", "eva"), job("four", "vip"))
+    pulled = worker.pull()
+    assert [(each.job_id, each.since_us) for each in pulled.leased] == [("two", None)]
+    assert pulled.chosen == [("vip", text)], "who has rules of their own chose beside those"
+    assert worker.redis.zscore("notifier:wakeups:default", "eva") == NOW + LEASE + 3 * S
+    worker.redis.hset("notifier:preferences", "eva", Preferences(gap_us=S).encode())
+    worker.accept(job("five", "eva", "alarm"))
+    assert [user for user, _ in worker.pull().chosen] == ["eva"], "another choice"
 
 
 def test_own_rules_last_while_somebody_goes_by_them(worker: Worker) -> None:

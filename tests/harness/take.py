@@ -13,6 +13,7 @@ from notifier.queue.calls import Pulled, Room, Told
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.rules.zones import zone_or
+from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 
@@ -37,12 +38,25 @@ def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pull
 
 
 def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> Told:
-    """What a worker finds out for those of whom it was asked for more."""
-    for user, text in pulled.chosen:
-        rules.people.note(user, text)
+    """What a worker finds out for those of whom it was asked for more, and writes down."""
+    if pulled.unpublished:
+        publish_own_rules(redis, rules)
+    write_down(redis, rules, pulled)
     for _, zone, _ in pulled.zones:
         redis.hset(rules.zones, zone, zone_or(zone, "UTC", pulled.now_us).encode())
     return Told(pulled.untold, {job.job_id: targets_in(job.data) for job in pulled.untargeted})
+
+
+def publish_own_rules(redis: Any, rules: RuleTable) -> None:
+    """Write who has rules of their own, and which, as a worker does."""
+    if rules.own_rules:
+        redis.hset(redis_key("own_rules", rules.own_rules), mapping=dict(rules.own_fields()))
+
+
+def write_down(redis: Any, rules: RuleTable, pulled: Pulled) -> None:
+    """Write what comes of what users chose, where a pull asked for it."""
+    for user, text in pulled.chosen:
+        redis.hset(redis_key("chosen", rules.chosen_version), *rules.chosen_field(user, text))
 
 
 def enter(redis: Any, worker: calls.Worker, room: Room, *categories: str) -> Pulled:

@@ -22,7 +22,7 @@ from notifier.rules.quiet_hours import ByClock
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
-from tests.harness.take import know
+from tests.harness.take import know, publish_own_rules, write_down
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,14 +143,9 @@ class World:
         self._reads = self.redis.register_script(READ)
         self.began_us = self.now
         self.rules = RuleTable(self.policies)
-        self.publish_own_rules()
+        publish_own_rules(self.redis, self.rules)
         self.sends: defaultdict[tuple[str, str], Sends] = defaultdict(Sends)
         self.tell_zones()
-
-    def publish_own_rules(self) -> None:
-        """Who has rules of their own, and which, as a worker writes it."""
-        if self.rules.own_rules:
-            self.redis.hset(f"notifier:own_rules:{self.rules.own_rules}", mapping=dict(self.rules.own_fields()))
 
     def tell_zones(self) -> None:
         """What Redis knows of zones, where a rule goes by the clock."""
@@ -289,9 +284,8 @@ class World:
 
     def _tell(self, pulled: Pulled) -> calls.Told:
         if pulled.unpublished:
-            self.publish_own_rules()
-        for user, text in pulled.chosen:
-            self.rules.people.note(user, text)
+            publish_own_rules(self.redis, self.rules)
+        write_down(self.redis, self.rules, pulled)
         assert not {user for user, *_ in pulled.untold} & {leased.user for leased in pulled.leased if not self.targets}
         return calls.Told(pulled.untold, {unread.job_id: self.targets[unread.job_id] for unread in pulled.untargeted})
 

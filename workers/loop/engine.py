@@ -33,7 +33,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run_async, run_together
-from notifier.scripts.rule_table import People, RuleTable, decoded
+from notifier.scripts.rule_table import RuleTable, decoded
 from notifier.store.connection import is_forbidden, unusable
 from notifier.units import readable
 from workers.loop.in_flight import Flights
@@ -62,7 +62,6 @@ class Engine:
         self._turns, self._rq_jobs, self._tuning = parts.turns, parts.rq_jobs, parts.tuning
         self._worker, self._lanes = parts.name, list(parts.lanes)
         self.flights = Flights(parts)
-        self._people = People()
         self.use(policies, version)
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
@@ -92,7 +91,6 @@ class Engine:
             self._lanes,
             lead_us=lead_us,
             version=version,
-            people=self._people,
             partitions=self._tuning.partitions,
         )
         self._zone = policies.zone
@@ -215,7 +213,7 @@ class Engine:
         for _, zone, job_id in pulled.zones:
             await self._tell_zone(zone, job_id, pulled.now_us)
         for user, text in pulled.chosen:
-            self._people.note(user, text)
+            await own_rules.write_down(self._redis, self._rules, user, text)
             if why_not := decoded(text).unknown_zone:
                 self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
         # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.

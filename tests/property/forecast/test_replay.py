@@ -23,7 +23,7 @@ from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
 from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
-from notifier.scripts.rule_table import People, RuleTable
+from notifier.scripts.rule_table import RuleTable
 from tests.harness.take import know, take
 from tests.property.amount import examples
 
@@ -97,11 +97,9 @@ def by_the_scripts(
     if rules.uses_local_time:
         zones = {event.zone or rules.zone for event in trace}
         redis.hset("notifier:zones", mapping={zone: zone_at(zone, trace[0].at_us).encode() for zone in zones})
-    people = People()
     if chosen is not None:
         redis.hset("notifier:preferences", "ann", chosen.encode())
-        people.note("ann", chosen.encode())
-    return Scripts(redis, rules, trace, latency_us, people).run()
+    return Scripts(redis, rules, trace, latency_us).run()
 
 
 @dataclass
@@ -112,7 +110,6 @@ class Scripts:
     rules: Policies
     trace: list[Event]
     latency_us: int
-    people: People | None = None
     now: int = 0
     sent: list[int] = field(default_factory=list)
     flights: list[tuple[int, int, Leased]] = field(default_factory=list)
@@ -120,7 +117,7 @@ class Scripts:
 
     def run(self) -> list[int]:
         """Work until all have ended."""
-        self.sent, self.table = [EXPIRED] * len(self.trace), RuleTable(self.rules, people=self.people)
+        self.sent, self.table = [EXPIRED] * len(self.trace), RuleTable(self.rules)
         know(self.table, {event.category for event in self.trace})
         arrivals = list(enumerate(self.trace))
         wake_up: int | None = 0

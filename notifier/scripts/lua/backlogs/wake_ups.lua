@@ -109,7 +109,7 @@ end
 -- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @backlogs:{user}.
 local function set_user_wake_ups(rules, name, policy, fields, now)
   local count, lanes = backlogs_in(fields)
-  if preferences.stale[name] then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so
+  if preferences.unknown[name] then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so
   local user, turn, closed, whys = new_user(name, policy), nil, closed_backlogs(name, fields), waits.read(fields)
   user.backlogs, user.next = {}, count > 1 and {} or nil
   if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(name)) end

@@ -29,7 +29,7 @@ local function opens_at(rules, user, backlog, now)
       or 'c' .. rule_mark(backlog.policy, backlog.rule)
   end
   if backlog.bypass then return digest_at(rules, backlog, at, now) end
-  local chosen = preferences.known[user.name]
+  local chosen = preferences.of[user.name]
   if chosen then
     local till
     till, backlog.mutes = muted_until(chosen, backlog.category, now)

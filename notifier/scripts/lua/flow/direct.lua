@@ -1,11 +1,11 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather HIGH history is_backlog
---! needs job_key lacking lease_job leased_job new_backlog new_user number opens_at orders own_rules pace plan_of
+--! needs job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
 --! needs preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room steering
 --! needs targets_of text text_of_counted uses_local_time waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a new job of a producer of ours,
--- of a user who chose no rules and of whom nothing waits, which stands in a backlog only if the rules do not let it go;
+-- of a user who muted nothing and of whom nothing waits, which stands in a backlog only if the rules do not let it go;
 -- or the head of a user's only backlog that no worker has had. All else is left to *visit*.
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_accepted', 'push_order',
   'push_outcome', 'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
@@ -19,7 +19,7 @@ local look -- of *pull*
 -- begin: some_rare: whether a route may be held.
 function direct.begin(of_call, some_rare)
   look = of_call
-  direct.is_open = not (own_rules.is_missing or some_rare and redis.call('EXISTS', '@routes') == 1)
+  direct.is_open = not (some_rare and redis.call('EXISTS', '@routes') == 1)
 end
 
 -- new_job: {user, category, high, data, targets, zone, collapse, deadline, accepted, origin}, or nil where
@@ -60,21 +60,21 @@ function direct.read(ids, lane)
   end
   direct.jobs, direct.none_wait = jobs, #claims > 0 and redis.call('EXISTS', unpack(backlogs)) == 0
   read_claims(claims)
-  own_rules.read(users)
+  preferences.read(users)
 end
 
--- is_known: whether the rules of this user are known here: the caller tells of who chose some.
-function direct.is_known(user)
-  if own_rules.is_missing then return false end
-  if look.rules.forgets then remember(user) end
-  return not (look.rules.prefers and redis.call('HEXISTS', '@preferences', user) == 1)
+-- is_plain: whether *opens_at* tells all of when something of this user may go, by rules that are known.
+function direct.is_plain(user)
+  local index, chosen = preferences.index_of(user), preferences.of[user]
+  return index and not (chosen and (chosen.m or chosen.clock))
 end
 
--- nothing_waits: for this user, whose rules are known.
+-- nothing_waits: for this user, who is plain.
 function direct.nothing_waits(user)
   local waits = direct.waits[user]
   if waits == nil then
-    waits = not direct.none_wait and redis.call('EXISTS', backlogs_key(user)) == 1 or not direct.is_known(user)
+    if look.rules.forgets then remember(user) end
+    waits = not direct.none_wait and redis.call('EXISTS', backlogs_key(user)) == 1 or not direct.is_plain(user)
     direct.waits[user] = waits
   end
   return not waits
@@ -156,7 +156,7 @@ function direct.take(id, lane)
   local job = direct.room > 0 and direct.jobs[id]
   direct.jobs[id] = nil -- what stands in the queue twice is not new the second time
   if not (job and direct.nothing_waits(job.user) and direct.is_simple(job.category)) then return false end
-  local index = own_rules.index_of(job.user)
+  local index = preferences.index_of(job.user)
   local user = new_user(job.user, look.rules.users[index + 1], index)
   local backlog = new_backlog(look.rules, user, job.category, lane)
   if look.rules.clock then backlog.arrives = {job.zone, look.now} end
@@ -215,7 +215,7 @@ end
 -- visit: leases what may go of a user whose wake-up in `lane` is due since µs `since`, and sets it anew. index: of the
 -- user's policy in the rules. Returns false where there is more to look at.
 function direct.visit(name, lane, since, index)
-  if not direct.is_open or preferences.known[name] then return false end
+  if not (direct.is_open and direct.is_plain(name)) then return false end
   local user = new_user(name, look.rules.users[index + 1], index)
   local backlog, paced = only_backlog(user, lane)
   if not backlog then return false end

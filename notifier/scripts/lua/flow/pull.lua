@@ -13,13 +13,13 @@
 --   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
 --   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
 --   untold: {user, lane, since when the wake-up is due, µs, …}: the caller is to say more of these users, and calls
---   again, at once, with them as `told`. Their wake-ups stand one lease ahead, so that no other worker takes them. They
---   may have chosen rules, which stand in chosen where the caller does not know them, {user, text, …}; or one of their
---   heads stands in asked, {job id, user, data, zone, …}: of a plain producer (with RQ alone, without this library),
---   whose backlog stays shut until the caller says by `targets` whom it is for; or with a zone, and no data, whose
---   backlog stays shut until the caller has written the zone into @zones, or where there is no such zone has taken
---   push_zone out of the job.
---   unpublished: 1 to publish who has rules of their own: until then the caller has to tell everybody's.
+--   again, at once, with them as `told`. Their wake-ups stand one lease ahead, so that no other worker takes them. What
+--   they chose stands in chosen, {user, text, …}, where the caller is to write into @chosen what comes of it; or one of
+--   their heads stands in asked, {job id, user, data, zone, …}: of a plain producer (with RQ alone, without this
+--   library), whose backlog stays shut until the caller says by `targets` whom it is for; or with a zone, and no data,
+--   whose backlog stays shut until the caller has written the zone into @zones, or where there is no such zone has
+--   taken push_zone out of the job.
+--   unpublished: 1 to write @own_rules: until then everybody is to be told of.
 --! first_write
 --! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
 --! needs job_key lane_shares least_share let_go_of_held note_candidate note_due orders own_rules preferences
@@ -77,7 +77,7 @@ local function leave(user, lane, at)
 end
 
 local function leave_told()
-  for i = 1, #told, 4 do leave_all(told[i], told[i + 2]) end
+  for i = 1, #told, 3 do leave_all(told[i], told[i + 2]) end
 end
 
 if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
@@ -225,34 +225,35 @@ local function write_visits()
 end
 
 -- ask_for: the caller is to tell more of this user, who keeps room for as much as one visit may take.
-local untold, MAX_HEADS = reply[PULLED.untold], 25
+local untold, chosen, MAX_HEADS = reply[PULLED.untold], reply[PULLED.chosen], 25
 local function ask_for(user, lane, at)
   put_ahead(user, lane)
-  local n = #untold
+  local n, text_of_user = #untold, preferences.unknown[user]
   untold[n + 1], untold[n + 2], untold[n + 3] = user, lane, at
+  if text_of_user then chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user end
   look.full = look.full - MAX_HEADS
+end
+
+-- look_after: visits a user, or asks for more of the user. is_due: since before this call.
+local function look_after(user, lane, at, is_due)
+  if look.rules.forgets then remember(user) end
+  local index = preferences.index_of(user)
+  if index and is_due and direct.visit(user, lane, at, index) then return end
+  if not index or visit(look, user, lane, at, index) then ask_for(user, lane, at) end
 end
 
 -- visit_told: those of whom the caller has told more are the first.
 local function visit_told()
-  local names, chosen = {}, reply[PULLED.chosen]
-  for i = 1, #told, 4 do names[#names + 1] = told[i] end
-  preferences.read(look.rules, names, ARGV[PULL.chosen])
-  for i = 1, #told, 4 do
+  local names = {}
+  for i = 1, #told, 3 do names[#names + 1] = told[i] end
+  preferences.read(names)
+  for i = 1, #told, 3 do
     local user, lane, at = told[i], told[i + 1], told[i + 2]
-    local text_of_user = preferences.stale[user]
-    if look.rules.forgets then remember(user) end
-    if #look.leased >= most then leave_all(user, at)
-    elseif text_of_user then
-      chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user
-      ask_for(user, lane, at)
-    elseif not direct.visit(user, lane, at, told[i + 3]) and visit(look, user, lane, at, told[i + 3]) then
-      ask_for(user, lane, at)
-    end
+    if #look.leased >= most then leave_all(user, at) else look_after(user, lane, at, true) end
   end
   write_visits()
 end
-own_rules.begin(look.rules, ARGV[PULL.own_rules])
+preferences.begin(look.rules)
 reply[PULLED.unpublished] = own_rules.is_missing and 1 or 0
 direct.begin(look, some_rare)
 if is_told then
@@ -365,17 +366,11 @@ for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
 end
 
--- attend: visits a user, or asks for more of the user. Who finds no room is due still.
+-- attend: who finds no room is due still.
 local function attend(user, lane, is_due)
-  local at, is_known = since[user], direct.is_known(user)
-  if #look.leased >= (is_known and look.full or most) then leave(user, lane, at)
-  elseif not is_known then ask_for(user, lane, at)
-  else
-    local index = own_rules.index_of(user)
-    if not (is_due and direct.visit(user, lane, at, index)) and visit(look, user, lane, at, index) then
-      ask_for(user, lane, at)
-    end
-  end
+  local at = since[user]
+  if #look.leased >= (preferences.index_of(user) and look.full or most) then leave(user, lane, at)
+  else look_after(user, lane, at, is_due) end
 end
 
 -- In each lane those who wait before those who come. The least share of each lane stands in front: there may be room

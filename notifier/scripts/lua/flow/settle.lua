@@ -26,6 +26,12 @@ local look = {now = now, now_text = now_text, worker = worker, rules = rules, ea
   keep_failed = keep_failed, keep_delivered = keep_delivered, keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
 local reply, touched, order, totals = {}, {}, {}, {}
+if rules.prefers then
+  local users = {}
+  for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
+  preferences.begin(rules)
+  preferences.read(users)
+end
 local finished = {} -- the jobs to be deleted
 local released = {} -- key of a claim -> how many of it have ended
 
@@ -79,10 +85,11 @@ local function read_settled(at)
   local holder, origin, status, requeued, orphan, tagged, accepted, held, counted = unpack(redis.call('HMGET', key,
     'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held',
     'push_counted'))
-  local said = more == '' and PLAINLY or cjson.decode(more)
+  local said, index = more == '' and PLAINLY or cjson.decode(more), rules.prefers and preferences.index_of(user)
+  index = index or ARGV[at + ENDED.policy]
   said.__index = said
   local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
-    index = ARGV[at + ENDED.policy], policy = rules.users[ARGV[at + ENDED.policy] + 1], key = key, holder = holder,
+    index = index, policy = rules.users[index + 1], key = key, holder = holder,
     handed = ARGV[at + ENDED.handed], origin = origin, status = status, accepted = accepted, held = held,
     counted = counted_of(permit, counted)}, said)
   if requeued or orphan or tagged then job.requeued, job.orphan, job.tagged = requeued, orphan, tagged end
@@ -167,7 +174,6 @@ for i, user in ipairs(some_wait and order or {}) do
   fields_of[user] = redis.call('HGETALL', backlogs[i])
   if #fields_of[user] > 0 then waiting[#waiting + 1] = user end
 end
-preferences.read(rules, waiting, ARGV[SETTLE.chosen])
 for _, user in ipairs(waiting) do
   set_user_wake_ups(rules, user, touched[user], fields_of[user], now)
 end

@@ -5,32 +5,44 @@
 -- A worker writes it that *pull* has told that it is missing. It lasts as long as somebody pulls by these rules.
 local LASTS = '3600' -- s
 local own_rules = {is_missing = false}
-local key, rules -- of *begin*; no key where everyone follows the same
-local of_user, indexes = {}, {} -- user -> the number, false for none; number -> index in rules.users
+local rules, key -- of *begin*; no key where everyone follows the same
+local numbers, indexes = {}, {} -- user -> the number, false for none; number -> index in rules.users
 
-function own_rules.begin(of_call, version)
-  rules, key = of_call, version ~= '' and '@own_rules:' .. version or nil
-  own_rules.is_missing = key ~= nil and redis.call('EXPIRE', key, LASTS) == 0
+function own_rules.begin(of_call)
+  rules, key = of_call, of_call.own and '@own_rules:' .. of_call.own
+  own_rules.is_missing = key and redis.call('EXPIRE', key, LASTS) == 0
 end
 
 -- read: asks for these users at once.
 function own_rules.read(users)
-  if not key or own_rules.is_missing or #users == 0 then return end
-  for i, which in ipairs(redis.call('HMGET', key, unpack(users))) do of_user[users[i]] = which end
+  if not key or own_rules.is_missing then return end
+  for i, number in ipairs(redis.call('HMGET', key, unpack(users))) do numbers[users[i]] = number end
 end
 
--- index_of: of a user's policy in rules.users, and in each of rules.devices.
-function own_rules.index_of(user)
-  if not key then return 0 end
-  local which = of_user[user]
-  if which == nil then which = redis.call('HGET', key, user) end
-  of_user[user] = which
-  if not tonumber(which) then return 0 end
-  local known, users = indexes[which], rules.users
-  if known then return known end
-  local own, index = cjson.decode(redis.call('HGET', key, '\n' .. which)), #users
+-- number_of: of a user's rules, or '' for those of everyone.
+function own_rules.number_of(user)
+  if not key then return '' end
+  local found = numbers[user]
+  if found == nil then
+    found = redis.call('HGET', key, user)
+    numbers[user] = found
+  end
+  return tonumber(found) and found or ''
+end
+
+-- add: a policy comes behind those in rules.users, and what it is for a device in rules.devices. Returns its index.
+function own_rules.add(own)
+  local users, index = rules.users, #rules.users
   own.policy.counted = users[1].counted
-  users[index + 1], indexes[which] = own.policy, index
+  users[index + 1] = own.policy
   for platform, of_users in pairs(rules.devices or {}) do of_users[index + 1] = own.devices[platform] end
   return index
+end
+
+-- index_of: of the policy of a user who chose nothing, in rules.users and in each of rules.devices.
+function own_rules.index_of(user)
+  local number = own_rules.number_of(user)
+  if number == '' then return 0 end
+  indexes[number] = indexes[number] or own_rules.add(cjson.decode(redis.call('HGET', key, '\n' .. number)))
+  return indexes[number]
 end

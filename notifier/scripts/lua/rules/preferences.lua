@@ -1,20 +1,59 @@
 --! exports preferences muted_until
--- What users chose for themselves. The scripts do not read what it says: the caller tells what it makes of it, and is
--- told where that is no longer what stands there.
+--! needs own_rules
+-- What users chose for themselves. The scripts do not read what it says: a worker writes down what comes of it under
+-- the rules, once for all who chose the same.
 --   @preferences  hash user -> JSON, see notifier/rules/preferences.py. Where it is there, the rules have `prefers`.
--- In an argument: {user: {t: the text that the caller knows, z: the user's zone if one is chosen,
---   m: {{until µs, whether to drop, {category, …} or nil for all}, …}}}; or ''.
--- stale: user -> the text that stands there, or ''.
-local preferences = {known = {}, stale = {}}
+--   @chosen:<version>  hash '<number in own_rules.lua, or none>\n<what stands in @preferences>' -> JSON {policy,
+--     devices: as of own rules, clock: where only users' rules go by it, z: the user's zone if one is chosen,
+--     m: {{until µs, whether to drop, {category, …} or nil for all}, …}}
+-- of: user -> what comes of the choice. unknown: user -> the choice of which nobody has written that down yet.
+local LASTS = '3600' -- s
+local preferences = {of = {}, unknown = {}}
+local rules, key -- of *begin*; no key where nobody chose anything
+local texts, found = {}, {} -- user -> the choice, false for none; field -> what comes of it, false if that is unknown
 
-function preferences.read(rules, users, known)
-  preferences.known = known ~= '' and cjson.decode(known) or {}
-  if #users == 0 or not rules.prefers and not next(preferences.known) then return end
-  local texts = redis.call('HMGET', '@preferences', unpack(users))
-  for i, user in ipairs(users) do
-    local known_text = preferences.known[user] and preferences.known[user].t or ''
-    if (texts[i] or '') ~= known_text then preferences.stale[user] = texts[i] or '' end
+function preferences.begin(of_call)
+  rules, key = of_call, of_call.prefers and '@chosen:' .. of_call.chosen
+  own_rules.begin(of_call)
+  if key then redis.call('EXPIRE', key, LASTS) end
+end
+
+-- read: asks for these users at once.
+function preferences.read(users)
+  if #users == 0 then return end
+  own_rules.read(users)
+  if not key then return end
+  for i, text in ipairs(redis.call('HMGET', '@preferences', unpack(users))) do texts[users[i]] = text end
+end
+
+local function text_of(user)
+  if texts[user] == nil then texts[user] = redis.call('HGET', '@preferences', user) end
+  return texts[user]
+end
+
+local function what_comes_of(text, user)
+  local field = own_rules.number_of(user) .. '\n' .. text
+  if found[field] ~= nil then return found[field] end
+  local said = redis.call('HGET', key, field)
+  local chosen = said and cjson.decode(said)
+  if chosen then
+    chosen.index = own_rules.add(chosen)
+    rules.clock = rules.clock or chosen.clock
   end
+  found[field] = chosen
+  return chosen
+end
+
+-- index_of: of a user's policy in rules.users, and in each of rules.devices; or nil where a worker has yet to write
+-- down who has rules of their own, or what comes of the user's choice.
+function preferences.index_of(user)
+  local text = key and text_of(user)
+  if text and not own_rules.is_missing then
+    preferences.of[user] = what_comes_of(text, user) or nil
+    if preferences.of[user] then return preferences.of[user].index end
+    preferences.unknown[user] = text
+  end
+  return not (text or own_rules.is_missing) and own_rules.index_of(user) or nil
 end
 
 local function is_among(category, categories)
@@ -24,7 +63,7 @@ local function is_among(category, categories)
   return false
 end
 
--- muted_until: until which µs nothing of a category is sent, and whether it is dropped; or nil. chosen: of *known*.
+-- muted_until: until which µs nothing of a category is sent, and whether it is dropped; or nil. chosen: of *of*.
 local function muted_until(chosen, category, now)
   local till, drops = nil, false
   for _, mute in ipairs(chosen.m or {}) do

@@ -13,6 +13,7 @@
 --   prefers        whether any user has preferences, see preferences.lua; *read_rules* says so
 --   forgets        whether anybody was forgotten whose sends still count, see forgotten.lua; the same
 --   version        where the caller follows rules that may change
+--   own, chosen    versions, see own_rules.lua and preferences.lua; no `own` where nobody has rules of their own
 --   clock, ignores_quiet                             see quiet_hours.lua
 --   apps, limited, devices, background, collapsible, projects   see limits.lua
 local rules_read = {} -- the version of the table that was read last

@@ -195,7 +195,7 @@ def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> C
         keep=worker.keep.encode(),
         keep_delivered_us=worker.keep.delivered_us,
         rooms=json.dumps(room.by_route) if room.by_route else "",
-        rules=rules.of_everyone,
+        rules=rules.text,
         told=json.dumps(flat) if flat else "",
         targets=json.dumps(dict(told.targets)) if told.targets else "",
     )
@@ -314,20 +314,18 @@ def settle(
     """
     keep = worker.keep
     labels, numbers, now_s = measured or Measured([""] * len(settlements))
-    table, indexes = rules.encode([s.user for s in settlements])
     of_call = SettleFields(
-        *(worker.clock, keep.encode(), keep.delivered_us, worker.name, table),
+        *(worker.clock, keep.encode(), keep.delivered_us, worker.name, rules.text),
         keep_feedback_ms=-(-keep.feedback_us // 1000),
         numbers=json.dumps(dict(numbers)),
     )
     args = [*of_call]
-    for s, policy, label in zip(settlements, indexes, labels, strict=True):
+    for s, label in zip(settlements, labels, strict=True):
         args += Ended(
             to_bytes(s.job_id),
             s.permit,
             to_bytes(s.user),
             to_bytes(s.category),
-            policy,
             to_bytes(label),
             _handed(s.handed, now_s) if keep.history_us and s.handed else "",
             _more(s),

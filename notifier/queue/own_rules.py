@@ -1,6 +1,6 @@
-"""What *pull* need not be told of users: who has rules of their own, and what comes of what others chose.
+"""Two hashes by which scripts know each user's rules: those of users that have their own, and what comes of choices.
 
-Two hashes in Redis; their names say which rules are followed. *pull* renews them; what nobody follows any more goes.
+Their names say which rules are followed. *pull* renews them; what nobody follows any more goes.
 """
 
 from __future__ import annotations

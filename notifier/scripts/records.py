@@ -214,7 +214,7 @@ class PreferFields(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A job that is settled. policy: the index of its user's.
+    """A job that is settled.
 
     label: '<category>|<route>' to count it under, or ''. handed: '<µs since it was handed over> <answers>' for the
     history, or ''. more: JSON of what else there is to tell, see settle.lua; '' where it was delivered.
@@ -224,7 +224,6 @@ class Ended(NamedTuple):
     permit: Text
     user: Text
     category: Text
-    policy: int
     label: Text
     handed: Text
     more: Text

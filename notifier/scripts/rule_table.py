@@ -1,10 +1,10 @@
-"""The rules as the scripts take them: JSON, the categories' encoded once, the users' for each call."""
+"""The rules as the scripts take them: JSON, made once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -23,8 +23,7 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 class RuleTable:
     """The rules for *pull* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
 
-    on_join: what comes finds in its backlog, as *pull* takes it. of_everyone: the table for the users
-    without rules of their own.
+    on_join: what comes finds in its backlog, as *pull* takes it. text: the table.
     """
 
     def __init__(
@@ -65,16 +64,14 @@ class RuleTable:
         if policies.uses_local_time:
             rest["clock"] = clock
         self._clock_of_users = {**clock, "of_users": True}
-        self._limited = limited(policies)
         if own := own_rules_of(policies).version:
             rest["own"] = own
         self.chosen_version = rest["chosen"] = digest(_chosen_by(policies), clock, own)
         on_join = {c.name: _on_join(c) for c in categories}
         self.on_join = json.dumps(on_join, separators=(",", ":"))
-        self._rest = f'"categories":{{{of_category}}},{self._limits(rest)}'
-        self._of_text: dict[str, tuple[Policy, str]] = {}
-        self._of_device: dict[tuple[str, Policy], str] = {}
-        self.of_everyone, _ = self._encode([])
+        devices = ",".join(f'"{name}":[{of}]' for name, of in _of_device(policies, policies.everyone).items())
+        users = f'"users":[{policy_json(policies.everyone)}]' + (f',"devices":{{{devices}}}' if devices else "")
+        self.text = f'{{{users},"categories":{{{of_category}}},{self._limits(rest)}}}'
 
     @property
     def own_rules(self) -> str:
@@ -121,32 +118,6 @@ class RuleTable:
     def _of_all(self, window: Window) -> list[int]:
         return [share_of(window.limit, self._share), window.interval_us]
 
-    def encode(self, users: Sequence[str]) -> tuple[str, list[int]]:
-        """The table of everyone and these users, and for each the index of the policy in it. It knows no choices."""
-        if not self._policies.users:
-            return self.of_everyone, [0] * len(users)
-        return self._encode(map(self._policies.for_user, users))
-
-    def _encode(self, policies: Iterable[Policy]) -> tuple[str, list[int]]:
-        found = list(policies)
-        # By their ids, as to hash a policy takes longer than to ask for it.
-        distinct = {id(policy): policy for policy in (self._policies.everyone, *found)}
-        places = {of: n for n, of in enumerate(distinct)}
-        indexes = [places[id(policy)] for policy in found]
-        known = distinct.values()
-        of_users = ",".join(map(policy_json, known))
-        of_devices = ",".join(
-            f'"{name}":[{",".join(self._devices(name, user) for user in known)}]' for name in self._limited
-        )
-        devices = f'"devices":{{{of_devices}}},' if of_devices else ""
-        return f'{{"users":[{of_users}],{devices}{self._rest}}}', indexes
-
-    def _devices(self, platform: str, user: Policy) -> str:
-        text = self._of_device.get((platform, user))
-        if text is None:
-            text = self._of_device[platform, user] = devices_json(self._policies, platform, user)
-        return text
-
 
 class OwnRules(NamedTuple):
     """Which rules each user has who has others than everyone. texts: what they are, by their numbers."""
@@ -168,33 +139,6 @@ def own_rules_of(policies: Policies) -> OwnRules:
     return OwnRules(digest(*users, *users.values(), *numbers) if users else "", users, list(numbers))
 
 
-def digest(*parts: object) -> str:
-    """A name for these, alike in all processes."""
-    told = "\0".join(map(str, parts)).encode(errors="surrogatepass")
-    return hashlib.sha1(told, usedforsecurity=False).hexdigest()
-
-
-def _chosen_by(policies: Policies) -> list[object]:
-    """All that decides what a choice comes to."""
-    combining, limits = policies.combining, limited(policies)
-    may = combining.may
-    return [
-        sorted((name, repr(policy)) for name, policy in combining.tiers.items()),
-        [sorted(may.tiers), may.windows, may.gap, may.quiet_hours, may.send_hours, may.zone, may.mute],
-        sorted(combining.also_closed),
-        combining.lead_us,
-        repr(policies.everyone),
-        own_text(policies, policies.everyone),
-        [(name, policy_json(of.device)) for name, of in limits.items()],
-    ]
-
-
-def own_text(policies: Policies, policy: Policy) -> str:
-    """What stands in Redis of a policy that is not everyone's, see `own_rules.lua`."""
-    devices = ",".join(f'"{name}":{devices_json(policies, name, policy)}' for name in limited(policies))
-    return f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
-
-
 @lru_cache(maxsize=MAX_TEXTS)
 def decoded(text: str) -> Preferences:
     """Read a text of Redis; what cannot be read says nothing, and an audit finds it."""
@@ -204,17 +148,48 @@ def decoded(text: str) -> Preferences:
         return Preferences()
 
 
-def limited(policies: Policies) -> dict[str, PlatformLimits]:
-    """Find the platforms that limit what a device gets."""
+def digest(*parts: object) -> str:
+    """A name for these, alike in all processes."""
+    told = "\0".join(map(str, parts)).encode(errors="surrogatepass")
+    return hashlib.sha1(told, usedforsecurity=False).hexdigest()
+
+
+def _chosen_by(policies: Policies) -> list[object]:
+    """All that decides what a choice comes to."""
+    combining, limits = policies.combining, _limited(policies)
+    may = combining.may
+    return [
+        sorted((name, repr(policy)) for name, policy in combining.tiers.items()),
+        [sorted(may.tiers), may.windows, may.gap, may.quiet_hours, may.send_hours, may.zone, may.mute],
+        sorted(combining.also_closed),
+        combining.lead_us,
+        repr(policies.everyone),
+        own_text(policies, policies.everyone),
+        [(name, policy_json(of.device)) for name, of in limits.items()],
+        any(category.bypass for category in policies.categories.values()),
+    ]
+
+
+def own_text(policies: Policies, policy: Policy) -> str:
+    """Encode a policy that is not everyone's, as it stands in Redis, see `own_rules.lua`."""
+    devices = ",".join(f'"{name}":{of}' for name, of in _of_device(policies, policy).items())
+    return f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
+
+
+def _limited(policies: Policies) -> dict[str, PlatformLimits]:
     return {name: limits for name, limits in policies.limits.items() if not limits.device.is_empty}
 
 
-def devices_json(policies: Policies, platform: str, user: Policy) -> str:
-    """Encode the limits of a device whose user has this policy, see `limits.lua`."""
-    held, bypassing = policies.limits[platform].of_device(user)
-    if held.is_empty and not any(c.bypass for c in policies.categories.values()):
-        return "false"
-    return f"[{'false' if held.is_empty else policy_json(held)},{policy_json(bypassing)}]"
+def _of_device(policies: Policies, user: Policy) -> dict[str, str]:
+    """The limits of a device whose user has this policy, by platform; see `limits.lua`."""
+    found = {}
+    for name, limits in _limited(policies).items():
+        held, bypassing = limits.of_device(user)
+        if held.is_empty and not any(c.bypass for c in policies.categories.values()):
+            found[name] = "false"
+        else:
+            found[name] = f"[{'false' if held.is_empty else policy_json(held)},{policy_json(bypassing)}]"
+    return found
 
 
 def _on_join(category: Category) -> str | int | bool:

@@ -15,6 +15,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from tests.harness.take import publish_own_rules
 
 S = 1_000_000
 BATCH = 50
@@ -43,7 +44,7 @@ def pull(
 
 
 def to_be_told(policy: Policy) -> RuleTable:
-    """Rules of which Redis does not know who has others: all enter their backlogs, and go once they are told of."""
+    """Rules of which Redis does not know who has others: all enter their backlogs, and go once that is published."""
     return RuleTable(Policies(policy, users={"somebody": Policy()}))
 
 
@@ -60,11 +61,12 @@ def test_what_visits_do_is_bounded_by_their_batch(redis: Redis) -> None:
     while (pulled := pull(redis, 0, rules)).taken:
         named += pulled.untold
     assert len(named) == BATCH
+    publish_own_rules(redis, rules)
     redis.config_resetstat()
     assert len(pull(redis, 0, rules, named).leased) == BATCH
     ran: Any = redis.info("commandstats")
     assert entered(redis) == BATCH * 59
-    assert sum(entry["calls"] for entry in ran.values()) <= BATCH * 30
+    assert sum(entry["calls"] for entry in ran.values()) <= BATCH * 31
 
 
 def test_a_head_under_a_burst_costs_the_same_whatever_was_sent(redis: Redis) -> None:
@@ -72,6 +74,7 @@ def test_a_head_under_a_burst_costs_the_same_whatever_was_sent(redis: Redis) -> 
     enqueue(redis, ["ann"], each=60, name="job")
     rules = to_be_told(Policy(burst=Burst(100, every_us=S)))
     pulled = pull(redis, S, rules, most=60)
+    publish_own_rules(redis, rules)
     for _ in range(2):
         redis.config_resetstat()
         pulled = pull(redis, S, rules, pulled.untold)

@@ -143,5 +143,5 @@ def test_the_replay_goes_by_the_same_clock(redis: Redis, rules: Policies, trace:
 def test_a_worker_keeps_its_own_lease_before_quiet_hours() -> None:
     """A lease that was changed in the file holds from the next start: until then the old one must be over by night."""
     night = Policies(Policy(quiet=(Hours(0, H),)), lead_us=3 * S)
-    tables = [json.loads(RuleTable(night, lead_us=lead_us).encode([])[0]) for lead_us in (None, 10 * S)]
+    tables = [json.loads(RuleTable(night, lead_us=lead_us).text) for lead_us in (None, 10 * S)]
     assert [table["clock"]["lead_us"] for table in tables] == [3 * S, 10 * S]

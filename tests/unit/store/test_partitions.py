@@ -170,4 +170,4 @@ def test_what_all_users_share_is_enough_for_all(said: str) -> None:
 def test_a_partition_has_its_share_of_a_project() -> None:
     """So that all of them together keep its limit."""
     settings = parse_settings("providers: {fcm: {client: console, limits: {project: 100/1m}}}")
-    assert json.loads(RuleTable(settings.policies(), partitions=8).of_everyone)["projects"]["fcm"][0] == 12
+    assert json.loads(RuleTable(settings.policies(), partitions=8).text)["projects"]["fcm"][0] == 12

@@ -1,7 +1,7 @@
 --! on_demand sign_of why_of set_wake_up set_wake_ups set_user_wake_ups
 --! needs backlog_key backlogs_in backlogs_key bypasses_any CLOSED closed_backlogs history idle_leaders is_closed
 --! needs is_dropped job_key LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
---! needs preferences rules_read seconds serves set_part_wake_ups text waits wake_ups_due
+--! needs rules_read seconds serves set_part_wake_ups text waits wake_ups_due
 -- Wake-ups: when a user who waits is looked at again.
 -- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
 local function expect(id, at, now, by)
@@ -106,10 +106,11 @@ local function set_wake_ups(user, backlogs, now, turn)
   return wake_ups
 end
 
--- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. fields: of @backlogs:{user}.
+-- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. policy: the user's, or false where a
+-- worker has to write it down first. fields: of @backlogs:{user}.
 local function set_user_wake_ups(rules, name, policy, fields, now)
   local count, lanes = backlogs_in(fields)
-  if preferences.unknown[name] then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so
+  if not policy then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so
   local user, turn, closed, whys = new_user(name, policy), nil, closed_backlogs(name, fields), waits.read(fields)
   user.backlogs, user.next = {}, count > 1 and {} or nil
   if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(name)) end

@@ -242,10 +242,11 @@ local function look_after(user, lane, at, is_due)
   if not index or visit(look, user, lane, at, index) then ask_for(user, lane, at) end
 end
 
--- visit_told: those of whom the caller has told more are the first.
+-- visit_told: those of whom the caller has told more are the first. One visit of each is enough.
+local was_told = {}
 local function visit_told()
   local names = {}
-  for i = 1, #told, 3 do names[#names + 1] = told[i] end
+  for i = 1, #told, 3 do names[#names + 1], was_told[told[i]] = told[i], true end
   preferences.read(names)
   for i = 1, #told, 3 do
     local user, lane, at = told[i], told[i + 1], told[i + 2]
@@ -359,8 +360,8 @@ for i, lane in ipairs(lanes) do
 end
 for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
   for j = 1, n do
-    local user = wake_ups[i][2 * j - 1]
-    if not note_visit(user, lanes[i], due, tonumber(wake_ups[i][2 * j])) then put_ahead(user, lanes[i]) end
+    local user, at = wake_ups[i][2 * j - 1], tonumber(wake_ups[i][2 * j])
+    if not was_told[user] and not note_visit(user, lanes[i], due, at) then put_ahead(user, lanes[i]) end
   end
   orders.expected = math.max(orders.expected, #due[i])
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end

@@ -25,13 +25,10 @@ local RENEW_EVERY, now_text = 8, text(now)
 local look = {now = now, now_text = now_text, worker = worker, rules = rules, earliest = math.huge,
   keep_failed = keep_failed, keep_delivered = keep_delivered, keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
-local reply, touched, order, totals = {}, {}, {}, {}
-if rules.prefers then
-  local users = {}
-  for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
-  preferences.begin(rules)
-  preferences.read(users)
-end
+local reply, touched, order, totals, users = {}, {}, {}, {}, {}
+for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
+preferences.begin(rules)
+preferences.read(users)
 local finished = {} -- the jobs to be deleted
 local released = {} -- key of a claim -> how many of it have ended
 
@@ -85,8 +82,7 @@ local function read_settled(at)
   local holder, origin, status, requeued, orphan, tagged, accepted, held, counted = unpack(redis.call('HMGET', key,
     'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held',
     'push_counted'))
-  local said, index = more == '' and PLAINLY or cjson.decode(more), rules.prefers and preferences.index_of(user)
-  index = index or ARGV[at + ENDED.policy]
+  local said, index = more == '' and PLAINLY or cjson.decode(more), preferences.index_of(user) or 0
   said.__index = said
   local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
     index = index, policy = rules.users[index + 1], key = key, holder = holder,
@@ -154,8 +150,8 @@ local function settle(at)
     released[claim] = (released[claim] or 0) + 1
   end
   if job.gone then tell_feedback(look, job.id, user, job.gone) end
-  if not touched[user] then
-    touched[user] = job.policy
+  if touched[user] == nil then
+    touched[user] = preferences.index_of(user) and job.policy or false
     order[#order + 1] = user
   end
   return 1

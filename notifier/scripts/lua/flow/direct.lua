@@ -65,8 +65,9 @@ end
 
 -- is_plain: whether *opens_at* tells all of when something of this user may go, by rules that are known.
 function direct.is_plain(user)
-  local index, chosen = preferences.index_of(user), preferences.of[user]
-  return index and not (chosen and (chosen.m or chosen.clock))
+  if not preferences.index_of(user) then return false end
+  local chosen = preferences.of[user]
+  return not (chosen and (chosen.m or chosen.clock))
 end
 
 -- nothing_waits: for this user, who is plain.

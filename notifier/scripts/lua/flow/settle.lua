@@ -26,9 +26,11 @@ local look = {now = now, now_text = now_text, worker = worker, rules = rules, ea
   keep_failed = keep_failed, keep_delivered = keep_delivered, keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
 local reply, touched, order, totals, users = {}, {}, {}, {}, {}
-for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
 preferences.begin(rules)
-preferences.read(users)
+if rules.own or rules.prefers then
+  for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
+  preferences.read(users)
+end
 local finished = {} -- the jobs to be deleted
 local released = {} -- key of a claim -> how many of it have ended
 

@@ -9,18 +9,19 @@
 -- of: user -> what comes of the choice. unknown: user -> the choice of which nobody has written that down yet.
 local LASTS = '3600' -- s
 local preferences = {of = {}, unknown = {}}
-local rules, key -- of *begin*; no key where nobody chose anything
+local rules, key, alike -- of *begin*; no key where nobody chose anything; alike: all follow the same rules
 local texts, found = {}, {} -- user -> the choice, false for none; field -> what comes of it, false if that is unknown
 
 function preferences.begin(of_call)
   rules, key = of_call, of_call.prefers and '@chosen:' .. of_call.chosen
+  alike = not (key or rules.own)
   own_rules.begin(of_call)
   if key then redis.call('EXPIRE', key, LASTS) end
 end
 
 -- read: asks for these users at once.
 function preferences.read(users)
-  if #users == 0 then return end
+  if alike or #users == 0 then return end
   own_rules.read(users)
   if not key then return end
   for i, text in ipairs(redis.call('HMGET', '@preferences', unpack(users))) do texts[users[i]] = text end
@@ -47,6 +48,7 @@ end
 -- index_of: of a user's policy in rules.users, and in each of rules.devices; or nil where a worker has yet to write
 -- down who has rules of their own, or what comes of the user's choice.
 function preferences.index_of(user)
+  if alike then return 0 end
   local text = key and text_of(user)
   if text and not own_rules.is_missing then
     preferences.of[user] = what_comes_of(text, user) or nil

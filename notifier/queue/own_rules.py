@@ -13,6 +13,7 @@ from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import RuleTable
+from notifier.units import to_bytes
 
 KEPT_S: Final = 3_600
 AT_ONCE: Final = 1_000  # fields in a command
@@ -33,7 +34,7 @@ async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     await redis.delete(draft)
     fields = rules.own_fields()
     while some := list(islice(fields, AT_ONCE)):
-        await run_async(redis, write("HSET", draft, *chain.from_iterable(some)))
+        await run_async(redis, write("HSET", draft, *map(to_bytes, chain.from_iterable(some))))
     await redis.expire(draft, KEPT_S)
     await redis.rename(draft, key)
 
@@ -43,5 +44,5 @@ async def write_down(redis: Any, rules: RuleTable, user: str, text: str) -> None
     key = redis_key("chosen", rules.chosen_version)
     if await redis.hlen(key) >= MAX_CHOSEN:
         await redis.delete(key)
-    await run_async(redis, write("HSET", key, *rules.chosen_field(user, text)))
+    await run_async(redis, write("HSET", key, *map(to_bytes, rules.chosen_field(user, text))))
     await redis.expire(key, KEPT_S)

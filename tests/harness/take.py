@@ -16,6 +16,7 @@ from notifier.rules.zones import zone_or
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.units import to_bytes
 
 
 def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pulled:
@@ -56,7 +57,7 @@ def publish_own_rules(redis: Any, rules: RuleTable) -> None:
 def write_down(redis: Any, rules: RuleTable, pulled: Pulled) -> None:
     """Write what comes of what users chose, where a pull asked for it."""
     for user, text in pulled.chosen:
-        redis.hset(redis_key("chosen", rules.chosen_version), *rules.chosen_field(user, text))
+        redis.hset(redis_key("chosen", rules.chosen_version), *map(to_bytes, rules.chosen_field(user, text)))
 
 
 def enter(redis: Any, worker: calls.Worker, room: Room, *categories: str) -> Pulled:

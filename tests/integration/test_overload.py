@@ -23,6 +23,7 @@ from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
 from tests.harness.support import clean_environ, note, notifier, queue, state, write_config
+from tests.harness.take import publish_own_rules
 
 SECTIONS: dict[str, Any] = {
     "user": {"max_waiting": 3},
@@ -116,6 +117,7 @@ def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str,
 
 def look(redis: Redis, users: list[Named]) -> None:
     """As a worker that has room for one: it passes over what has gone, and takes the next."""
+    publish_own_rules(redis, RULES)
     assert len(run(redis, calls.pull(WORKER, calls.Room(1), RULES, calls.Told(users))).leased) == 1
 
 

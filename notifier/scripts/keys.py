@@ -55,7 +55,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "behind": " hash category -> the lane that it leaves, while it does; see enqueue.lua",
     "counting": " string, there while anybody counts by buckets; see counts.lua",
     "longer": " string, there while somebody acquires by rules of their own; see rules.lua",
-    "own_rules": ":<version> hash user -> rules that are not those of everyone; see own_rules.lua",
+    "own_rules": ":<version> hash of the users whose rules are not those of everyone; see own_rules.lua",
     "chosen": ":<version> hash what users chose -> what comes of it; see preferences.lua",
     "own_rules_writer": ":<version> string, the worker that writes these rules",
     "full": " never there: a script deletes it first where its first write must take no memory",

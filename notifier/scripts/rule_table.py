@@ -81,8 +81,8 @@ class RuleTable:
     def own_fields(self) -> Iterator[tuple[str, str]]:
         """The fields and values of the hash that tells of users with rules of their own, see `own_rules.lua`."""
         own = own_rules_of(self._policies)
-        yield from ((f"\n{number}", text) for number, text in enumerate(own.texts))
-        yield from own.numbers.items()
+        yield from ((str(number), text) for number, text in enumerate(own.texts))
+        yield from ((f":{user}", number) for user, number in own.numbers.items())
 
     def chosen_field(self, user: str, text: str) -> tuple[str, str]:
         """A field of the hash that tells what choices come to, and its value, see `preferences.lua`.

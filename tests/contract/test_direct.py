@@ -500,6 +500,20 @@ def test_own_rules_last_while_somebody_goes_by_them(worker: Worker) -> None:
     assert worker.redis.ttl(key) > 3_500
 
 
+@pytest.mark.parametrize("name", ["0", ":0", "\n0", "é", "a:0"])
+def test_whatever_a_user_is_called(worker: Worker, name: str) -> None:
+    """No name is taken for the number of rules, with own rules or without."""
+    users = {"vip": Policy(gap_us=2 * S), f"{name}x": Policy(gap_us=3 * S)}
+    worker.rules = RuleTable(Policies(Policy(gap_us=S), users=users, categories=CATEGORIES))
+    worker.publish()
+    names = [f"{name}x", f"x{name}", name]
+    worker.accept(*(job(f"{user}-{n}", user) for user in names for n in range(2)))
+    assert [each.user for each in worker.pull().leased] == names
+    wake_ups = dict(worker.redis.zrange("notifier:wakeups:default", 0, -1, withscores=True))
+    gaps = {user: int(wake_ups[user.encode()]) - NOW - LEASE for user in names}
+    assert gaps == {user: 3 * S if user == f"{name}x" else S for user in names}
+
+
 def test_own_rules_that_change_have_another_name() -> None:
     """Also where they change for the same users: two workers with different files do not share them."""
     names = {

@@ -1,7 +1,7 @@
 --! exports own_rules
 -- Own rules: which users have other rules than everyone, and what these are.
---   @own_rules:<version>  hash user -> the number of the user's rules; and '\n<number>' -> these rules, JSON {policy:
---     see rules.lua, devices: {platform: of this policy, see limits.lua}}
+--   @own_rules:<version>  hash ':<user>' -> the number of the user's rules; and the number -> these rules, JSON
+--     {policy: see rules.lua, devices: {platform: of this policy, see limits.lua}}
 -- A worker writes it that *pull* has told that it is missing. It lasts as long as somebody pulls by these rules.
 local LASTS = '3600' -- s
 local own_rules = {is_missing = false}
@@ -16,7 +16,9 @@ end
 -- read: asks for these users at once.
 function own_rules.read(users)
   if not key or own_rules.is_missing then return end
-  for i, number in ipairs(redis.call('HMGET', key, unpack(users))) do numbers[users[i]] = number end
+  local fields = {}
+  for i, user in ipairs(users) do fields[i] = ':' .. user end
+  for i, number in ipairs(redis.call('HMGET', key, unpack(fields))) do numbers[users[i]] = number end
 end
 
 -- number_of: of a user's rules, or '' for those of everyone.
@@ -24,10 +26,10 @@ function own_rules.number_of(user)
   if not key then return '' end
   local found = numbers[user]
   if found == nil then
-    found = redis.call('HGET', key, user)
+    found = redis.call('HGET', key, ':' .. user)
     numbers[user] = found
   end
-  return tonumber(found) and found or ''
+  return found or ''
 end
 
 -- add: a policy comes behind those in rules.users, and what it is for a device in rules.devices. Returns its index.
@@ -43,6 +45,6 @@ end
 function own_rules.index_of(user)
   local number = own_rules.number_of(user)
   if number == '' then return 0 end
-  indexes[number] = indexes[number] or own_rules.add(cjson.decode(redis.call('HGET', key, '\n' .. number)))
+  indexes[number] = indexes[number] or own_rules.add(cjson.decode(redis.call('HGET', key, number)))
   return indexes[number]
 end

@@ -343,7 +343,7 @@ class PushWorker(Worker):
                 if reload is not None:
                     if (policies := await reload.changed()) is not None:
                         for each in self._served:
-                            each.use(policies, reload.version)
+                            await each.take_up(policies, reload.version)
                     await reload.retime()
                 told = {**self._describe(reload), LIMITS: self._served[0].parts.turns.capacity.describe()}
                 await asyncio.to_thread(self._tend, told)

@@ -36,10 +36,10 @@ class Served:
         self._turn = 0  # of those in which it was registered
         self._swept = sweep(parts.lanes, parts.tuning.keep)
 
-    def use(self, policies: Policies, version: str) -> None:
-        """Follow these rules from now on."""
+    async def take_up(self, policies: Policies, version: str) -> None:
+        """See `Engine.take_up`."""
         with under(self.at.prefixes):
-            self.engine.use(policies, version)
+            await self.engine.take_up(policies, version)
 
     async def sweep(self) -> None:
         """See `backlogs.sweep`."""

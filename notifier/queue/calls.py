@@ -123,15 +123,16 @@ class Pulled:
     """The reply of *pull*. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
 
     leased: to be sent. rooms: by route, how many more may be sent beside these. rq_jobs: (job id, permit) of jobs that
-    are not notifications. taken: how many jobs came from the queues. shut: the routes whose circuit is open; None where
-    it is not known. orphans: what dead workers had in flight, now the caller's to put back. waiting: heads that the
-    rules hold back. idle: how many users had nothing that might go. unread: jobs whose meta tells nothing; they stay
-    where they are, and who stands behind them too, until they are read and `steer` is called.
+    are not notifications. taken: how many jobs came from the queues; queued: how many stay there. shut: the routes
+    whose circuit is open; None where it is not known. orphans: what dead workers had in flight, now the caller's to put
+    back. waiting: heads that the rules hold back. idle: how many users had nothing that might go. unread: jobs whose
+    meta tells nothing; they stay where they are, and who stands behind them too, until they are read and `steer` is
+    called.
 
-    untold: the users of whom more is to be told, by a call that follows at once. In chosen stands
-    (user, preferences as they stand in Redis), of which `own_rules.write_down` is to say what they come to;
-    or in untargeted stands a plain producer's job at the head of a backlog, whose targets are to be told; or in zones,
-    (user, zone, job id), a zone that Redis does not know, which is to be written, or taken out of the job.
+    untold: the users of whom more is to be told, by a call that follows at once. In chosen stands (user, preferences as
+    they stand in Redis), of which `own_rules.write_down` is to say what comes of them; or in untargeted stands a plain
+    producer's job at the head of a backlog, whose targets are to be told; or in zones, (user, zone, job id), a zone
+    that Redis does not know, which is to be written, or taken out of the job.
     unpublished: Redis does not know who has rules of their own, see `own_rules.publish`; everybody is untold then.
     """
 
@@ -152,6 +153,7 @@ class Pulled:
     zones: list[tuple[str, str, str]]
     chosen: list[tuple[str, str]]
     unpublished: bool
+    queued: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +228,7 @@ def _pulled(reply: list[Any]) -> Pulled:
         zones=[(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone],
         chosen=_pairs(of.chosen),
         unpublished=bool(of.unpublished),
+        queued=of.queued,
     )
 
 

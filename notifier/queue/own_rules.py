@@ -1,11 +1,12 @@
 """Two hashes by which scripts know each user's rules: those of users that have their own, and what comes of choices.
 
-Their names say which rules are followed. *pull* renews them; what nobody follows any more goes.
+Their names say which rules are followed. They last a day after the last *pull* or *settle* that had something to do.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import to_bytes
 
-KEPT_S: Final = 3_600
+KEPT_S: Final = 86_400
 AT_ONCE: Final = 1_000  # fields in a command
 WRITTEN_IN_S: Final = 1.0  # or another worker writes it
 LOOKS: Final = 20
@@ -25,6 +26,8 @@ MAX_CHOSEN: Final = 100_000  # what users chose; each mute until a moment of its
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     """Write the rules of users who have their own, all at once for those who read them; one worker does for all."""
     key, draft = redis_key("own_rules", rules.own_rules), redis_key("own_rules", "draft", worker)
+    if not rules.own_rules or await redis.exists(key):
+        return
     writer = redis_key("own_rules_writer", rules.own_rules)
     if not await run_async(redis, write("SET", writer, worker, "NX", "PX", round(WRITTEN_IN_S * 1_000))):
         for _ in range(LOOKS):
@@ -35,14 +38,15 @@ async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     fields = rules.own_fields()
     while some := list(islice(fields, AT_ONCE)):
         await run_async(redis, write("HSET", draft, *map(to_bytes, chain.from_iterable(some))))
-    await redis.expire(draft, KEPT_S)
+        await redis.expire(draft, KEPT_S)
     await redis.rename(draft, key)
 
 
-async def write_down(redis: Any, rules: RuleTable, user: str, text: str) -> None:
-    """Write what comes of what a user chose. text: as it stands in Redis."""
-    key = redis_key("chosen", rules.chosen_version)
-    if await redis.hlen(key) >= MAX_CHOSEN:
-        await redis.delete(key)
-    await run_async(redis, write("HSET", key, *map(to_bytes, rules.chosen_field(user, text))))
-    await redis.expire(key, KEPT_S)
+async def write_down(redis: Any, rules: RuleTable, chosen: Iterable[tuple[str, str]]) -> None:
+    """Write what comes of users' choices: (user, text as it stands in Redis)."""
+    if fields := dict(rules.chosen_field(*each) for each in chosen):
+        key = redis_key("chosen", rules.chosen_version)
+        if await redis.hlen(key) >= MAX_CHOSEN:
+            await redis.unlink(key)
+        await run_async(redis, write("HSET", key, *map(to_bytes, chain.from_iterable(fields.items()))))
+        await redis.expire(key, KEPT_S)

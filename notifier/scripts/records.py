@@ -270,6 +270,7 @@ class PulledFields(NamedTuple):
     asked: list[Any]
     chosen: list[Any]
     unpublished: int
+    queued: int
 
 
 RECORDS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from notifier.rules.hours import WEEK_US
@@ -17,6 +18,7 @@ from notifier.scripts.keys import redis_key
 
 MAX_TEXTS: Final = 10_000  # of choices, kept in memory as they were read
 ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+FORMAT: Final = 1  # of what workers write down of own rules and choices; to be raised with each change of it
 BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
 
 
@@ -131,12 +133,14 @@ class OwnRules(NamedTuple):
 def own_rules_of(policies: Policies) -> OwnRules:
     """Find them; for tens of thousands of users that takes long enough to do it beside the event loop, once."""
     of_policy: dict[int, str] = {}  # by their ids, as to hash a policy takes longer than to ask for it
-    numbers: dict[str, str] = {}
+    numbers: dict[tuple[str, str], str] = {}  # choices combine with more of a policy than scripts are told
     for policy in policies.users.values():
         if id(policy) not in of_policy:
-            of_policy[id(policy)] = numbers.setdefault(own_text(policies, policy), str(len(numbers)))
+            both = own_text(policies, policy), repr(policy)
+            of_policy[id(policy)] = numbers.setdefault(both, str(len(numbers)))
     users = {user: of_policy[id(policy)] for user, policy in policies.users.items()}
-    return OwnRules(digest(*users, *users.values(), *numbers) if users else "", users, list(numbers))
+    version = digest(*users, *users.values(), *chain.from_iterable(numbers)) if users else ""
+    return OwnRules(version, users, [text for text, _ in numbers])
 
 
 @lru_cache(maxsize=MAX_TEXTS)
@@ -150,7 +154,7 @@ def decoded(text: str) -> Preferences:
 
 def digest(*parts: object) -> str:
     """A name for these, alike in all processes."""
-    told = "\0".join(map(str, parts)).encode(errors="surrogatepass")
+    told = "\0".join(map(str, (FORMAT, *parts))).encode(errors="surrogatepass")
     return hashlib.sha1(told, usedforsecurity=False).hexdigest()
 
 
@@ -167,6 +171,7 @@ def _chosen_by(policies: Policies) -> list[object]:
         own_text(policies, policies.everyone),
         [(name, policy_json(of.device)) for name, of in limits.items()],
         any(category.bypass for category in policies.categories.values()),
+        policies.uses_local_time,
     ]
 
 

@@ -22,7 +22,7 @@ from notifier.rules.policy import LANES, Burst, CalendarWindow, Category, Digest
 from notifier.rules.preferences import Preferences
 from notifier.rules.zones import zone_or
 from notifier.scripts.loader import Script, run, script
-from notifier.scripts.rule_table import RuleTable
+from notifier.scripts.rule_table import RuleTable, policy_json
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.take import publish_own_rules, take, write_down
 
@@ -492,12 +492,51 @@ def test_what_a_user_chose_is_written_down_once(worker: Worker) -> None:
 
 
 def test_own_rules_last_while_somebody_goes_by_them(worker: Worker) -> None:
-    """They go an hour after the last look that found something to do."""
+    """They go a day after the last call that asked for them."""
     key = f"notifier:own_rules:{worker.rules.own_rules}"
     worker.redis.expire(key, 60)
     worker.accept(job())
     assert worker.pull().leased
-    assert worker.redis.ttl(key) > 3_500
+    assert worker.redis.ttl(key) > 86_300
+
+
+def test_what_decides_a_choice_has_a_part_in_its_name() -> None:
+    """Whether anybody else goes by the clock, and what of two policies the scripts see no difference in."""
+    by_clock = Category("cal", policy=Policy(calendar=(CalendarWindow(3, "day"),)))
+    assert RuleTable(Policies()).chosen_version != RuleTable(Policies(categories={"cal": by_clock})).chosen_version
+    evening = Policy(quiet=parse_hours("20:00-24:00")), Policy(send=(parse_hours("00:00-20:00"),))
+    assert policy_json(evening[0]) == policy_json(evening[1])
+    fields = dict(RuleTable(Policies(users=dict(zip("ab", evening, strict=True)))).own_fields())
+    assert fields[":a"] != fields[":b"]
+    assert len({RuleTable(Policies(users={"a": policy})).own_rules for policy in evening}) == 2
+
+
+@pytest.mark.parametrize("lacks", ["chosen", "own_rules"])
+def test_what_is_settled_late_counts_although_the_rules_are_unknown(worker: Worker, lacks: str) -> None:
+    """Its lease is over, its sends are dropped, and nobody has said yet what its user chose: it was sent now."""
+    worker.rules = RuleTable(Policies(users={"vip": Policy(gap_us=40 * S)}, categories=CATEGORIES))
+    worker.publish()
+    worker.accept(job("one", "vip"))
+    leased = worker.pull().leased
+    assert leased
+    worker.now += LEASE + 11 * S
+    worker.redis.delete("notifier:sent:{vip}")
+    if lacks == "chosen":
+        worker.redis.hset("notifier:preferences", "vip", Preferences(zone="Asia/Tokyo").encode())
+    else:
+        worker.redis.delete(f"notifier:own_rules:{worker.rules.own_rules}")
+    worker.settle(leased)
+    worker.accept(job("two", "vip"))
+    assert worker.take() == []
+    assert worker.redis.zscore("notifier:wakeups:default", "vip") == worker.now + 40 * S
+
+
+def test_what_stays_in_the_queues_is_told(worker: Worker) -> None:
+    """So somebody else is called to it."""
+    worker.accept(*of_kind("apns:n", 60))
+    pulled = worker.pull()
+    assert (pulled.taken, pulled.queued) == (50, 10)
+    assert worker.pull().queued == 0
 
 
 @pytest.mark.parametrize("name", ["0", ":0", "\n0", "é", "a:0"])

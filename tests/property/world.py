@@ -136,6 +136,7 @@ class World:
     zones: dict[str, str] = field(default_factory=dict)  # of the users that name one
     max_waiting: tuple[int, int] | None = None
     taken_at_once: int = 0
+    came_behind: set[str] = field(default_factory=set)  # in the last call: came when their user had been visited
     stride: ClassVar[int] = 1  # 1: the jobs' ids are in the order of their acceptance
 
     def __post_init__(self) -> None:
@@ -325,6 +326,11 @@ class World:
             self._lose(next(flight for flight in self.flights if flight.leased.job_id == job_id and not flight.lost))
         self._note_superseded()
         self._note_gathering()
+        # Who was told of is visited before anything is taken from the queues.
+        told_of = {user for user, *_ in told.users}
+        self.came_behind = {each for each, move in moves.items() if move == "queue>backlog"} & {
+            job_id for job_id, each in self.told.items() if each.user in told_of
+        }
         self._note_leased(pulled, moves | dict.fromkeys(back, "leased>leased"), waiting)
         fell_due = {job_id for job_id, move in moves.items() if move.startswith("later>")}
         orphans = {orphan.job_id for orphan in pulled.orphans}
@@ -520,7 +526,8 @@ class World:
         if not told.dispatched and told.at_once:
             # Law 4: nothing that came before it still waits: the urgent first, then in the order of acceptance.
             place = told.place
-            others = [self.told[job_id] for job_id in backlog if not self.may_pass(leased.job_id, job_id)]
+            before = (job_id for job_id in backlog if job_id not in self.came_behind)
+            others = [self.told[job_id] for job_id in before if not self.may_pass(leased.job_id, job_id)]
             assert not [
                 other
                 for other in others

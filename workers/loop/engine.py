@@ -82,17 +82,20 @@ class Engine:
         """When it last came round to look for work, in µs on Redis's clock; None before the first answer."""
         return None if self._looked_at is None else round(self._looked_at * 1e6 + self._redis_ahead_us)
 
+    async def take_up(self, policies: Policies, version: str) -> None:
+        """Follow these rules once Redis knows who has rules of their own, or as soon as it says nothing."""
+        with contextlib.suppress(RedisError):
+            await own_rules.publish(self._redis, self._table(policies, version), self._worker)
+        self.use(policies, version)
+
+    def _table(self, policies: Policies, version: str) -> RuleTable:
+        lead_us, partitions = self._tuning.lease_us, self._tuning.partitions
+        return RuleTable(policies, self._lanes, lead_us=lead_us, version=version, partitions=partitions)
+
     def use(self, policies: Policies, version: str = "") -> None:
         """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
         self._rq_jobs.version = version
-        lead_us = self._tuning.lease_us
-        self._rules = RuleTable(
-            policies,
-            self._lanes,
-            lead_us=lead_us,
-            version=version,
-            partitions=self._tuning.partitions,
-        )
+        self._rules = self._table(policies, version)
         self._zone = policies.zone
         self._knows = policies.knows
         self.flights.use(policies, self._rules)
@@ -189,7 +192,7 @@ class Engine:
             _raise_first([*others, pulled])
             rooms |= pulled.rooms
             self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
-            is_full = len(pulled.leased) >= room or pulled.taken >= room
+            is_full = len(pulled.leased) >= room or (pulled.taken > 0 and pulled.queued > 0)
             lacks_room, met = not all(rooms.values()), pulled.leased or pulled.taken or pulled.idle
             if is_full or (lacks_room and met):
                 # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
@@ -212,8 +215,8 @@ class Engine:
             await own_rules.publish(self._redis, self._rules, self._worker)
         for _, zone, job_id in pulled.zones:
             await self._tell_zone(zone, job_id, pulled.now_us)
+        await own_rules.write_down(self._redis, self._rules, pulled.chosen)
         for user, text in pulled.chosen:
-            await own_rules.write_down(self._redis, self._rules, user, text)
             if why_not := decoded(text).unknown_zone:
                 self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
         # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.

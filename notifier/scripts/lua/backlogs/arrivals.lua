@@ -1,11 +1,15 @@
---! exports HIGH uses_local_time is_text orders steering
+--! exports HIGH goes_by_clock is_text orders steering
 -- What is asked of each job that arrives.
 local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
 local MAX_EXPIRES = 3155760000 -- a hundred years, in s
-local clocked -- looked up once in a call: whether a rule goes by the clock
-local function uses_local_time()
-  if clocked == nil then clocked = redis.call('EXISTS', '@zones') == 1 end
-  return clocked
+local clocked, some_users -- looked up once in a call: whether a rule goes by the clock, or a user's choice does
+-- goes_by_clock: whether it may matter since when something of this user waits.
+local function goes_by_clock(user)
+  if clocked == nil then
+    clocked = redis.call('EXISTS', '@zones') == 1
+    some_users = not clocked and redis.call('EXISTS', '@zones:users') == 1
+  end
+  return clocked or some_users and redis.call('HEXISTS', '@preferences', user) == 1
 end
 
 -- is_text: whether it is UTF-8, as JSON must be: cjson reads anything, and who reads a reply of ours does not.

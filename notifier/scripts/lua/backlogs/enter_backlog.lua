@@ -1,7 +1,6 @@
 --! on_demand forget is_another enter_backlog leave_lane
---! needs arriving_key backlog_key backlogs_in backlogs_key ends HIGH history is_background is_text job_key
---! needs LANES leave_backlog LOWERED note_due number orders seconds steering tally text uses_local_time waiting_key
---! needs waits
+--! needs arriving_key backlog_key backlogs_in backlogs_key ends goes_by_clock HIGH history is_background is_text
+--! needs job_key LANES leave_backlog LOWERED note_due number orders seconds steering tally text waiting_key waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 local held -- looked up once in a call
@@ -31,13 +30,6 @@ local function open_backlog(user, category, lane)
   local _, lanes = backlogs_in(redis.call('HGETALL', backlogs))
   if not lanes[standing] then leave_lane(user, standing) end
   return lane, true
-end
-
-local clocks_of_users -- as above: whether any user chose a rule that goes by the clock
-local function goes_by_clock(user)
-  if uses_local_time() then return true end
-  if clocks_of_users == nil then clocks_of_users = redis.call('EXISTS', '@zones:users') == 1 end
-  return clocks_of_users and redis.call('HEXISTS', '@preferences', user) == 1
 end
 
 -- What is forgotten of a job that begins anew. push_targets tells of its data, and push_sent of what its user may have:

@@ -1,8 +1,8 @@
 --! exports direct
---! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather HIGH history is_backlog
---! needs job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
+--! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather goes_by_clock HIGH history
+--! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
 --! needs preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room steering
---! needs targets_of text text_of_counted uses_local_time waits why_of
+--! needs targets_of text text_of_counted waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a new job of a producer of ours,
 -- of a user who muted nothing and of whom nothing waits, which stands in a backlog only if the rules do not let it go;
@@ -105,9 +105,10 @@ end
 
 -- clock_fields: of a job's hash that rules by the clock go by, as *first_time* has them.
 local function clock_fields(job)
-  if not (job.zone or uses_local_time()) then return end
+  local by_clock = goes_by_clock(job.user)
+  if not (job.zone or by_clock) then return end
   local fields = job.zone and {'push_zone', job.zone} or {}
-  if uses_local_time() then fields[#fields + 1], fields[#fields + 2] = 'push_since', text(look.now) end
+  if by_clock then fields[#fields + 1], fields[#fields + 2] = 'push_since', text(look.now) end
   return unpack(fields)
 end
 

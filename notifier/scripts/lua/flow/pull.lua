@@ -6,8 +6,9 @@
 --   next: µs of the next thing due in these lanes, or -1; 'suspended' under `rq suspend`. leased: LEASED of records.py;
 --   one with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one that is
 --   to be dropped. rooms: {route, how many more, …}, what is left of them. rq_jobs: {job id, permit, …} leased to the
---   caller, which are no notifications of ours. taken: how many jobs came from the queues. shut: the routes whose
---   circuit is open, or false where that was not asked. orphans: LEASED to the caller to be put back, see orphans.lua.
+--   caller, which are no notifications of ours. taken: how many jobs came from the queues; queued: how many stay there.
+--   shut: the routes whose circuit is open, or false where that was not asked. orphans: LEASED to the caller to be put
+--   back, see orphans.lua.
 --   waiting: {job id, user, category, µs left, …}, the heads that the rules hold back. idle: how many users were looked
 --   at and had nothing that might go.
 --   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
@@ -30,7 +31,7 @@ local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
 for field = 1, PULLED.n do reply[field] = {} end
 reply[PULLED.now], reply[PULLED.next], reply[PULLED.taken] = now, -1, 0
-reply[PULLED.unpublished], reply[PULLED.idle] = 0, 0
+reply[PULLED.unpublished], reply[PULLED.idle], reply[PULLED.queued] = 0, 0, 0
 
 -- first: the µs at which the first of a set is due, or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
@@ -165,7 +166,7 @@ local look = {
   now = now, lease_us = lease, until_text = until_text, worker = worker, claimant = ARGV[PULL.claimant], lanes = lanes,
   rank = rank, -- lane -> its place among the caller's
   due = due,
-  rules = read_rules(ARGV[PULL.rules]), -- first of everyone, then of those who are told of
+  rules = read_rules(ARGV[PULL.rules]),
   circuits = nil, -- what is held of routes, by name; or nil
   rooms = ARGV[PULL.rooms] ~= '' and cjson.decode(ARGV[PULL.rooms]) or nil,
   most = most, -- so many may be leased in all
@@ -296,14 +297,17 @@ local function stay(queue, ids, i)
   return true
 end
 
-local queued, taken, some_later = {}, 0, redis.call('EXISTS', '@later') == 1
-for i, lane in ipairs(lanes) do queued[i] = redis.call('LLEN', '@rq:queue:' .. lane) end
+local queued, in_queues, taken, some_later = {}, 0, 0, redis.call('EXISTS', '@later') == 1
+for i, lane in ipairs(lanes) do
+  queued[i] = redis.call('LLEN', '@rq:queue:' .. lane)
+  in_queues = in_queues + queued[i]
+end
 
 -- Those who are due already keep their room: as much less is taken from the queues, or what comes now would be due next
 -- time, and go on so. Half of the room is for what comes. It goes the direct way, where nothing is in force that only a
 -- visit knows of, unless many are due.
-if math.max(unpack(queued)) > 0 then
-  local left = most - #look.leased
+if in_queues > 0 then
+  local left = look.full - #look.leased
   for _, lane in ipairs(lanes) do left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now)) end
   if direct.is_open and #leaving == 0 and left >= most * 3 / 4 then direct.room = left end
   room = math.min(room, math.max(half_of_room(), left))
@@ -409,5 +413,5 @@ local rooms = {}
 for route, left in pairs(look.rooms or {}) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
 reply[PULLED.next], reply[PULLED.rq_jobs] = next_due < math.huge and next_due or -1, rq_jobs
 reply[PULLED.taken], reply[PULLED.shut], reply[PULLED.unread] = taken, shut, unread
-reply[PULLED.rooms], reply[PULLED.idle] = rooms, look.idle
+reply[PULLED.rooms], reply[PULLED.idle], reply[PULLED.queued] = rooms, look.idle, math.max(0, in_queues - taken)
 return reply

@@ -74,6 +74,10 @@ end
 local first_lease = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2])
 local some_late = first_lease and first_lease <= now
 
+-- A user's rules may be unknown here, see preferences.lua. Then what was sent too late is kept for as long as any may
+-- ask for it.
+local UNKNOWN = {gap = 0, windows = {}, horizon = 32 * 86400000000}
+
 -- read_settled: a job as its worker tells of it, in `more` too, and as its hash does. holder: the permit under which it
 -- is in flight now. origin: false where the job was deleted while it was in flight.
 local PLAINLY = {reached = true, state = 'delivered', word = 'delivered', detail = '', answered = ''}
@@ -84,10 +88,10 @@ local function read_settled(at)
   local holder, origin, status, requeued, orphan, tagged, accepted, held, counted = unpack(redis.call('HMGET', key,
     'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held',
     'push_counted'))
-  local said, index = more == '' and PLAINLY or cjson.decode(more), preferences.index_of(user) or 0
+  local said, index = more == '' and PLAINLY or cjson.decode(more), preferences.index_of(user)
   said.__index = said
   local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
-    index = index, policy = rules.users[index + 1], key = key, holder = holder,
+    index = index or 0, policy = index and rules.users[index + 1] or UNKNOWN, key = key, holder = holder,
     handed = ARGV[at + ENDED.handed], origin = origin, status = status, accepted = accepted, held = held,
     counted = counted_of(permit, counted)}, said)
   if requeued or orphan or tagged then job.requeued, job.orphan, job.tagged = requeued, orphan, tagged end
@@ -153,7 +157,7 @@ local function settle(at)
   end
   if job.gone then tell_feedback(look, job.id, user, job.gone) end
   if touched[user] == nil then
-    touched[user] = preferences.index_of(user) and job.policy or false
+    touched[user] = job.policy ~= UNKNOWN and job.policy
     order[#order + 1] = user
   end
   return 1

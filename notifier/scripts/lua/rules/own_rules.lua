@@ -2,8 +2,9 @@
 -- Own rules: which users have other rules than everyone, and what these are.
 --   @own_rules:<version>  hash ':<user>' -> the number of the user's rules; and the number -> these rules, JSON
 --     {policy: see rules.lua, devices: {platform: of this policy, see limits.lua}}
--- A worker writes it that *pull* has told that it is missing. It lasts as long as somebody pulls by these rules.
-local LASTS = '3600' -- s
+-- A worker writes it that takes up these rules, or that *pull* has told that it is missing. It lasts a day after the
+-- last call that asked for it.
+local LASTS = '86400' -- s
 local own_rules = {is_missing = false}
 local rules, key -- of *begin*; no key where everyone follows the same
 local numbers, indexes = {}, {} -- user -> the number, false for none; number -> index in rules.users

@@ -7,7 +7,7 @@
 --     devices: as of own rules, clock: where only users' rules go by it, z: the user's zone if one is chosen,
 --     m: {{until µs, whether to drop, {category, …} or nil for all}, …}}
 -- of: user -> what comes of the choice. unknown: user -> the choice of which nobody has written that down yet.
-local LASTS = '3600' -- s
+local LASTS = '86400' -- s
 local preferences = {of = {}, unknown = {}}
 local rules, key, alike -- of *begin*; no key where nobody chose anything; alike: all follow the same rules
 local texts, found = {}, {} -- user -> the choice, false for none; field -> what comes of it, false if that is unknown

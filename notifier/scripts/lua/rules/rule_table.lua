@@ -2,7 +2,7 @@
 --! needs is_counting job_key number text
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
 -- left out, save users, categories, bypass and lanes.
---   users          array of policies, of the users whom the call is about
+--   users          array of policies: of everyone, and behind it of the users who are met, see own_rules.lua
 --   categories     {category: policy}; a category that is not (or no longer) among them follows those of 'default'
 --   bypass         {category: true}: no rules hold it back
 --   lanes          array

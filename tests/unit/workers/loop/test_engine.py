@@ -122,14 +122,14 @@ class Rounds:
 def pulled(**more: Any) -> Pulled:
     """The reply to a pull that found nothing."""
     plain = {"now_us": 1, "next_us": None, "suspended": False, "rooms": {}, "taken": 0, "shut": None}
-    return Pulled(**{**NOTHING, **plain, "idle": 0, "unpublished": False, **more})
+    return Pulled(**{**NOTHING, **plain, "idle": 0, "queued": 0, "unpublished": False, **more})
 
 
 def test_a_round_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has ended is settled, and more is taken, and somebody idle is called: in this order, all at once."""
-    rounds = Rounds(monkeypatch, [pulled(taken=10), pulled()])
+    rounds = Rounds(monkeypatch, [pulled(taken=5, queued=1), pulled(taken=5)])
     rounds.engine.flights._settlements.append(returned(leased("a")))
-    assert rounds.go(2) == ["settle pull", "hand_over pull", "waits"]
+    assert rounds.go(2) == ["settle pull", "hand_over pull"]
     assert not rounds.engine.flights.busy
 
 

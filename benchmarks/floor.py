@@ -119,8 +119,9 @@ def _without(mark: str) -> tuple[str, str]:
     return lease, settle
 
 
+NEEDED: Final = "the needed commands of one that goes at once"
 WAYS: Final = {
-    "the needed commands of one that goes at once": _without(" --with-a-record"),
+    NEEDED: _without(" --with-a-record"),
     "the same, with a record of the user": _without(" --not-with-a-record"),
 }
 
@@ -148,7 +149,7 @@ def needed(redis: Redis, count: int) -> Floor:
     """One process asks of Redis what a message needs that goes at once, and nothing else."""
     _fill(redis, count)
     begun, cpu = time.perf_counter(), redis_cpu(redis)
-    drive(redis, *WAYS["the needed commands of one that goes at once"], BATCH)
+    drive(redis, *WAYS[NEEDED], BATCH)
     return Floor(time.perf_counter() - begun, 1e6 * (redis_cpu(redis) - cpu) / count)
 
 

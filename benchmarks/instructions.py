@@ -36,6 +36,7 @@ from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run, script
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
+from tests.harness.take import publish_own_rules
 
 BATCH: Final = 50
 LEASE_US: Final = 10_000_000
@@ -58,8 +59,7 @@ class Rounds:
         self._rules = RuleTable(self._settings.policies(), LANES, lead_us=LEASE_US)
         self._keep = Retention.of(self._settings)
         self._now_us = time.time_ns() // 1000
-        if self._rules.own_rules:
-            redis.hset(redis_key("own_rules", self._rules.own_rules), mapping=dict(self._rules.own_fields()))
+        publish_own_rules(redis, self._rules)
         if (policies := self._settings.policies()).uses_local_time:
             redis.hset(self._rules.zones, policies.zone, zone_at(policies.zone, self._now_us).encode())
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -21,10 +21,10 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import LANES, Burst, CalendarWindow, Category, Digest, PlatformLimits, Policy, Window
 from notifier.rules.preferences import Preferences
 from notifier.rules.zones import zone_or
-from notifier.scripts.loader import Script, run, script
+from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable, policy_json
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.take import publish_own_rules, take, write_down
+from tests.harness.take import direct_way_shut, publish_own_rules, take, write_down
 
 S: Final = 1_000_000
 NOW: Final = 1_700_000_000 * S
@@ -55,10 +55,6 @@ RULES: Final = RuleTable(
 )
 
 
-VISITED: Final = script("pull").source.replace("direct.is_open = not (", "direct.is_open = false and (")
-BY_VISITS: Final = Script("pull", VISITED, hashlib.sha1(VISITED.encode(), usedforsecurity=False).hexdigest(), True)
-
-
 @dataclass
 class Worker:
     """A worker that is called by hand, on a clock of the test's."""
@@ -81,10 +77,8 @@ class Worker:
         return run(self.redis, calls.pull(self._caller(), calls.Room(50, rooms), self.rules, Told(told)))
 
     def take(self, keep: Retention = KEEP_NOTHING, *, direct: bool = True) -> list[Leased]:
-        """Look, and tell what is asked. Not direct: by the same script with that way shut, so that all are visited."""
-        with pytest.MonkeyPatch.context() as patch:
-            if not direct:
-                patch.setattr(calls, "script", lambda name: BY_VISITS if name == "pull" else script(name))
+        """Look, and tell what is asked. Not direct: all are visited."""
+        with nullcontext() if direct else direct_way_shut():
             return take(self.redis, self._caller(keep), calls.Room(50), self.rules).leased
 
     def _caller(self, keep: Retention = KEEP_NOTHING) -> calls.Worker:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 from notifier.notification.job import targets_in
 from notifier.queue import calls
@@ -14,9 +18,20 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.rules.zones import zone_or
 from notifier.scripts.keys import redis_key
-from notifier.scripts.loader import run
+from notifier.scripts.loader import Script, run, script
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import to_bytes
+
+VISITED: Final = script("pull").source.replace("direct.is_open = not (", "direct.is_open = false and (")
+BY_VISITS: Final = Script("pull", VISITED, hashlib.sha1(VISITED.encode(), usedforsecurity=False).hexdigest(), True)
+
+
+@contextmanager
+def direct_way_shut() -> Iterator[None]:
+    """Have pulls go by the same script with that way shut, so that all are visited."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "script", lambda name: BY_VISITS if name == "pull" else script(name))
+        yield
 
 
 def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pulled:

@@ -72,7 +72,7 @@ class Choosing(World):
         self.chosen[user] = preferences
 
     def meet_another_worker(self) -> None:
-        """What choices come to was forgotten: nobody followed these rules for an hour."""
+        """What choices come to was forgotten: nobody followed these rules for a day."""
         self.redis.delete(f"notifier:chosen:{self.rules.chosen_version}")
 
     def muted(self, user: str, category: str) -> list[Mute]:

@@ -62,7 +62,7 @@ class Engine:
         self._turns, self._rq_jobs, self._tuning = parts.turns, parts.rq_jobs, parts.tuning
         self._worker, self._lanes = parts.name, list(parts.lanes)
         self.flights = Flights(parts)
-        self.use(policies, version)
+        self._follow(policies, self._table(policies, version), version)
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
         self._stopping = False
@@ -84,18 +84,19 @@ class Engine:
 
     async def take_up(self, policies: Policies, version: str) -> None:
         """Follow these rules once Redis knows who has rules of their own, or as soon as it says nothing."""
+        rules = self._table(policies, version)
         with contextlib.suppress(RedisError):
-            await own_rules.publish(self._redis, self._table(policies, version), self._worker)
-        self.use(policies, version)
+            await own_rules.publish(self._redis, rules, self._worker)
+        self._follow(policies, rules, version)
 
     def _table(self, policies: Policies, version: str) -> RuleTable:
         lead_us, partitions = self._tuning.lease_us, self._tuning.partitions
         return RuleTable(policies, self._lanes, lead_us=lead_us, version=version, partitions=partitions)
 
-    def use(self, policies: Policies, version: str = "") -> None:
-        """Follow these rules from the next look on. version: by which Redis knows them; '' if they never change."""
+    def _follow(self, policies: Policies, rules: RuleTable, version: str) -> None:
+        """From the next look on. version: by which Redis knows them; '' if they never change."""
         self._rq_jobs.version = version
-        self._rules = self._table(policies, version)
+        self._rules = rules
         self._zone = policies.zone
         self._knows = policies.knows
         self.flights.use(policies, self._rules)

@@ -4,14 +4,13 @@
 --     {policy: see rules.lua, devices: {platform: of this policy, see limits.lua}}
 -- A worker writes it that takes up these rules, or that *pull* has told that it is missing. It lasts a day after the
 -- last call that asked for it.
-local LASTS = '86400' -- s
-local own_rules = {is_missing = false}
+local own_rules = {LASTS = '86400', is_missing = false} -- s
 local rules, key -- of *begin*; no key where everyone follows the same
 local numbers, indexes = {}, {} -- user -> the number, false for none; number -> index in rules.users
 
 function own_rules.begin(of_call)
   rules, key = of_call, of_call.own and '@own_rules:' .. of_call.own
-  own_rules.is_missing = key and redis.call('EXPIRE', key, LASTS) == 0
+  own_rules.is_missing = key and redis.call('EXPIRE', key, own_rules.LASTS) == 0
 end
 
 -- read: asks for these users at once.

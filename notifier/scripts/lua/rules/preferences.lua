@@ -7,7 +7,6 @@
 --     devices: as of own rules, clock: where only users' rules go by it, z: the user's zone if one is chosen,
 --     m: {{until µs, whether to drop, {category, …} or nil for all}, …}}
 -- of: user -> what comes of the choice. unknown: user -> the choice of which nobody has written that down yet.
-local LASTS = '86400' -- s
 local preferences = {of = {}, unknown = {}}
 local rules, key, alike -- of *begin*; no key where nobody chose anything; alike: all follow the same rules
 local texts, found = {}, {} -- user -> the choice, false for none; field -> what comes of it, false if that is unknown
@@ -16,7 +15,7 @@ function preferences.begin(of_call)
   rules, key = of_call, of_call.prefers and '@chosen:' .. of_call.chosen
   alike = not (key or rules.own)
   own_rules.begin(of_call)
-  if key then redis.call('EXPIRE', key, LASTS) end
+  if key then redis.call('EXPIRE', key, own_rules.LASTS) end
 end
 
 -- read: asks for these users at once.
@@ -49,13 +48,12 @@ end
 -- down who has rules of their own, or what comes of the user's choice.
 function preferences.index_of(user)
   if alike then return 0 end
-  local text = key and text_of(user)
-  if text and not own_rules.is_missing then
-    preferences.of[user] = what_comes_of(text, user) or nil
-    if preferences.of[user] then return preferences.of[user].index end
-    preferences.unknown[user] = text
-  end
-  return not (text or own_rules.is_missing) and own_rules.index_of(user) or nil
+  if own_rules.is_missing then return nil end
+  local text, chosen = key and text_of(user), preferences.of[user]
+  if not text then return own_rules.index_of(user) end
+  chosen = chosen or what_comes_of(text, user)
+  if chosen then preferences.of[user] = chosen else preferences.unknown[user] = text end
+  return chosen and chosen.index or nil
 end
 
 local function is_among(category, categories)

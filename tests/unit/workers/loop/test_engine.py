@@ -127,9 +127,9 @@ def pulled(**more: Any) -> Pulled:
 
 def test_a_round_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has ended is settled, and more is taken, and somebody idle is called: in this order, all at once."""
-    rounds = Rounds(monkeypatch, [pulled(taken=5, queued=1), pulled(taken=5)])
+    rounds = Rounds(monkeypatch, [pulled(taken=10, queued=1), pulled()])
     rounds.engine.flights._settlements.append(returned(leased("a")))
-    assert rounds.go(2) == ["settle pull", "hand_over pull"]
+    assert rounds.go(2) == ["settle pull", "hand_over pull", "waits"]
     assert not rounds.engine.flights.busy
 
 

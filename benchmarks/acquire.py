@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from benchmarks.harness import Figure, at_least, at_most, median, own_redis
+from notifier.rules.kinds.window import Window
 from notifier.rules.policy import Policy
-from notifier.units import Window
 from notifier.user_limits.redis import RedisLimiter
 from tests.harness.scenarios import acquire_together
 

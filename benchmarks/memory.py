@@ -8,9 +8,9 @@ from benchmarks.harness import Figure, at_most, own_redis
 from benchmarks.null_worker import RATES
 from benchmarks.workload import notifications
 from notifier import Device, Notification, Notifier
+from notifier.rules.kinds.window import Window
 from notifier.rules.policy import Policy
 from notifier.settings import parse_settings
-from notifier.units import Window
 from notifier.user_limits.redis import RedisLimiter
 from tests.harness.fleet import notification, start_fleet
 from tests.harness.processes import await_that, child, total

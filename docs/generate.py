@@ -18,6 +18,8 @@ from typer.main import get_command
 from docs.settings_comments import comments
 from docs.settings_page import settings_page
 from notifier.cli.app import app
+from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.kinds.kind import RuleOfSends
 from notifier.settings.json_schema import schema_text
 from notifier.settings.templates import descriptions
 
@@ -111,8 +113,8 @@ def _item(name: str) -> Iterator[str]:
     found = getattr(importlib.import_module(module), attribute)
     yield f"### {name}\n"
     yield _shown(attribute, found)
-    if not inspect.isclass(found) or issubclass(found, BaseException):
-        return
+    if not inspect.isclass(found) or issubclass(found, BaseException | RuleOfSends | CalendarWindow):
+        return  # of a rule people need how it is made
     for method, raw in _methods(found):
         yield f"#### {attribute}.{method}\n"
         yield _shown(method, raw)

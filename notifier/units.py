@@ -1,4 +1,4 @@
-"""Durations and rates as people write them: `1500ms`, `10m`, `10/minute`, `5/10s`. Microseconds inside."""
+"""Durations as people write them, `1500ms` or `10m`, with microseconds inside; texts and numbers for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any, Final
@@ -26,42 +25,8 @@ LONGEST_US: Final = 366 * UNITS["d"]
 # An exact window keeps one entry for each send, so a limit is also a promise of memory.
 LARGEST_LIMIT: Final = 1_000_000_000_000
 
-_DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([^\s0-9.]*)")
-_RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
+DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([^\s0-9.]*)")
 _SHOWN: Final = 40
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Window:
-    """At most `limit` sends in any half-open rolling interval: `Window(10, "1m")`, `Window(10, timedelta(minutes=1))`.
-
-    interval_us: the interval in microseconds, 1 ms at least. precision_us: 0 is exact; else it may hold a send for as
-    much longer, which saves the memory of each send.
-    """
-
-    limit: int
-    interval_us: int
-    precision_us: int
-
-    def __init__(
-        self,
-        limit: int,
-        interval: str | timedelta | None = None,
-        *,
-        interval_us: int | None = None,
-        precision_us: int = 0,
-    ) -> None:
-        """Give the interval as text or as a timedelta, or in microseconds by name.
-
-        Raises TypeError for a bare number, which has no unit (`Window(5, 60)` is not five a minute), and ValueError
-        for a limit under 1 and an interval under 1 ms.
-        """
-        object.__setattr__(self, "limit", checked_limit(limit))
-        object.__setattr__(self, "interval_us", interval_of(f"Window({limit}", interval, interval_us))
-        object.__setattr__(self, "precision_us", precision_us)
-
-    def __str__(self) -> str:
-        return f"{self.limit}/{format_duration(self.interval_us)}"
 
 
 def moment(us: float) -> datetime:
@@ -132,7 +97,7 @@ def parse_duration(text: str, *, least_us: int = 0, max_us: int = LONGEST_US) ->
     text = text.strip()
     if text.startswith("-"):
         raise ValueError(f"{shown(text)}: a duration cannot be negative; the least is {format_duration(least_us)}")
-    match = _DURATION.fullmatch(text)
+    match = DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"{shown(text)} is not a duration; write a number and a unit, such as 1500ms, 1.5s or 10m")
     number, unit = match.groups()
@@ -140,7 +105,7 @@ def parse_duration(text: str, *, least_us: int = 0, max_us: int = LONGEST_US) ->
         raise ValueError(
             f"{shown(text)}: a number without a unit; write {number}ms or {number}s, or use {_short_units()}"
         )
-    unit = _short(unit)
+    unit = unit_of(unit)
     if unit not in UNITS:
         raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {_short_units()}")
     us = math.ceil(Fraction(number) * UNITS[unit])
@@ -163,37 +128,7 @@ def format_duration(us: int) -> str:
     return f"{us // 1_000}.{us % 1_000:03d}".rstrip("0") + "ms"
 
 
-def parse_window(text: str, *others: str) -> Window:
-    """Return the window in `10/minute`, `5/10s`, `200/day` or `1/2h`. others: further units, for an error.
-
-    Raise ValueError, saying what would be right, for another form, a limit under 1 or over a million, or
-    an interval under 1 ms or over 366 days.
-    """
-    text = text.strip()
-    match = _RATE.fullmatch(text)
-    if match is None:
-        if text.startswith("-"):
-            raise ValueError(f"{shown(text)}: a limit cannot be negative; it must be at least 1")
-        raise ValueError(f"{shown(text)} is not a rate; write a limit and an interval, such as 10/minute or 5/10s")
-    limit, interval = int(match[1]), match[2].strip()
-    if limit < 1:
-        raise ValueError(f"{shown(text)}: the limit must be at least 1")
-    if limit > LARGEST_LIMIT:
-        raise ValueError(f"{shown(text)}: the limit must be at most {LARGEST_LIMIT}")
-    if _short(interval) in UNITS:
-        return Window(limit, interval_us=UNITS[_short(interval)])
-    duration = _DURATION.fullmatch(interval)
-    unit = duration[2] if duration else interval
-    if unit and _short(unit) not in UNITS:
-        units = f"{', '.join(UNITS)} or {', '.join((*WORDS, *others))}"
-        raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {units}")
-    try:
-        return Window(limit, interval_us=parse_duration(interval, least_us=SHORTEST_INTERVAL_US))
-    except ValueError as error:
-        raise ValueError(f"{shown(text)}: the interval {error}") from None
-
-
-def _short(unit: str) -> str:
+def unit_of(unit: str) -> str:
     """The unit that a word means: h for hour and hours."""
     return WORDS.get(unit.removesuffix("s"), unit) if unit not in UNITS else unit
 

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.rules.rate_text import RATES_FORM, parse_rates, rules_in_text, together
+from notifier.rules.rate_text import RATES_FORM, Rule, parse_rates, rules_in_text, together
 from notifier.units import shown
 
 Rates: TypeAlias = "str | Policy | Window | CalendarWindow | Burst | Iterable[str | Window | CalendarWindow | Burst]"
@@ -39,7 +39,7 @@ def is_name(rates: str) -> bool:
     return _NAME.fullmatch(rates.strip()) is not None
 
 
-def _rules_in(part: object) -> Iterable[Window | CalendarWindow | Burst | int]:
+def _rules_in(part: object) -> Iterable[Rule]:
     if isinstance(part, str):
         return rules_in_text(part)
     if isinstance(part, Window | CalendarWindow | Burst):

@@ -18,6 +18,7 @@ from notifier.operations.in_force import Known
 from notifier.queue.circuits import OVERALL, Held, find_routes
 from notifier.queue.health import is_suspended
 from notifier.queue.pauses import find_pauses, which_holds
+from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import closed_minutes, closed_times, text_of
 from notifier.rules.policies import Policies, Rules
@@ -280,17 +281,11 @@ def _by_clock(scope: Scope, rules: Rules, sends: Sends, zone: Zone, now_us: int)
 
 def _uses(scope: Scope, rules: Rules, sends: Sends, zone: Zone, now_us: int) -> Iterator[Use]:
     policy, cost = _policy_of(scope, rules), rules.category.cost
-    for window in policy.windows:
-        free_at = _later(sends.opens(Policy((window,)), cost)[0], now_us)
-        yield Use(scope, str(window), sends.after(now_us - window.interval_us), window.limit, free_at)
-    if policy.gap_us:
-        rule = Policy(gap_us=policy.gap_us)
-        yield Use(scope, str(rule), None, None, _later(sends.opens(rule)[0], now_us))
-    if (burst := policy.burst) is not None:
-        rule = Policy(burst=burst)
-        # All of it is there once it is full again, and each send is so long in coming back.
-        used = -(-max(0, sends.opens(rule, burst.limit)[0] - now_us) // burst.every_us)
-        yield Use(scope, str(burst), used, burst.limit, _later(sends.opens(rule, cost)[0], now_us))
+    for rule in policy.listed:
+        if not isinstance(rule, CalendarWindow):
+            used = rule.used(sends, now_us)
+            most = None if used is None else rule.max_cost
+            yield Use(scope, str(rule), used, most, _later(rule.opens(sends, cost), now_us))
     yield from _by_clock(scope, rules, sends, zone, now_us)
 
 

@@ -37,6 +37,6 @@ def check_fits_all(policy: Policy, cost: int, most: int = LARGEST_LIMIT) -> None
     """Raise ValueError for what is no cost, or one that some rule never admits."""
     if type(cost) is not int or not 1 <= cost <= most:
         raise ValueError(f"cost must be a whole number from 1 to {most}, is {cost!r}")
-    for rule in (*policy.windows, *policy.calendar, *((policy.burst,) if policy.burst else ())):
-        if cost > rule.limit:
+    for rule in policy.listed:
+        if cost > rule.max_cost:
             raise ValueError(f"a cost of {cost} never fits into {rule}")

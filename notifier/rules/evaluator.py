@@ -54,20 +54,13 @@ def opens(
     return max(at, gather_us), by
 
 
-def fill(full_us: int, times: Iterable[int], limit: int, every_us: int) -> int:
-    """When a bucket of tokens is full again, once sends at these times, the earliest first, have taken one each."""
-    for at in times:
-        full_us = min(max(full_us, at) + every_us, at + limit * every_us)
-    return full_us
-
-
 class Sends:
     """The sends that one policy judges, the earliest first; one of cost 3 stands three times.
 
     One in flight stands at the end of its lease, as it may be received as late as that; once it is settled, there.
     """
 
-    __slots__ = ("_bucket_times", "_bucket_totals", "_bursts", "_permits", "_times", "until_us")
+    __slots__ = ("_bucket_times", "_bucket_totals", "_permits", "_times", "bursts", "until_us")
 
     def __init__(self) -> None:
         self._times: list[int] = []
@@ -75,7 +68,7 @@ class Sends:
         # What stands as itself no longer: of each bucket its latest, and how many there were in all by then. What is in
         # the first has lapsed.
         self._bucket_times, self._bucket_totals = [0], [0]
-        self._bursts: dict[Burst, tuple[int, int]] = {}  # when each is full again, by the sends up to which µs
+        self.bursts: dict[Burst, tuple[int, int]] = {}  # when each is full again, by the sends up to which µs
         self.until_us = 0  # when no rule can ask for any of them again
 
     @classmethod
@@ -87,7 +80,7 @@ class Sends:
         sends._times = sorted(times)
         sends._permits = [""] * len(sends._times)
         sends._bucket_times, sends._bucket_totals = map(list, zip(*buckets, strict=True)) if buckets else ([0], [0])
-        sends._bursts.update(bursts)
+        sends.bursts.update(bursts)
         return sends
 
     def __len__(self) -> int:
@@ -106,46 +99,31 @@ class Sends:
         return len(self._times) - bisect_right(self._times, us) + self._bucket_totals[-1] - lapsed
 
     def opens(self, policy: Policy, cost: int = 1) -> tuple[int, Rule | None]:
-        """The first µs at which `cost` more keep a policy, and the rule that decides it; 0 and None where none holds.
-
-        What costs more than a limit, as the rules have changed, goes when nothing else counts.
-        """
+        """The first µs at which `cost` more keep a policy, and the rule that decides it; 0 and None where none does."""
         at = 0
         rule: Rule | None = None
-        if not (self._times or self._bucket_totals[-1] or self._bursts):
+        if not (self._times or self._bucket_totals[-1] or self.bursts):
             return at, rule
-        if policy.gap_us and (last := self.latest(1)) is not None:
-            at, rule = last + policy.gap_us, policy.gap_us
-        for window in policy.windows:
-            # They fit into (t - interval, t] once the (limit - cost + 1)-th latest has left it.
-            nth = self.latest(max(1, window.limit - cost + 1))
-            if nth is not None and nth + window.interval_us > at:
-                at, rule = nth + window.interval_us, window
-        if policy.burst is not None and (full := self._opens_burst(policy.burst, cost)) > at:
-            at, rule = full, policy.burst
+        for each in policy.rules:
+            opens_at = each.opens(self, cost)
+            if opens_at > at:
+                at, rule = opens_at, each
         return at, rule
 
-    def _opens_burst(self, burst: Burst, cost: int) -> int:
-        """The first µs at which `cost` more are in the bucket.
-
-        When those in flight come is not known. As many as leave room hold nothing back, wherever they are; the others
-        count when their leases end.
-        """
-        full, till = self._bursts.get(burst, (0, 0))
-        later, free = self._times[bisect_right(self._times, till) :], max(0, burst.limit - cost)
-        full = fill(full, later[: max(0, len(later) - free)], burst.limit, burst.every_us)
-        return full - max(0, free - len(later)) * burst.every_us
+    def later(self, us: int) -> list[int]:
+        """The µs of those that are later than a moment."""
+        return self._times[bisect_right(self._times, us) :]
 
     def take_in(self, burst: Burst, now_us: int) -> None:
         """Take what was sent before now into the state of a burst, which outlasts the sends."""
-        full, till = self._bursts.get(burst, (0, 0))
+        full, till = self.bursts.get(burst, (0, 0))
         back = max(0, till + 1 - now_us)  # the clock was set back: as much is used as before
         full, till = full - back, till - back
         sends = self._times[bisect_right(self._times, till) : bisect_left(self._times, now_us)]
         if len(sends) >= MAX_TAKEN_IN:  # the rule is new: as if the bucket had been empty then
-            full = sends[-MAX_TAKEN_IN] + burst.limit * burst.every_us
+            full = sends[-MAX_TAKEN_IN] + burst.horizon_us
         if sends or back:
-            self._bursts[burst] = fill(full, sends[-MAX_TAKEN_IN:], burst.limit, burst.every_us), now_us - 1
+            self.bursts[burst] = burst.full_after(full, sends[-MAX_TAKEN_IN:]), now_us - 1
 
     def add(self, policy: Policy, permit: str, at_us: int, now_us: int, *, cost: int = 1, longest_us: int = 0) -> None:
         """Record a send, and forget what neither `policy` asks for any more, nor others that ask for `longest_us`."""
@@ -180,12 +158,12 @@ class Sends:
         place = self._permits.index(permit)  # what one cost stands together
         at = self._times[place]
         del self._times[place : place + cost], self._permits[place : place + cost]
-        for burst, (full, till) in self._bursts.items():
-            since = at - burst.limit * burst.every_us  # as if it had been empty then: it would be full at `at`
+        for burst, (full, till) in self.bursts.items():
+            since = at - burst.horizon_us  # as if it had been empty then: it would be full at `at`
             left = self._times[bisect_left(self._times, since) : bisect_right(self._times, till)]
             if at <= till and len(left) < MAX_TAKEN_IN:
-                least = fill(at, left, burst.limit, burst.every_us)
-                self._bursts[burst] = max(full - cost * burst.every_us, least), till
+                least = burst.full_after(at, left)
+                self.bursts[burst] = max(full - cost * burst.every_us, least), till
         return cost
 
     def _insert(self, permit: str, at_us: int, cost: int) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Literal
 
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Closed, Hours, closed_minutes, closed_times, longest_open_us, text_of
-from notifier.units import Window, checked_limit, format_duration, interval_of
+from notifier.rules.kinds.burst import Burst
+from notifier.rules.kinds.gap import Gap
+from notifier.rules.kinds.kind import RuleOfSends
+from notifier.rules.kinds.window import Window
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -36,24 +37,7 @@ Priority = Literal["normal", "high"]
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
 MAX_BUCKETS: Final = 1_000
-_MARK: Final = re.compile(r"g(?P<gap>\d+)|(?P<burst>t?)(?P<limit>\d+)/(?P<interval>\w+)")
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Burst:
-    """So many at once, and one more each `every_us` microseconds: `Burst(20, "3m")`."""
-
-    limit: int
-    every_us: int
-
-    def __init__(self, limit: int, every: str | timedelta | None = None, *, every_us: int | None = None) -> None:
-        """Give the time as text or as a timedelta, or in microseconds by name, 1 at least."""
-        object.__setattr__(self, "limit", checked_limit(limit))
-        object.__setattr__(self, "every_us", interval_of(f"Burst({limit}", every, every_us, least_us=1))
-
-    def __str__(self) -> str:
-        return f"burst {self.limit} then 1/{format_duration(self.every_us)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +46,7 @@ class Policy:
 
     calendar, quiet, send: what goes by the clock on the user's wall; it is quiet outside of any of `send`.
     kept_us: how long a send is kept at least, for calendar windows that somebody else holds.
+    rules: those of sends, in the order in which they decide: of two that let go at once, the first.
     """
 
     windows: tuple[Window, ...] = ()
@@ -71,6 +56,7 @@ class Policy:
     quiet: tuple[Hours, ...] = ()
     send: tuple[tuple[Hours, ...], ...] = ()
     kept_us: int = 0
+    rules: tuple[RuleOfSends, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raise TypeError for what is no rule, ValueError where nothing could go: it would be noticed much later."""
@@ -85,17 +71,13 @@ class Policy:
             raise TypeError(f"Policy.burst is a Burst, not {self.burst!r}: write Burst(20, '3m')")
         if (self.quiet or self.send) and not longest_open_us(self.closed_minutes):
             raise ValueError("Policy.quiet and Policy.send leave no minute of a week in which something could go")
+        gap, burst = (Gap(self.gap_us),) if self.gap_us else (), (self.burst,) if self.burst else ()
+        object.__setattr__(self, "rules", (*gap, *self.windows, *burst))
 
     @property
     def is_empty(self) -> bool:
         """Whether it never holds anything back, and no sends are kept for it."""
-        return (
-            not self.windows
-            and self.gap_us == 0
-            and self.burst is None
-            and not self.uses_local_time
-            and self.kept_us == 0
-        )
+        return not self.rules and not self.uses_local_time and self.kept_us == 0
 
     @property
     def uses_local_time(self) -> bool:
@@ -127,9 +109,7 @@ class Policy:
     @property
     def horizon_us(self) -> int:
         """How long a send matters to these rules, in microseconds."""
-        # A gap may outlast the windows, so permits are kept for the longest of them all.
-        longest = max((self.gap_us, *(window.interval_us for window in self.windows), self._calendar_us))
-        return max(longest, self._burst_us)
+        return max((self._calendar_us, *(rule.horizon_us for rule in self.rules)))
 
     @property
     def precision_us(self) -> int:
@@ -146,12 +126,7 @@ class Policy:
     @property
     def exact_us(self) -> int:
         """How long a send is kept as itself, in microseconds: what is older may be counted together with others."""
-        exact = (window.interval_us for window in self.windows if not window.precision_us)
-        return max((KEPT_US, self.gap_us, *exact, self._calendar_us, self._burst_us))
-
-    @property
-    def _burst_us(self) -> int:
-        return 0 if self.burst is None else self.burst.limit * self.burst.every_us
+        return max((KEPT_US, self._calendar_us, *(rule.exact_us for rule in self.rules)))
 
     @property
     def _calendar_us(self) -> int:
@@ -159,12 +134,7 @@ class Policy:
 
     def max_in(self, interval_us: int) -> int | None:
         """The most sends that these rules ever admit in an interval of this length; None is without bound."""
-        most = [window.limit * -(-interval_us // window.interval_us) for window in self.windows]
-        if self.gap_us:
-            most.append((interval_us - 1) // self.gap_us + 1)
-        if self.burst is not None:
-            most.append((interval_us - 1) // self.burst.every_us + self.burst.limit)
-        return min(most, default=None)
+        return min((rule.max_in(interval_us) for rule in self.rules), default=None)
 
     def replaced(
         self,
@@ -188,12 +158,13 @@ class Policy:
             self.send if send is None else (send,) if send else (),
         )
 
+    @property
+    def listed(self) -> tuple[RuleOfSends | CalendarWindow, ...]:
+        """Its rules but those by the hour, as people list them: the windows first."""
+        return (*self.windows, *self.calendar, *(rule for rule in self.rules if not isinstance(rule, Window)))
+
     def __str__(self) -> str:
-        parts = [str(window) for window in (*self.windows, *self.calendar)]
-        if self.gap_us:
-            parts.append(f"gap {format_duration(self.gap_us)}")
-        if self.burst is not None:
-            parts.append(str(self.burst))
+        parts = [str(rule) for rule in self.listed]
         parts += [f"quiet {hours}" for hours in self.quiet]
         parts += [f"send {text_of(hours)}" for hours in self.send]
         return ", ".join(parts) or "no rules"
@@ -204,14 +175,13 @@ NO_RULES: Final = Policy()
 
 def rule_words(mark: str) -> str:
     """Return the words of a rule by its mark in Redis, see `rules.lua`, as `str` of a policy has them; or none."""
-    found = _MARK.fullmatch(mark)
-    if found is None:
-        return ""
-    gap, burst, limit, interval = found.groups()
-    if gap:
-        return f"gap {format_duration(int(gap))}"
-    per = format_duration(int(interval)) if interval.isdigit() else f"calendar-{interval}"
-    return f"burst {limit} then 1/{per}" if burst else f"{limit}/{per}"
+    for kind in (Gap, Window, Burst, CalendarWindow):
+        if found := kind.MARK.fullmatch(mark):
+            try:
+                return str(kind.from_mark(*found.groups()))
+            except ValueError:  # no script wrote it
+                break
+    return ""
 
 
 @lru_cache(maxsize=1024)  # for tens of thousands of users there are few

@@ -15,9 +15,10 @@ from typing import Any, Final, Literal
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
 from notifier.rules.hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
+from notifier.rules.kinds.window import Window, parse_window
 from notifier.rules.policy import Policy
 from notifier.rules.zones import DEFAULT_ZONE, check_zone
-from notifier.units import Window, duration_us, format_duration, parse_duration, parse_window
+from notifier.units import duration_us, format_duration, parse_duration
 
 How = Literal["stricter", "any", "none"]
 What = Literal["hold", "drop"]

@@ -10,18 +10,15 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import DAYS, WEEK_US, Closed, reading
 from notifier.rules.preferences import Mute
 from notifier.rules.zones import DAY_US, THURSDAY_US, Zone
-from notifier.units import format_duration
 
 if TYPE_CHECKING:
+    from notifier.rules.kinds.kind import RuleOfSends
     from notifier.rules.policies import Rules
-    from notifier.rules.policy import Burst, Policy
-    from notifier.units import Window
-
+    from notifier.rules.policy import Policy
 
 Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None where there are fewer
 Scope: TypeAlias = Literal["user", "category"]
-# A whole number is a gap in µs, PACE the pace after quiet hours.
-Rule: TypeAlias = "Window | int | Burst | Mute | Closed | CalendarWindow | Literal['pace after quiet hours']"
+Rule: TypeAlias = "RuleOfSends | Mute | Closed | CalendarWindow | Literal['pace after quiet hours']"
 Decider: TypeAlias = "tuple[Scope, Rule]"  # whose rule it is, and which
 PACE: Final = "pace after quiet hours"
 
@@ -113,8 +110,6 @@ def said(by: Decider, category: str, at_us: int = 0, zone: Zone | None = None) -
     whose = category if scope == "category" else "user"
     if isinstance(rule, Mute):
         return f"{whose} muted"
-    if isinstance(rule, int):
-        return f"{whose} gap {format_duration(rule)}"
     if zone is None or not isinstance(rule, Closed | CalendarWindow):
         return f"{whose} {rule}"
     wall = zone.wall_us(at_us) + THURSDAY_US

@@ -8,10 +8,13 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
-from notifier.rules.policy import Burst, Policy, Window
-from notifier.units import LARGEST_LIMIT, SHORTEST_INTERVAL_US, UNITS, parse_duration, parse_window, shown
+from notifier.rules.kinds.burst import Burst
+from notifier.rules.kinds.gap import Gap
+from notifier.rules.kinds.window import Window, parse_window
+from notifier.rules.policy import Policy
+from notifier.units import LARGEST_LIMIT, SHORTEST_INTERVAL_US, UNITS, parse_duration, shown
 
-Rule: TypeAlias = Window | CalendarWindow | Burst | int  # the last is the µs of a gap
+Rule: TypeAlias = Window | CalendarWindow | Burst | Gap
 
 RATES_FORM: Final = "write for example '5/minute; 100/day; gap 200ms; burst 20 then 1/3m'"
 LONGEST_REFILL_US: Final = 3_650_000 * UNITS["d"]  # it goes to Redis as 64 bits
@@ -51,13 +54,13 @@ def together(rules: Iterable[Rule]) -> Policy:
             gaps.append(rule)
     if len(bursts) > 1 or len(gaps) > 1:
         raise ValueError("rates hold one gap and one burst at most; of two the stricter would do")
-    return Policy(tuple(windows), gaps[0] if gaps else 0, bursts[0] if bursts else None, tuple(dates))
+    return Policy(tuple(windows), gaps[0].us if gaps else 0, bursts[0] if bursts else None, tuple(dates))
 
 
 def _part(text: str) -> Rule:
-    """A window, a calendar window, a burst, or the µs of a gap."""
+    """A window, a calendar window, a burst or a gap."""
     if text.startswith("gap "):
-        return parse_duration(text[4:], least_us=SHORTEST_INTERVAL_US)
+        return Gap(parse_duration(text[4:], least_us=SHORTEST_INTERVAL_US))
     if text.startswith("burst"):
         match = _BURST.fullmatch(text)
         if match is None:

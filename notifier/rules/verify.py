@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from notifier.rules.evaluator import Sends, opens
+from notifier.rules.kinds.gap import smallest_gap
+from notifier.rules.kinds.kind import Receipt
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Burst, Policy
+from notifier.rules.policy import Policy
 
 ACCEPTED = 200
 
@@ -31,9 +32,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Tightness:
-    """How near a user came to a rule: the rule, and the largest count or smallest gap that was seen.
+    """How near a user came to the rules of a policy, by the largest count or the smallest gap that was seen.
 
-    largest: of each window the most that counted in it, a send as much as it costs.
+    largest: of each window the most that counted in it, a send as much as it costs. broken: the rules that were broken,
+    for people; empty where the law held.
     """
 
     user: str
@@ -42,48 +44,7 @@ class Tightness:
     sends: int
     largest: tuple[int, ...]
     smallest_gap_us: int | None
-    over_burst_us: int = 0
-
-    @property
-    def broken(self) -> list[str]:
-        """The rules that were broken, for people; empty where the law held."""
-        who = f"{self.user} ({self.scope})"
-        said = [
-            f"{who}: {count} within {window}"
-            for count, window in zip(self.largest, self.policy.windows, strict=True)
-            if count > window.limit
-        ]
-        if self.smallest_gap_us is not None and self.smallest_gap_us < self.policy.gap_us:
-            said.append(f"{who}: a gap of {self.smallest_gap_us} µs where {self.policy.gap_us} µs is the least")
-        if self.over_burst_us and self.policy.burst is not None:
-            said.append(f"{who}: {self.policy.burst} exceeded by {self.over_burst_us} µs")
-        return said
-
-
-def largest_count(times_us: Sequence[int], interval_us: int) -> int:
-    """The most of these ascending times in any half-open interval `(t - interval, t]`."""
-    most = begin = 0
-    for end, at in enumerate(times_us):
-        while at - times_us[begin] >= interval_us:
-            begin += 1
-        most = max(most, end - begin + 1)
-    return most
-
-
-def over_burst_us(times_us: Iterable[int], burst: Burst) -> int:
-    """How many µs too early the worst of these ascending times was for a token bucket that was full at first."""
-    full = over = 0
-    for at in times_us:
-        full = max(full, at) + burst.every_us
-        over = max(over, full - at - burst.limit * burst.every_us)
-    return over
-
-
-def smallest_gap(sends: Sequence[Send]) -> int | None:
-    """The least time in µs from the last arrival of a send to the first of the next; None for fewer than two."""
-    ordered = sorted(sends, key=lambda send: send.first_us)
-    gaps = [after.first_us - before.last_us for before, after in pairwise(ordered)]
-    return min(gaps, default=None)
+    broken: tuple[str, ...]
 
 
 def tightness(sends: Iterable[Send], policies: Policies) -> list[Tightness]:
@@ -99,10 +60,10 @@ def tightness(sends: Iterable[Send], policies: Policies) -> list[Tightness]:
         held = [send for send in group if not policies.category(send.category).bypass]
         if policy.is_empty or not held:
             continue
-        times = sorted(send.first_us for send in held for _ in range(policies.category(send.category).cost))
-        largest = tuple(largest_count(times, window.interval_us) for window in policy.windows)
-        over = over_burst_us(times, policy.burst) if policy.burst else 0
-        found.append(Tightness(user, scope, policy, len(held), largest, smallest_gap(held), over))
+        receipts = sorted(Receipt(send.first_us, send.last_us, policies.category(send.category).cost) for send in held)
+        largest = tuple(window.largest_count(receipts) for window in policy.windows)
+        broken = tuple(f"{user} ({scope}): {how}" for rule in policy.rules for how in rule.broken(receipts))
+        found.append(Tightness(user, scope, policy, len(held), largest, smallest_gap(receipts), broken))
     return found
 
 

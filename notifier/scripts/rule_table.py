@@ -218,12 +218,11 @@ def policy_json(policy: Policy) -> str:
     """A policy as the scripts read it, see `rules.lua`."""
     if policy.is_empty:
         return "{}"
-    windows = [number for window in policy.windows for number in (window.limit, window.interval_us)]
-    table: dict[str, Any] = {"gap": policy.gap_us, "windows": windows, "horizon": policy.horizon_us}
+    table: dict[str, Any] = {"gap": 0, "windows": [], "horizon": policy.horizon_us}
+    for rule in policy.rules:
+        rule.write(table)
     if policy.precision_us:
         table |= {"exact_us": policy.exact_us, "bucket_us": policy.precision_us}
-    if policy.burst is not None:
-        table["burst"] = [policy.burst.limit, policy.burst.every_us]
     if policy.calendar:
         table["calendar"] = [[window.limit, window.unit] for window in policy.calendar]
     if closed := policy.closed:

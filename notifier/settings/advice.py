@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from notifier.rules.policy import Burst, Policy, Window
+from notifier.rules.kinds.kind import RuleOfSends
+from notifier.rules.kinds.window import Window
+from notifier.rules.policy import Policy
 from notifier.settings.yaml_source import Path, Problem, Source
 from notifier.units import format_duration
 
@@ -31,22 +33,9 @@ def advise(settings: Settings, source: Source) -> list[Problem]:
 Said = Iterator[tuple[Path, str]]
 
 
-def max_in(window: Window, interval_us: int) -> int:
-    """The most sends that a rolling window admits in a half-open interval of another length."""
-    return window.limit * -(-interval_us // window.interval_us)
-
-
-def implied(window: Window, others: Sequence[Window], gap_us: int, burst: Burst | None = None) -> str:
-    """The rule beside which this window can never hold anything back, as text; empty if there is none."""
-    for other in others:
-        if max_in(other, window.interval_us) <= window.limit:
-            return str(other)
-    # With a gap, an interval holds as many sends as whole gaps begin in it.
-    if gap_us and -(-window.interval_us // gap_us) <= window.limit:
-        return f"the gap of {format_duration(gap_us)}"
-    if burst is not None and burst.limit + (window.interval_us - 1) // burst.every_us <= window.limit:
-        return str(burst)
-    return ""
+def implied(window: Window, others: Iterable[RuleOfSends]) -> RuleOfSends | None:
+    """The rule beside which this window can never hold anything back, if there is one."""
+    return next((other for other in others if other.max_in(window.interval_us) <= window.limit), None)
 
 
 def _of_policy(path: Path, policy: Policy) -> Said:
@@ -56,8 +45,8 @@ def _of_policy(path: Path, policy: Policy) -> Said:
             gap, interval = format_duration(policy.gap_us), format_duration(window.interval_us)
             yield at, f"{window} can never bind: the gap of {gap} is longer than its {interval}"
             continue
-        others = [other for n, other in enumerate(policy.windows) if _before(other, n, window, index)]
-        if rule := implied(window, others, policy.gap_us, policy.burst):
+        others = [rule for rule in policy.rules if rule != window] + [w for w in policy.windows[:index] if w == window]
+        if rule := implied(window, others):  # of two that say the same, the first stays
             yield at, f"{window} can never bind: {rule} admits no more; delete it, or make it smaller"
     apart = next((w for w in policy.windows if w.limit == 1 and w.interval_us >= policy.gap_us), None)
     if policy.gap_us and apart:
@@ -90,11 +79,6 @@ def _of_precision(path: Path, policy: Policy) -> Said:
                     "give it precision: exact, if its limit allows"
                 ),
             )
-
-
-def _before(other: Window, other_index: int, window: Window, index: int) -> bool:
-    # Of two that say the same, the first stays.
-    return other != window or other_index < index
 
 
 def _of_overrides(settings: Settings) -> Said:
@@ -149,7 +133,7 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
     yield from said.items()
     for index, window in enumerate(policy.windows):
         at = (*path, "windows", index)
-        if at not in said and users and all(implied(window, user.windows, user.gap_us, user.burst) for user in users):
+        if at not in said and users and all(implied(window, user.rules) for user in users):
             yield at, f"{window} can never bind: what any user may receive in all is no more"
     slowest = max((policy.gap_us, *(w.interval_us for w in policy.windows if w.limit == 1)))
     waits = category.when_blocked != "drop"

@@ -18,12 +18,13 @@ from pydantic_core import PydanticCustomError
 from notifier.errors import SettingsError
 from notifier.notification.notification import NAME_FORM, USER_BYTES
 from notifier.notification.subscription import HOST_PATTERN, PORTS
+from notifier.rules.kinds.window import Window, parse_window
 from notifier.rules.policy import Policy
 from notifier.rules.rate_text import RATES_FORM, parse_rates
 from notifier.rules.zones import check_zone
 from notifier.settings import redis_url as several
 from notifier.settings.secret_files import read_regular
-from notifier.units import UNITS, WORDS, Window, parse_duration, parse_window, shown
+from notifier.units import UNITS, WORDS, parse_duration, shown
 
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20

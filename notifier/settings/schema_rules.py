@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.rules.hours import Hours
+from notifier.rules.kinds.window import Window, parse_window
 from notifier.rules.policy import MAX_BUCKETS, NO_RULES, Burst, Policy
 from notifier.settings import hours
 from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, WINDOWS, Duration, kind
 from notifier.settings.schema_types import Section
-from notifier.units import LONGEST_US, UNITS, Window, format_duration, parse_duration, parse_window, shown
+from notifier.units import LONGEST_US, UNITS, format_duration, parse_duration, shown
 
 MAX_AUTOMATIC: Final = 1_000  # a larger limit is counted in buckets, if nobody says otherwise
 MAX_EXACT: Final = 10_000  # about 1 MB for each user who fills it

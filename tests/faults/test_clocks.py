@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier import Hold, Permit, Policy, Window
-from notifier.rules.verify import largest_count
+from notifier.rules.kinds.window import largest_count
 from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.stepped_clock import SteppedRedis, compiler

@@ -13,8 +13,8 @@ import time
 from redis import Redis
 
 from notifier.limiter import Hold, Permit
+from notifier.rules.kinds.window import Window
 from notifier.rules.policy import Policy
-from notifier.units import Window
 from notifier.user_limits.redis import RedisLimiter
 
 POLICY = Policy((Window(10, interval_us=1_000_000),), gap_us=50_000)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.notification.job import TERMINAL
-from notifier.rules.verify import largest_count
+from notifier.rules.kinds.window import largest_count
 from tests.harness.acquirer import GO, POLICY, READY
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from tests.harness.processes import await_that, child, total

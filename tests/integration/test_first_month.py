@@ -16,6 +16,7 @@ from redis import Redis, SSLConnection
 from notifier import Notifier
 from notifier.errors import InvalidNotificationError, RedisUnusableError
 from notifier.notification import Notification
+from notifier.rules.kinds.window import parse_window
 from notifier.rules.preferences import Preferences
 from notifier.settings import parse_settings
 from notifier.settings.advice import advise
@@ -25,7 +26,7 @@ from notifier.simulators.certificates import make_certificates
 from notifier.store import tls
 from notifier.store.connection import ask, check, connect
 from notifier.testing.embedded import EmbeddedRedis
-from notifier.units import parse_duration, parse_window
+from notifier.units import parse_duration
 from tests.harness.support import CONSOLE, ends, note, worker, write_config
 from tests.integration.conftest import Run
 from workers.__main__ import main as work

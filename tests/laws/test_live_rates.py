@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier import Notifier
-from notifier.rules.verify import largest_count
+from notifier.rules.kinds.window import largest_count
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import on_all
 from notifier.store.published import Published, followers, publish, published_rates, rates_before, withdraw

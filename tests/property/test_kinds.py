@@ -15,6 +15,7 @@ from notifier.rules.policy import Burst, Category, Policy, Window
 from notifier.user_limits.memory import MemoryUserLimiter
 from notifier.user_limits.redis import RedisLimiter
 from tests.harness.support import expire_alike
+from tests.property import kinds
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.test_backlogs import carry_out, drain, schedules, settle
@@ -34,11 +35,10 @@ buckets = st.builds(
 )
 exact = st.builds(Window, st.integers(3, 8), interval_us=st.sampled_from([M, 2 * M]))
 bursts = st.builds(Burst, st.integers(3, 6), every_us=st.sampled_from([3 * S, 20 * S, M]))
-policies = st.builds(
-    Policy,
+policies = kinds.policies(
     st.lists(st.one_of(buckets, buckets, exact), min_size=1, max_size=3).map(tuple),
     st.sampled_from([0, 0, 5 * S]),
-    st.one_of(st.none(), bursts),
+    kinds.others(5 * S, min_limit=3),
 )
 steps = st.one_of(st.just(0), st.integers(0, 8 * S), st.integers(0, 8 * S), st.integers(0, 2 * M))
 acts = st.tuples(st.sampled_from(["take", "take", "take", "cost", "refund", "rules", "back"]), steps, st.integers(0, 9))
@@ -143,10 +143,7 @@ def test_a_large_burst_forgets_no_send_that_shares_its_microsecond(
 long_buckets = st.builds(
     Window, st.integers(2, 12), interval_us=st.sampled_from([M, 4 * M]), precision_us=st.sampled_from([S, 20 * S, M])
 )
-long_bursts = st.builds(Burst, st.integers(2, 4), every_us=st.sampled_from([M, M + 1]))
-waiting = st.builds(
-    Policy, st.lists(long_buckets, max_size=2).map(tuple), st.just(0), st.one_of(st.none(), long_bursts)
-)
+waiting = kinds.policies(st.lists(long_buckets, max_size=2).map(tuple), st.just(0), kinds.others(M, min_limit=2))
 
 
 @st.composite

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from notifier.limiter.protocol import Hold
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.policy import Burst, Policy, Window
-from notifier.units import UNITS, format_duration
+from notifier.rules.kinds.gap import Gap
+from notifier.rules.policy import Policy
+from notifier.units import UNITS
 
 SECOND_US: Final = UNITS["s"]
 PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
@@ -93,13 +94,7 @@ def as_json(problem: dict[str, Any]) -> bytes:
 
 def _rules(policy: Policy) -> Iterator[tuple[str, int, int]]:
     """Each rule as it is written in a `Hold`, its quota, and the µs for which that is."""
-    rule: Window | CalendarWindow | Burst
-    for rule in policy.windows:
-        yield str(rule), rule.limit, rule.interval_us
-    for rule in policy.calendar:
-        yield str(rule), rule.limit, 1  # it has no length of its own
-    if policy.gap_us:
-        yield f"gap {format_duration(policy.gap_us)}", 1, policy.gap_us
-    if policy.burst is not None:
-        rule = policy.burst
-        yield str(rule), rule.limit, rule.limit * rule.every_us
+    for rule in policy.listed:
+        quota = 1 if isinstance(rule, Gap) else rule.max_cost
+        length_us = 1 if isinstance(rule, CalendarWindow) else rule.horizon_us  # the first has none of its own
+        yield str(rule), quota, length_us

@@ -25,11 +25,11 @@ from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.audit.audit import Audit
 from notifier.operations.explain import PREFERENCES, Inspection, places_of
 from notifier.operations.pause import pause_it
+from notifier.rules.kinds.window import Window
 from notifier.settings import load_settings
 from notifier.settings.provenance import Places
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
-from notifier.units import Window
 from tests.harness.support import CONSOLE, Simulators, ends, eventually, note, notifier, worker, write_config
 
 RATES: dict[str, Any] = {

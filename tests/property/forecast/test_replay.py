@@ -19,12 +19,13 @@ from notifier.queue import calls
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Burst, Category, Digest, Policy, Window
+from notifier.rules.policy import LANES, Category, Digest, Policy, Window
 from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.harness.take import know, take
+from tests.property import kinds
 from tests.property.amount import examples
 
 if TYPE_CHECKING:
@@ -39,13 +40,12 @@ LANE_OF = {"chat": "urgent", "news": "default", "offers": "bulk", "default": "de
 # Times are drawn from so few that wake-ups, arrivals, deadlines and settlements often fall upon the same µs.
 spans = st.integers(1, 30).map(U.__mul__)
 limits = st.one_of(st.integers(1, 4), st.integers(20, 60))
-policies = st.builds(
-    Policy,
+policies = kinds.policies(
     st.lists(st.builds(Window, limits, interval_us=spans, precision_us=st.sampled_from([0, 0, 0, U])), max_size=2).map(
         tuple
     ),
     st.one_of(st.just(0), st.integers(1, 12).map(U.__mul__)),
-    st.sampled_from([None, None, None, Burst(1, every_us=9 * U), Burst(3, every_us=7 * U), Burst(20, every_us=2 * U)]),
+    kinds.others(U),
 )
 digests = st.builds(Digest, st.integers(2, 5), st.integers(1, 40).map(U.__mul__))
 expiries = st.one_of(st.none(), st.none(), st.integers(1, 40).map(U.__mul__))

@@ -92,10 +92,10 @@ def test_a_cost_counts_at_the_wire() -> None:
     policy = Policy((Window(5, interval_us=M),), burst=Burst(5, every_us=S))
     rules = Policies(policy, categories={"dear": Category("dear", cost=3)})
     (found,) = verify.tightness([verify.Send(str(n), "ann", "dear", n, n) for n in range(2)], rules)
-    assert found.broken == [
+    assert found.broken == (
         f"ann (user): 6 within {policy.windows[0]}",
         f"ann (user): {policy.burst} exceeded by {S - 1} µs",
-    ]
+    )
 
 
 @given(

@@ -1,0 +1,1 @@
+"""The kinds of rules of sends, a file each: all that Python knows of one."""

@@ -1,0 +1,84 @@
+"""The burst: a token bucket."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
+from notifier.units import checked_limit, format_duration, interval_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Burst(RuleOfSends):
+    """So many at once, and one more each `every_us` microseconds: `Burst(20, "3m")`."""
+
+    limit: int
+    every_us: int
+    MARK: ClassVar[re.Pattern[str]] = re.compile(r"t(\d+)/(\d+)")
+
+    def __init__(self, limit: int, every: str | timedelta | None = None, *, every_us: int | None = None) -> None:
+        """Give the time as text or as a timedelta, or in microseconds by name, 1 at least."""
+        object.__setattr__(self, "limit", checked_limit(limit))
+        object.__setattr__(self, "every_us", interval_of(f"Burst({limit}", every, every_us, least_us=1))
+
+    @classmethod
+    def from_mark(cls, limit: str, every_us: str) -> Burst:
+        """Read what `rule_mark` of `rules.lua` writes."""
+        return cls(int(limit), every_us=int(every_us))
+
+    @property
+    def max_cost(self) -> int:
+        """The largest cost that it ever admits."""
+        return self.limit
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send matters to it, in microseconds: until an empty bucket is full."""
+        return self.limit * self.every_us
+
+    def full_after(self, full_us: int, times: Iterable[int]) -> int:
+        """When the bucket is full again, once sends at these times, the earliest first, have taken one each."""
+        for at in times:
+            full_us = min(max(full_us, at) + self.every_us, at + self.horizon_us)
+        return full_us
+
+    def opens(self, sends: Record, cost: int) -> int:
+        """The first µs at which `cost` more are in the bucket.
+
+        When those in flight come is not known. As many as leave room hold nothing back, wherever they are; the others
+        count when their leases end.
+        """
+        full, till = sends.bursts.get(self, (0, 0))
+        later, free = sends.later(till), max(0, self.limit - cost)
+        full = self.full_after(full, later[: max(0, len(later) - free)])
+        return full - max(0, free - len(later)) * self.every_us
+
+    def used(self, sends: Record, now_us: int) -> int:
+        """How many are missing: all of it is there once it is full again, and each send is so long in coming back."""
+        return -(-max(0, self.opens(sends, self.limit) - now_us) // self.every_us)
+
+    def max_in(self, interval_us: int) -> int:
+        """The most sends that it ever admits in an interval of this length."""
+        return (interval_us - 1) // self.every_us + self.limit
+
+    def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
+        """How receipts break it, for people: by the one that took most of what a bucket, full at first, had not yet."""
+        full = over = 0
+        for receipt in receipts:
+            full = max(full, receipt.first_us) + receipt.cost * self.every_us
+            over = max(over, full - receipt.first_us - self.horizon_us)
+        if over:
+            yield f"{self} exceeded by {over} µs"
+
+    def write(self, table: dict[str, Any]) -> None:
+        """Enter it in a policy of the rule table."""
+        table["burst"] = [self.limit, self.every_us]
+
+    def __str__(self) -> str:
+        return f"burst {self.limit} then 1/{format_duration(self.every_us)}"

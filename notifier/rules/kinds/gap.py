@@ -1,0 +1,61 @@
+"""The gap: the least time between two sends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
+from notifier.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Gap(RuleOfSends):
+    """So many microseconds at least between two sends."""
+
+    us: int
+    MARK: ClassVar[re.Pattern[str]] = re.compile(r"g(\d+)")
+
+    @classmethod
+    def from_mark(cls, us: str) -> Gap:
+        """Read what `rule_mark` of `rules.lua` writes."""
+        return cls(int(us))
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send matters to it, in microseconds."""
+        return self.us
+
+    def opens(self, sends: Record, cost: int) -> int:
+        """The first µs at which one more keeps it, whatever it costs; 0 if nothing holds it back."""
+        del cost
+        last = sends.latest(1)
+        return 0 if last is None else last + self.us
+
+    def max_in(self, interval_us: int) -> int:
+        """The most sends that it ever admits in an interval of this length."""
+        return (interval_us - 1) // self.us + 1
+
+    def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
+        """How receipts break it, for people: by the two that are nearest to each other."""
+        least = smallest_gap(receipts)
+        if least is not None and least < self.us:
+            yield f"a gap of {least} µs where {self.us} µs is the least"
+
+    def write(self, table: dict[str, Any]) -> None:
+        """Enter it in a policy of the rule table."""
+        table["gap"] = self.us
+
+    def __str__(self) -> str:
+        return f"gap {format_duration(self.us)}"
+
+
+def smallest_gap(receipts: Sequence[Receipt]) -> int | None:
+    """The least time in µs from the last device of a send to the first of the next; None for fewer than two."""
+    gaps = [after.first_us - before.last_us for before, after in pairwise(receipts)]
+    return min(gaps, default=None)

@@ -1,0 +1,81 @@
+"""Rules of sends: all that each kind can say of itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from notifier.units import LARGEST_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class Record(Protocol):
+    """The sends that a rule judges: `Sends` of `evaluator.py`."""
+
+    @property
+    def bursts(self) -> Mapping[Any, tuple[int, int]]:
+        """When each burst's bucket is full again, by what was sent up to which µs."""
+
+    def latest(self, n: int) -> int | None:
+        """The µs of the n-th latest, from 1; None where there are fewer."""
+
+    def after(self, us: int) -> int:
+        """How many are later than a moment."""
+
+    def later(self, us: int) -> list[int]:
+        """The µs of those that are later than a moment."""
+
+
+class Receipt(NamedTuple):
+    """A send as it was received: the µs of its first and its last device, and as how many it counts."""
+
+    first_us: int
+    last_us: int
+    cost: int = 1
+
+
+class RuleOfSends(ABC):
+    """A rule that asks when, and how many, were let go before. `str` writes it as people do.
+
+    A policy has any number of windows, and one of each other kind at most.
+    """
+
+    __slots__ = ()
+
+    @property
+    def max_cost(self) -> int:
+        """The largest cost that it ever admits."""
+        return LARGEST_LIMIT
+
+    @property
+    @abstractmethod
+    def horizon_us(self) -> int:
+        """How long a send matters to it, in microseconds."""
+
+    @property
+    def exact_us(self) -> int:
+        """How long a send must be kept as itself for it, in microseconds."""
+        return self.horizon_us
+
+    @abstractmethod
+    def opens(self, sends: Record, cost: int) -> int:
+        """The first µs at which `cost` more keep it; 0 if nothing holds them back. `rules.lua` does the same."""
+
+    def used(self, sends: Record, now_us: int) -> int | None:
+        """How many of `max_cost` are used up; None where it counts nothing."""
+        del sends, now_us
+        return None
+
+    @abstractmethod
+    def max_in(self, interval_us: int) -> int:
+        """The most sends that it ever admits in an interval of this length."""
+
+    @abstractmethod
+    def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
+        """How receipts break it, for people: what the rule means, without `opens`. The earliest receipt comes first."""
+
+    @abstractmethod
+    def write(self, table: dict[str, Any]) -> None:
+        """Enter it in a policy of the rule table, as `rules.lua` reads it."""

@@ -1,0 +1,153 @@
+"""The rolling window: so many sends in any interval."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
+from notifier.units import (
+    DURATION,
+    LARGEST_LIMIT,
+    SHORTEST_INTERVAL_US,
+    UNITS,
+    WORDS,
+    checked_limit,
+    format_duration,
+    interval_of,
+    parse_duration,
+    shown,
+    unit_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import timedelta
+
+_RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Window(RuleOfSends):
+    """At most `limit` sends in any half-open rolling interval: `Window(10, "1m")`, `Window(10, timedelta(minutes=1))`.
+
+    interval_us: the interval in microseconds, 1 ms at least. precision_us: 0 is exact; else it may hold a send for as
+    much longer, which saves the memory of each send.
+    """
+
+    limit: int
+    interval_us: int
+    precision_us: int
+    MARK: ClassVar[re.Pattern[str]] = re.compile(r"(\d+)/(\d+)")
+
+    def __init__(
+        self,
+        limit: int,
+        interval: str | timedelta | None = None,
+        *,
+        interval_us: int | None = None,
+        precision_us: int = 0,
+    ) -> None:
+        """Give the interval as text or as a timedelta, or in microseconds by name.
+
+        Raises TypeError for a bare number, which has no unit (`Window(5, 60)` is not five a minute), and ValueError
+        for a limit under 1 and an interval under 1 ms.
+        """
+        object.__setattr__(self, "limit", checked_limit(limit))
+        object.__setattr__(self, "interval_us", interval_of(f"Window({limit}", interval, interval_us))
+        object.__setattr__(self, "precision_us", precision_us)
+
+    @classmethod
+    def from_mark(cls, limit: str, interval_us: str) -> Window:
+        """Read what `rule_mark` of `rules.lua` writes."""
+        return cls(int(limit), interval_us=int(interval_us))
+
+    @property
+    def max_cost(self) -> int:
+        """The largest cost that it ever admits."""
+        return self.limit
+
+    @property
+    def horizon_us(self) -> int:
+        """How long a send matters to it, in microseconds."""
+        return self.interval_us
+
+    @property
+    def exact_us(self) -> int:
+        """How long a send must be kept as itself for it, in microseconds; 0 where it counts in buckets."""
+        return 0 if self.precision_us else self.interval_us
+
+    def opens(self, sends: Record, cost: int) -> int:
+        """The first µs at which `cost` more fit; 0 if nothing holds them back.
+
+        They fit into (t - interval, t] once the (limit - cost + 1)-th latest has left it. What costs more than the
+        limit, as the rules have changed, goes when nothing else counts.
+        """
+        nth = sends.latest(max(1, self.limit - cost + 1))
+        return 0 if nth is None else nth + self.interval_us
+
+    def used(self, sends: Record, now_us: int) -> int:
+        """How many count now."""
+        return sends.after(now_us - self.interval_us)
+
+    def max_in(self, interval_us: int) -> int:
+        """The most sends that it ever admits in an interval of this length."""
+        return self.limit * -(-interval_us // self.interval_us)
+
+    def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
+        """How receipts break it, for people: by the interval that holds the most."""
+        count = self.largest_count(receipts)
+        if count > self.limit:
+            yield f"{count} within {self}"
+
+    def largest_count(self, receipts: Sequence[Receipt]) -> int:
+        """The most that any half-open interval `(t - interval, t]` holds of receipts, the earliest first."""
+        return largest_count([receipt.first_us for receipt in receipts for _ in range(receipt.cost)], self.interval_us)
+
+    def write(self, table: dict[str, Any]) -> None:
+        """Enter it in a policy of the rule table."""
+        table["windows"] += [self.limit, self.interval_us]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{format_duration(self.interval_us)}"
+
+
+def largest_count(times_us: Sequence[int], interval_us: int) -> int:
+    """The most of these ascending times in any half-open interval `(t - interval, t]`."""
+    most = begin = 0
+    for end, at in enumerate(times_us):
+        while at - times_us[begin] >= interval_us:
+            begin += 1
+        most = max(most, end - begin + 1)
+    return most
+
+
+def parse_window(text: str, *others: str) -> Window:
+    """Return the window in `10/minute`, `5/10s`, `200/day` or `1/2h`. others: further units, for an error.
+
+    Raise ValueError, saying what would be right, for another form, a limit under 1 or over a million, or
+    an interval under 1 ms or over 366 days.
+    """
+    text = text.strip()
+    match = _RATE.fullmatch(text)
+    if match is None:
+        if text.startswith("-"):
+            raise ValueError(f"{shown(text)}: a limit cannot be negative; it must be at least 1")
+        raise ValueError(f"{shown(text)} is not a rate; write a limit and an interval, such as 10/minute or 5/10s")
+    limit, interval = int(match[1]), match[2].strip()
+    if limit < 1:
+        raise ValueError(f"{shown(text)}: the limit must be at least 1")
+    if limit > LARGEST_LIMIT:
+        raise ValueError(f"{shown(text)}: the limit must be at most {LARGEST_LIMIT}")
+    if unit_of(interval) in UNITS:
+        return Window(limit, interval_us=UNITS[unit_of(interval)])
+    duration = DURATION.fullmatch(interval)
+    unit = duration[2] if duration else interval
+    if unit and unit_of(unit) not in UNITS:
+        units = f"{', '.join(UNITS)} or {', '.join((*WORDS, *others))}"
+        raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {units}")
+    try:
+        return Window(limit, interval_us=parse_duration(interval, least_us=SHORTEST_INTERVAL_US))
+    except ValueError as error:
+        raise ValueError(f"{shown(text)}: the interval {error}") from None

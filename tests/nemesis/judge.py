@@ -126,7 +126,11 @@ class Facts:
 
     def back_us(self, at_us: int) -> int:
         """How long before it was received a message may have been let go."""
-        return LEASE_US + self.stalled_us(at_us - 2 * LEASE_US - 10_000_000, at_us)
+        return LEASE_US + self.unread_us(at_us)
+
+    def unread_us(self, at_us: int) -> int:
+        """How long what was received at a moment may have stood in the buffers of a provider that was stopped."""
+        return self.stalled_us(at_us - 2 * LEASE_US - 10_000_000, at_us)
 
     def wrong(self, since_us: int, until_us: int) -> bool:
         """Whether anything was wrong in between by which a message may come twice."""
@@ -344,7 +348,8 @@ def repeats(facts: Facts) -> Iterable[Violation]:
                 last[arrival.token] = arrival
             if before is None or before.status != 200 or not counts(arrival) or one.requeued:
                 continue
-            tried = any(before.at_us - MARGIN_US <= at <= arrival.at_us for at in facts.tried[one.job_id])
+            since_us = before.at_us - MARGIN_US - facts.unread_us(before.at_us)
+            tried = any(since_us <= at <= arrival.at_us for at in facts.tried[one.job_id])
             if not tried and not facts.wrong(before.at_us, arrival.at_us):
                 text = f"{one} came twice, {(arrival.at_us - before.at_us) / 1e6:.3f} s apart, and nothing was wrong"
                 yield _violation("repeats", text, arrival.at_us, one.user, frozenset({number}))

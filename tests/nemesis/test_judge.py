@@ -208,6 +208,10 @@ def test_a_needless_repeat_is_found() -> None:
     assert laws(story((0, 0, 0), (0, 5))) == []
     killed = [Trouble("end of a worker", "w1", T0 + S, T0 + 2 * S)]
     assert laws(story((0, 0), (0, 5), troubles=killed)) == []
+    tried = [{"event": "retry", "job_id": "n0", "at_us": T0 - 3 * S, "worker": "w1"}]
+    assert laws(story((0, 0), (0, 1), log=tried)) == ["repeats"]
+    stopped = [Trouble("stopped provider", "fcm", T0 - 6 * S, T0 - 2 * S)]
+    assert laws(story((0, 0), (0, 1), log=tried, troubles=stopped)) == [], "the first stood in its buffers meanwhile"
 
 
 def test_a_broken_worker_is_found() -> None:

@@ -180,7 +180,7 @@ def _make(folder: Path, apps: Sequence[str]) -> tuple[list[Simulator], dict[str,
     (p8, apple), (vapid, public_key) = make_apns_key(folder, KEY_ID), make_webpush_key(folder)
     secret, access_token = make_secret(folder, "hms-secret"), make_secret(folder, "expo-token")
     apns = ApnsSimulator(topics={TOPIC, *topics.values()}, team_keys={KEY_ID: (TEAM_ID, apple)}, **shared("apns"))
-    fcm = FcmSimulator(project_id=PROJECT_ID, **shared("fcm"))
+    fcm = FcmSimulator(**shared("fcm"))
     webpush = WebPushSimulator(public_key=public_key, **shared("webpush"))
     hms = HmsSimulator(apps={HMS_APP: secret.read_text()}, projects={HMS_PROJECT: HMS_APP}, **shared("hms"))
     expo = ExpoSimulator(access_token=access_token.read_text(), **shared("expo"))

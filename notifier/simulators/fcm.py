@@ -58,8 +58,7 @@ OF_THE_FRONT_END: Final = {
 class FcmSimulator(OauthSimulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
 
-    Whom to trust: `public_key` (PEM) and `client_email`, for `project_id`; or later `trust(service account file)`,
-    for the account's own project.
+    It knows the projects of the service accounts that it was told to `trust`.
     scripts: by device token; those under ``/token`` are for the token endpoint.
     token_lifetime_s: of the access tokens from now on, in seconds; may be changed.
     """
@@ -68,16 +67,9 @@ class FcmSimulator(OauthSimulator):
     token_endpoint = TOKEN_ENDPOINT
     token_prefix = "ya29."  # noqa: S105 - as Google's begin
 
-    def __init__(
-        self,
-        *,
-        project_id: str,
-        public_key: str = "",
-        client_email: str = "",
-        **options: Unpack[Options],
-    ) -> None:
+    def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self._accounts = {project_id: (client_email, public_key)}
+        self._accounts: dict[str, tuple[str, str]] = {}  # project -> the e-mail address and the public key, in PEM
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
@@ -97,13 +89,12 @@ class FcmSimulator(OauthSimulator):
         return {"error": reason or "invalid_grant"}
 
     def _account_of(self, assertion: str) -> tuple[str, tuple[str, str]]:
-        """The project and the account of whom it says that it comes from; some account's if it says nothing."""
+        """The project and the account of whom it says that it comes from; of nobody's if it says nothing."""
         try:
             issuer = jwt.decode(assertion, options={"verify_signature": False}).get("iss")
         except jwt.PyJWTError:
             issuer = None
-        accounts = list(self._accounts.items())
-        return next((account for account in accounts if account[1][0] == issuer), accounts[0])
+        return next((each for each in self._accounts.items() if each[1][0] == issuer), ("", ("", "")))
 
     def _assertion_error(self, grant: str, assertion: str, client_email: str, public_key: str) -> str:
         if grant != GRANT:

@@ -232,7 +232,7 @@ async def fcm(folder: Path, *, idle_s: float, steady_s: float, timeout_us: int =
     """FCM, one at a time: its connections carry one each, so there is one."""
     certificates = make_certificates(folder)
     project = "simulated-project"
-    simulator = FcmSimulator(certificates=certificates, log=Forgetful(), project_id=project, latency_ms=LATENCY_MS)
+    simulator = FcmSimulator(certificates=certificates, log=Forgetful(), latency_ms=LATENCY_MS)
     await simulator.start()
     account_file = make_service_account(folder, f"{simulator.url}/token", project)
     simulator.trust(account_file)

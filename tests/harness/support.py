@@ -123,9 +123,7 @@ class Simulators:
             team_keys=self.team_keys,
             **self._apns_options,
         )
-        self.fcm = FcmSimulator(
-            certificates=certificates, log=self._log, scripts=self.scripts, project_id="simulated-project"
-        )
+        self.fcm = FcmSimulator(certificates=certificates, log=self._log, scripts=self.scripts)
         self._thread.start()
         self.call(self.apns.start())
         self.call(self.fcm.start())

@@ -49,7 +49,7 @@ async def serve(platform: str, folder: Path, port: int) -> None:
             certificates=files, log=log, topics={TOPIC}, team_keys=keys, port=port, token_update_s=0
         )
     else:
-        simulator = FcmSimulator(certificates=files, log=log, project_id=PROJECT, port=port)
+        simulator = FcmSimulator(certificates=files, log=log, port=port)
         simulator.trust(folder / "service-account.json")
     control = Control(folder / f"{platform}.socket", log, [simulator])
     stop = asyncio.Event()

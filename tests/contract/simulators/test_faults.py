@@ -163,7 +163,7 @@ class World:
         self.apns = ApnsSimulator(
             certificates=self.certificates, log=self.log, topics={TOPIC}, team_keys={KEY_ID: (TEAM, identity.public)}
         )
-        self.fcm = FcmSimulator(certificates=self.certificates, log=self.log, project_id=PROJECT)
+        self.fcm = FcmSimulator(certificates=self.certificates, log=self.log)
         self.control = Control(folder / "control", self.log, [self.apns, self.fcm])
         self._came = asyncio.Event()
         self.log.watch(lambda _: self._came.set())
@@ -541,7 +541,7 @@ def test_chances_are_kept_and_can_be_repeated(tmp_path):
     """A share of the messages meets the fault, the same ones at each run with a seed; scripts go before chances."""
 
     def outcomes(seed: int) -> list[int]:
-        fcm = FcmSimulator(certificates=certificates, log=WireLog(), project_id=PROJECT, seed=seed)
+        fcm = FcmSimulator(certificates=certificates, log=WireLog(), seed=seed)
         fcm.fail = {"internal": 0.1, "unregistered": 0.05}
         fcm.playback.rewrite("scripted", [Reply(418)])
         assert fcm.scripted("scripted") == Reply(418)

@@ -32,7 +32,7 @@ from notifier.providers.fcm.provider import FcmProvider
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
 from notifier.simulators.control import tell
-from notifier.simulators.fcm import FcmSimulator, make_service_account, public_key_of
+from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 from tests.harness.patient_loop import skip
 
@@ -70,9 +70,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def account(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    path = make_service_account(tmp_path_factory.mktemp("account"), "https://127.0.0.1:1/token", PROJECT)
-    return json.loads(path.read_text())
+def account_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_service_account(tmp_path_factory.mktemp("account"), "https://127.0.0.1:1/token", PROJECT)
+
+
+@pytest.fixture(scope="module")
+def account(account_file: Path) -> dict[str, str]:
+    return json.loads(account_file.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +85,12 @@ def offline(account: dict[str, str]) -> FcmProvider:
 
 
 @pytest.fixture
-def rig(certificates: Certificates, account: dict[str, str]) -> Callable[..., Any]:
+def rig(certificates: Certificates, account: dict[str, str], account_file: Path) -> Callable[..., Any]:
     @asynccontextmanager
     async def make(scripts: Scripts | None = None, *, latency_ms: float = 0, **options: Any) -> AsyncIterator[Rig]:
         log = WatchedLog()
-        simulator = FcmSimulator(
-            certificates=certificates,
-            log=log,
-            project_id=PROJECT,
-            public_key=public_key_of(account["private_key"]),
-            client_email=account["client_email"],
-            scripts=scripts,
-            latency_ms=latency_ms,
-        )
+        simulator = FcmSimulator(certificates=certificates, log=log, scripts=scripts, latency_ms=latency_ms)
+        simulator.trust(account_file)
         await simulator.start()
         options = {"service_account": account, "ca_file": certificates.ca_file} | options
         options["service_account"] = options["service_account"] | {"token_uri": f"{simulator.url}/token"}

@@ -63,7 +63,7 @@ class AccessTokens:
 
         read: what a response means, from its status, headers and body; UNSENT where the token was refused.
         """
-        token = await self.take(origin, send_by)
+        token = await self._usable(origin, send_by)
         if isinstance(token, Answer):
             return token
         headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
@@ -72,24 +72,22 @@ class AccessTokens:
             return response
         answer = read(response.status, response.headers, response.body)
         if answer.outcome is Outcome.UNSENT:
-            return self.refused(token, answer)
-        self.accepted(token)
+            return self._refuse(token, answer)
+        self._proven = self._proven or token == self._token
         return answer
 
-    async def take(self, origin: str, until: float) -> str | Answer:
-        """Return the token for a send to `origin`, without a pause if it need not be renewed yet; else as `get`.
+    async def _usable(self, origin: str, until: float) -> str | Answer:
+        """Return a usable token, waiting until that moment of the loop's clock; else what to answer.
 
-        A token is not asked for while nothing can be sent there.
+        None is asked for while nothing can be sent to `origin`.
         """
-        if asyncio.get_running_loop().time() < self._renew_at:
-            return self._token
-        return self._pool.unsent(origin, until) or await self.get(until)
-
-    async def get(self, until: float) -> str | Answer:
-        """Return a usable token, waiting until that moment of the loop's clock; else what to answer."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if now >= self._renew_at and self._fetching is None and not self._backoff.left_us(now):
+        if now < self._renew_at:
+            return self._token
+        if unsent := self._pool.unsent(origin, until):
+            return unsent
+        if self._fetching is None and not self._backoff.left_us(now):
             self._fetching = loop.create_task(self._fetch())
         if now < self._usable_until:
             return self._token
@@ -104,11 +102,7 @@ class AccessTokens:
         wait_us = self._backoff.left_us(now) or None
         return Answer(self._refusal.outcome, reason=self._refusal.reason, retry_after_us=wait_us)
 
-    def accepted(self, token: str) -> None:
-        """Note that the platform took a request with this token."""
-        self._proven = self._proven or token == self._token
-
-    def refused(self, token: str, answer: Answer) -> Answer:
+    def _refuse(self, token: str, answer: Answer) -> Answer:
         """Note that the platform refused a token as not valid; return what the send that met it is to answer.
 
         The next send fetches a new one. One that is refused right after its fetch is a fault of the account:
@@ -157,7 +151,7 @@ class AccessTokens:
             self._fault(f"TokenEndpoint: {error or 'refused'}")
         elif not isinstance(token := content.get("access_token"), str) or not token:
             self._failed(began, "TokenEndpoint: NoAccessToken")
-        elif not _is_usable(token):
+        elif len(token) > MAX_TOKEN_CHARACTERS or not is_plain(token):  # a line break in it would begin a header
             self._fault("TokenEndpoint: UnusableAccessToken")
         else:
             self._take(token, _lifetime_s(content.get("expires_in")), began)
@@ -180,11 +174,6 @@ class AccessTokens:
             self._log.error(f"{self._name}_account_refused", reason=reason, help="check its key and its role")
         self._refusal = Answer(Outcome.FAULT, reason=reason)
         self._backoff.hold(asyncio.get_running_loop().time() + MINUTE_US / SECOND_US)
-
-
-def _is_usable(token: str) -> bool:
-    """Whether a header can carry it: one with a line break in it would be two headers."""
-    return len(token) <= MAX_TOKEN_CHARACTERS and is_plain(token)
 
 
 def is_plain(text: str) -> bool:

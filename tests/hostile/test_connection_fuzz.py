@@ -15,6 +15,7 @@ from notifier.providers.transport.http2 import credit
 from notifier.providers.transport.http2.connection import Connection
 from notifier.providers.transport.http2.headers import literal, repeated
 from notifier.providers.transport.http2.requests import Request
+from notifier.providers.transport.http2.wire import Said
 from tests.hostile.servers import (
     CONTINUATION,
     DATA,
@@ -88,8 +89,8 @@ class Scene:
         assert len(self.requests) == REQUESTS
         self.waiting.update(dict.fromkeys(self.requests))
         self.socket = Socket()
-        self.retired = self.ended = 0
-        self.connection = Connection(self.waiting, ping_timeout_s=5, on_retire=self._retire, on_end=self._end)
+        self.retired = 0
+        self.connection = Connection(self.waiting, ping_timeout_s=5, on_retire=self._retire, said=Said())
         self.connection.connection_made(self.socket)  # type: ignore[arg-type]
         self.connection.data_received(settings_frame((MAX_STREAMS, 100)))
 
@@ -114,14 +115,11 @@ class Scene:
                 await asyncio.sleep(0)
         else:
             self.connection.connection_lost(OSError("cut") if end == "broken" else None)
-            assert (self.ended, self.connection.ended.done()) == (1, True)
+            assert self.connection.ended.done()
         await asyncio.sleep(0)
 
     def _retire(self, _: Connection) -> None:
         self.retired += 1
-
-    def _end(self, _: Connection) -> None:
-        self.ended += 1
 
 
 STREAMS = st.sampled_from([0, 1, 3, 5, 7, 9, 11, 13, 2, 4, 99, 2**31 - 1])
@@ -169,7 +167,7 @@ def test_every_request_has_its_result(steps: list[Any], end: str) -> None:
             assert request.result.done() or request in scene.waiting, "it waits for another connection, or has an end"
         assert scene.retired <= 1
         assert scene.complaints == []
-        if not scene.ended:
+        if not scene.connection.ended.done():
             scene.connection.connection_lost(None)
 
     asyncio.run(run())

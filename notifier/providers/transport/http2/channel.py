@@ -6,6 +6,7 @@ import asyncio
 import random
 import ssl
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
 import structlog
@@ -43,7 +44,9 @@ class Channel:
         self._opened_at = 0.0
         self._living: set[Connection] = set()  # with those that still finish what they began
         self._opening: asyncio.Task[None] | None = None
-        self._said = Said()
+        self._new_connection = partial(
+            Connection, self._waiting, ping_timeout_s=timeout_s, on_retire=self._on_retire, said=Said()
+        )
         self._failures = 0
         self._not_before = 0.0  # no connection is begun earlier; on the loop's clock
         self._closed = False
@@ -128,19 +131,15 @@ class Channel:
         if (wait_s := self._not_before - loop.time()) > 0:
             await asyncio.sleep(wait_s)
         self._not_before = loop.time() + BACKOFF_MIN_S
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                _, connection = await loop.create_connection(
-                    self._new_connection,
-                    self._host,
-                    self._port,
-                    ssl=self._tls,
-                    server_hostname=self._host,
-                    ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
-                )
-        except OSError as error:  # TLS errors and timeouts are among them
-            self._back_off(type(error).__name__, str(error), unreachable_words(error, self._host, self._port))
-            return
+        async with asyncio.timeout(self._timeout_s):
+            _, connection = await loop.create_connection(
+                self._new_connection,
+                self._host,
+                self._port,
+                ssl=self._tls,
+                server_hostname=self._host,
+                ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
+            )
         if connection.protocol != "h2":
             connection.abort()
             self._back_off("ProtocolError", "the server does not speak HTTP/2")
@@ -149,6 +148,7 @@ class Channel:
             self._back_off("ConnectionLost", _unanswered(connection))
             return
         self._living.add(connection)
+        connection.ended.add_done_callback(lambda _: self._living.discard(connection))
         self._connection, self._opened_at = connection, loop.time()
         connection.wake()
 
@@ -159,15 +159,6 @@ class Channel:
         elif self._waiting and self._connection is None and not self._closed:
             self._replace()
 
-    def _new_connection(self) -> Connection:
-        return Connection(
-            self._waiting,
-            ping_timeout_s=self._timeout_s,
-            on_retire=self._on_retire,
-            on_end=self._on_end,
-            said=self._said,
-        )
-
     def _on_retire(self, connection: Connection) -> None:
         if connection is not self._connection:
             return
@@ -177,9 +168,6 @@ class Channel:
         else:
             self._back_off("ConnectionLost", _unanswered(connection))
         self._replace()
-
-    def _on_end(self, connection: Connection) -> None:
-        self._living.discard(connection)
 
     def _replace(self) -> None:
         if not self._waiting or self._closed or self._opening is not None:

@@ -18,7 +18,7 @@ SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the l
 class Connection(Wire):
     """Takes requests from `waiting` as soon as the server's stream limit and windows admit them.
 
-    on_retire is called once, when it takes no more requests; on_end once, when it is closed.
+    on_retire is called once, when it takes no more requests.
     """
 
     def __init__(
@@ -27,15 +27,13 @@ class Connection(Wire):
         *,
         ping_timeout_s: float,
         on_retire: Callable[[Connection], None],
-        on_end: Callable[[Connection], None],
-        said: Said | None = None,
+        said: Said,
     ) -> None:
         super().__init__(ping_timeout_s=ping_timeout_s, said=said)
         self.answered = False
         self.retired = False
         self._waiting = waiting
         self._on_retire = on_retire
-        self._on_end = on_end
         self._streams: dict[int, Request] = {}
         self._blocked: dict[int, Request] = {}  # bodies that wait for a window
         self._limit = 1  # until the server's SETTINGS say more
@@ -215,7 +213,6 @@ class Connection(Wire):
         """Resolve everything that was under way."""
         self._lose_all("ConnectionLost")
         self._retire()
-        self._on_end(self)
 
     def _lose_all(self, reason: str) -> None:
         streams, self._streams = self._streams, {}

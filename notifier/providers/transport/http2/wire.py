@@ -53,10 +53,10 @@ class Said:
 class Wire(asyncio.Protocol):
     """A client's end of one connection: its user fills the methods on_… and calls the others."""
 
-    def __init__(self, *, ping_timeout_s: float, said: Said | None = None) -> None:
+    def __init__(self, *, ping_timeout_s: float, said: Said) -> None:
         self.log = structlog.get_logger(__name__)
         self.loop = asyncio.get_running_loop()
-        self._said = said or Said()
+        self._said = said
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.why_lost = ""
         self.heard_at = self.loop.time()

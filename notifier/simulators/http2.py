@@ -80,6 +80,8 @@ class Http2Simulator(Simulator):
     client is trusted from the start.
     """
 
+    _running: asyncio.Server | None
+
     def __init__(
         self,
         *,
@@ -98,16 +100,10 @@ class Http2Simulator(Simulator):
         self.connections: set[Connection] = set()
         self._max_streams = max_streams
         self._tls.set_alpn_protocols(["h2"])
-        self._server: asyncio.Server | None = None
 
     @abstractmethod
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
         """Judge and log one complete request; what to answer."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether connections are accepted."""
-        return self._server is not None
 
     @property
     def max_streams(self) -> int:
@@ -123,11 +119,11 @@ class Http2Simulator(Simulator):
     async def start(self) -> None:
         """Listen, again on the same port; raises OSError if it is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), HOST, self._port, ssl=self._tls)
+        self._running = await loop.create_server(lambda: Connection(self), HOST, self._port, ssl=self._tls)
 
     async def close(self) -> None:
         """Stop listening and cut all connections."""
-        server, self._server = self._server, None
+        server, self._running = self._running, None
         if server is not None:
             await stop_accepting(*server.sockets)
             server.close()
@@ -135,11 +131,6 @@ class Http2Simulator(Simulator):
             self.cut()
             await asyncio.gather(*endings)
             await server.wait_closed()
-
-    def cut(self) -> None:
-        """Cut all connections without a word, as a broken network does."""
-        for connection in list(self.connections):
-            connection.abort()
 
     def open_connections(self) -> Iterable[Connection]:
         """The connections that are open."""

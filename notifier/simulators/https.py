@@ -31,19 +31,15 @@ class Message:
 class HttpsSimulator(Simulator):
     """A server over HTTPS. connections: the peers that ever sent a message."""
 
+    _running: tuple[web.AppRunner, socket.socket] | None
+
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self.connections: set[object] = set()
-        self._running: tuple[web.AppRunner, socket.socket] | None = None
 
     @abstractmethod
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether connections are accepted."""
-        return self._running is not None
 
     async def start(self) -> None:
         """Listen, again on the same port; raises OSError if it is taken."""
@@ -63,11 +59,6 @@ class HttpsSimulator(Simulator):
             runner, listener = running
             await stop_accepting(listener)
             await runner.cleanup()
-
-    def cut(self) -> None:
-        """Cut all connections without a word, as a broken network does."""
-        for transport in list(self.open_connections()):
-            transport.abort()
 
     def open_connections(self) -> Iterable[asyncio.Transport]:
         """The connections that are open."""

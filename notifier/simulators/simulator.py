@@ -90,6 +90,7 @@ class Simulator(ABC):
         self._heard: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.wrong_name = False
+        self._running: object = None  # what serves, while it listens
 
     @property
     def url(self) -> str:
@@ -97,9 +98,9 @@ class Simulator(ABC):
         return f"https://{HOST}:{self._port}"
 
     @property
-    @abstractmethod
     def listening(self) -> bool:
         """Whether connections are accepted."""
+        return self._running is not None
 
     @abstractmethod
     async def start(self) -> None:
@@ -109,9 +110,10 @@ class Simulator(ABC):
     async def close(self) -> None:
         """Stop listening and cut all connections; may be called twice, and `start` may be called after it."""
 
-    @abstractmethod
     def cut(self) -> None:
         """Cut all connections without a word, as a broken network does."""
+        for connection in list(self.open_connections()):
+            connection.abort()
 
     @abstractmethod
     def expire_tokens(self) -> None:
@@ -119,7 +121,7 @@ class Simulator(ABC):
 
     @abstractmethod
     def open_connections(self) -> Iterable[Any]:
-        """The connections that are open, as `is_dead` knows them."""
+        """The connections that are open, as `is_dead` knows them; each has an `abort`."""
 
     @property
     def silent(self) -> bool:

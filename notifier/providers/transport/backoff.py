@@ -97,29 +97,21 @@ class _Turn:
                 async with asyncio.timeout_at(self._until):
                     await mine
         except asyncio.CancelledError:
-            self._give_up(waiting, mine)
+            if not mine.cancelled():  # it was handed over in that very moment
+                self._pass_on()
             raise
-        # It may have been handed over in the very moment in which the time was up.
-        self._held = mine.done() and not mine.cancelled()
-        if not self._held:
-            self._give_up(waiting, mine)
+        self._held = not mine.cancelled()  # as above, also where the time was up
         return self._held
 
     async def __aexit__(self, *_: object) -> None:
         if self._held:
             self._pass_on()
 
-    def _give_up(self, waiting: deque[asyncio.Future[None]], mine: asyncio.Future[None]) -> None:
-        if mine in waiting:
-            waiting.remove(mine)
-        elif not mine.cancelled():
-            self._pass_on()
-
     def _pass_on(self) -> None:
         waiting = self._waiting[self._token]
         while waiting:
             following = waiting.popleft()
-            if not following.done():
+            if not following.cancelled():  # else it was given up
                 following.set_result(None)
                 return
         del self._waiting[self._token]

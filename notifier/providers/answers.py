@@ -87,7 +87,7 @@ def retry_after_us(value: str, date: str) -> int | None:
     return min(max(left_us, 0), LONGEST_WAIT_US)
 
 
-def parse(body: bytes) -> Mapping[str, Any]:
+def parse(body: bytes | str) -> Mapping[str, Any]:
     """Return the JSON object in a body; an empty one for anything else."""
     try:
         parsed = json.loads(body) if body else None

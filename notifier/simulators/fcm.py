@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from notifier.providers.answers import parse
 from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.https import Message
@@ -160,14 +161,9 @@ class FcmSimulator(OauthSimulator):
         """Read the message as far as there is one, whether it is only to be validated, and what its form earns."""
         if refusal := self._refusal(request.headers.get("Authorization", ""), request.match_info["project"]):
             return {}, False, refusal
-        if request.content_type != "application/json":
-            return {}, False, Reply(400, "INVALID_ARGUMENT")
-        try:
-            asked = json.loads(body)
-        except ValueError:
-            return {}, False, Reply(400, "INVALID_ARGUMENT")
-        message = asked.get("message") if isinstance(asked, dict) else None
-        if not isinstance(message, dict):
+        asked = parse(body)
+        message = asked.get("message")
+        if request.content_type != "application/json" or not isinstance(message, dict):
             return {}, False, Reply(400, "INVALID_ARGUMENT")
         validate_only = asked.get("validate_only", False)
         known = asked.keys() <= {"message", "validate_only"} and isinstance(validate_only, bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -12,6 +11,7 @@ from typing import Any, Final, Unpack
 
 from aiohttp import web
 
+from notifier.providers.answers import parse
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
 from notifier.simulators.https import Message
 from notifier.simulators.oauth import OauthSimulator
@@ -75,7 +75,7 @@ class HmsSimulator(OauthSimulator):
         ttl = TTL.fullmatch(part(message, "android", "ttl", kind=str) or "")
         fields = {
             "collapse_id": part(message, "android", "notification", "tag", kind=str),
-            "data": _object(part(message, "data", kind=str)),
+            "data": parse(part(message, "data", kind=str) or ""),
             "title": part(message, "android", "notification", "title", kind=str),
             "ttl_us": None if ttl is None else int(ttl[1]) * 1_000_000,
             "app": request.match_info["whose"],
@@ -98,13 +98,8 @@ class HmsSimulator(OauthSimulator):
             return {}, Reply(401, "80200003")
         if owner != app:
             return {}, Reply(400, "80300002")
-        try:
-            asked = json.loads(body)
-        except ValueError:
-            return {}, Reply(400, "80100003")
-        message = (
-            asked.get("message") if isinstance(asked, dict) and asked.keys() <= {"message", "validate_only"} else None
-        )
+        asked = parse(body)
+        message = asked.get("message") if asked.keys() <= {"message", "validate_only"} else None
         if request.content_type != "application/json" or not isinstance(message, dict):
             return {}, Reply(400, "80100003")
         code = _why_not(message, body)
@@ -138,11 +133,3 @@ def _why_not_android(android: dict[str, Any], *, has_data: bool) -> str:
         return "" if has_data else "80100003"
     whole = all(shown.get(name) for name in NEEDED) and isinstance(part(shown, "click_action", "type", kind=int), int)
     return "" if whole else "80100003"
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

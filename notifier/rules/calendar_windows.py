@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Final, cast, get_args
+from typing import Final, cast, get_args
 
 from notifier.rules.zones import Unit
 from notifier.units import UNITS, shown
@@ -22,12 +22,6 @@ class CalendarWindow:
 
     limit: int
     unit: Unit
-    MARK: ClassVar[re.Pattern[str]] = re.compile(r"(\d+)/(day|week|month)")
-
-    @classmethod
-    def from_mark(cls, limit: str, unit: str) -> CalendarWindow:
-        """Read what `quiet_hours.lua` writes of it."""
-        return cls(int(limit), cast("Unit", unit))
 
     @property
     def max_cost(self) -> int:

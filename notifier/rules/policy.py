@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Literal
@@ -12,6 +13,7 @@ from notifier.rules.kinds.burst import Burst
 from notifier.rules.kinds.gap import Gap
 from notifier.rules.kinds.kind import RuleOfSends
 from notifier.rules.kinds.window import Window
+from notifier.units import format_duration
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -37,6 +39,7 @@ Priority = Literal["normal", "high"]
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
 MAX_BUCKETS: Final = 1_000
+_MARK: Final = re.compile(r"g(?P<gap>\d+)|(?P<burst>t?)(?P<limit>\d+)/(?P<interval>\w+)")
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
@@ -175,13 +178,14 @@ NO_RULES: Final = Policy()
 
 def rule_words(mark: str) -> str:
     """Return the words of a rule by its mark in Redis, see `rules.lua`, as `str` of a policy has them; or none."""
-    for kind in (Gap, Window, Burst, CalendarWindow):
-        if found := kind.MARK.fullmatch(mark):
-            try:
-                return str(kind.from_mark(*found.groups()))
-            except ValueError:  # no script wrote it
-                break
-    return ""
+    found = _MARK.fullmatch(mark)
+    if found is None:
+        return ""
+    gap, burst, limit, interval = found.groups()
+    if gap:
+        return str(Gap(int(gap)))
+    per = format_duration(int(interval)) if interval.isdigit() else f"calendar-{interval}"
+    return f"burst {limit} then 1/{per}" if burst else f"{limit}/{per}"
 
 
 @lru_cache(maxsize=1024)  # for tens of thousands of users there are few

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
 from notifier.units import checked_limit, format_duration, interval_of
@@ -20,21 +19,14 @@ class Burst(RuleOfSends):
 
     limit: int
     every_us: int
-    MARK: ClassVar[re.Pattern[str]] = re.compile(r"t(\d+)/(\d+)")
 
     def __init__(self, limit: int, every: str | timedelta | None = None, *, every_us: int | None = None) -> None:
         """Give the time as text or as a timedelta, or in microseconds by name, 1 at least."""
         object.__setattr__(self, "limit", checked_limit(limit))
         object.__setattr__(self, "every_us", interval_of(f"Burst({limit}", every, every_us, least_us=1))
 
-    @classmethod
-    def from_mark(cls, limit: str, every_us: str) -> Burst:
-        """Read what `rule_mark` of `rules.lua` writes."""
-        return cls(int(limit), every_us=int(every_us))
-
     @property
     def max_cost(self) -> int:
-        """The largest cost that it ever admits."""
         return self.limit
 
     @property
@@ -64,7 +56,6 @@ class Burst(RuleOfSends):
         return -(-max(0, self.opens(sends, self.limit) - now_us) // self.every_us)
 
     def max_in(self, interval_us: int) -> int:
-        """The most sends that it ever admits in an interval of this length."""
         return (interval_us - 1) // self.every_us + self.limit
 
     def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
@@ -77,7 +68,6 @@ class Burst(RuleOfSends):
             yield f"{self} exceeded by {over} µs"
 
     def write(self, table: dict[str, Any]) -> None:
-        """Enter it in a policy of the rule table."""
         table["burst"] = [self.limit, self.every_us]
 
     def __str__(self) -> str:

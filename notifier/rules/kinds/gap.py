@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
 from notifier.units import format_duration
@@ -19,16 +18,9 @@ class Gap(RuleOfSends):
     """So many microseconds at least between two sends."""
 
     us: int
-    MARK: ClassVar[re.Pattern[str]] = re.compile(r"g(\d+)")
-
-    @classmethod
-    def from_mark(cls, us: str) -> Gap:
-        """Read what `rule_mark` of `rules.lua` writes."""
-        return cls(int(us))
 
     @property
     def horizon_us(self) -> int:
-        """How long a send matters to it, in microseconds."""
         return self.us
 
     def opens(self, sends: Record, cost: int) -> int:
@@ -38,7 +30,6 @@ class Gap(RuleOfSends):
         return 0 if last is None else last + self.us
 
     def max_in(self, interval_us: int) -> int:
-        """The most sends that it ever admits in an interval of this length."""
         return (interval_us - 1) // self.us + 1
 
     def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
@@ -48,7 +39,6 @@ class Gap(RuleOfSends):
             yield f"a gap of {least} µs where {self.us} µs is the least"
 
     def write(self, table: dict[str, Any]) -> None:
-        """Enter it in a policy of the rule table."""
         table["gap"] = self.us
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
 from notifier.units import (
@@ -39,7 +39,6 @@ class Window(RuleOfSends):
     limit: int
     interval_us: int
     precision_us: int
-    MARK: ClassVar[re.Pattern[str]] = re.compile(r"(\d+)/(\d+)")
 
     def __init__(
         self,
@@ -58,19 +57,12 @@ class Window(RuleOfSends):
         object.__setattr__(self, "interval_us", interval_of(f"Window({limit}", interval, interval_us))
         object.__setattr__(self, "precision_us", precision_us)
 
-    @classmethod
-    def from_mark(cls, limit: str, interval_us: str) -> Window:
-        """Read what `rule_mark` of `rules.lua` writes."""
-        return cls(int(limit), interval_us=int(interval_us))
-
     @property
     def max_cost(self) -> int:
-        """The largest cost that it ever admits."""
         return self.limit
 
     @property
     def horizon_us(self) -> int:
-        """How long a send matters to it, in microseconds."""
         return self.interval_us
 
     @property
@@ -92,7 +84,6 @@ class Window(RuleOfSends):
         return sends.after(now_us - self.interval_us)
 
     def max_in(self, interval_us: int) -> int:
-        """The most sends that it ever admits in an interval of this length."""
         return self.limit * -(-interval_us // self.interval_us)
 
     def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
@@ -106,7 +97,6 @@ class Window(RuleOfSends):
         return largest_count([receipt.first_us for receipt in receipts for _ in range(receipt.cost)], self.interval_us)
 
     def write(self, table: dict[str, Any]) -> None:
-        """Enter it in a policy of the rule table."""
         table["windows"] += [self.limit, self.interval_us]
 
     def __str__(self) -> str:

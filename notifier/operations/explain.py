@@ -69,7 +69,7 @@ class Use:
     """A rule and what a user has used of it.
 
     scope: whose rule it is. rule: as in the file, '10/1m' or 'gap 1.5s'. used: sends that count now,
-    those in flight among them; None for a gap. free_at: when the rule admits the next send; None is now.
+    those in flight among them; None where it counts nothing. free_at: when the rule admits the next send; None is now.
     """
 
     scope: Scope

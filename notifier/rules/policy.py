@@ -142,6 +142,7 @@ class Policy:
     def replaced(
         self,
         windows: tuple[Window | CalendarWindow, ...] | None = None,
+        *,
         gap_us: int | None = None,
         burst: Burst | Literal["none"] | None = None,
         quiet: tuple[Hours, ...] | None = None,
@@ -222,7 +223,7 @@ class Category:
     digest: how those that wait are summed up, where when_blocked says so.
     overflow: what to do with one more where no more may wait.
     ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
-    cost: as how many sends one counts, in every window and burst.
+    cost: as how many sends one counts, in every rule that counts.
     overall: the most of it that all users together are sent, counted by cost too.
     """
 

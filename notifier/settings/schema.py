@@ -225,17 +225,17 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _every_cost_fits(self) -> Self:
-        of_tiers = {f"tiers.{name}": tier.windows for name, tier in self.tiers.items()}
-        of_users = {f"users.{name}": entry.windows for name, entry in self.users.items() if not isinstance(entry, str)}
-        for name, category in self.categories.items():
-            if category.cost == 1 or category.bypass:
-                continue
-            own = {f"categories.{name}": category.windows}
-            for whose, windows in {"user": self.user.windows, **of_tiers, **of_users, **own}.items():
-                limit = min((window.limit for window in windows or ()), default=category.cost)
+        costly = {name: each for name, each in self.categories.items() if each.cost > 1 and not each.bypass}
+        if not costly:
+            return self
+        limits = {"user": self.user.max_cost}
+        limits |= {f"tiers.{name}": tier.max_cost for name, tier in self.tiers.items()}
+        limits |= {f"users.{name}": each.max_cost for name, each in self.users.items() if not isinstance(each, str)}
+        for name, category in costly.items():
+            for whose, limit in {**limits, f"categories.{name}": category.max_cost}.items():
                 if limit < category.cost:
                     at = f"categories.{name}.cost"
-                    raise wrong_at(at, f"never fits into the windows of {whose}; give at most {limit}")
+                    raise wrong_at(at, f"never fits into the rules of {whose}; give at most {limit}")
         return self
 
     @model_validator(mode="after")

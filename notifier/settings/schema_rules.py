@@ -16,7 +16,7 @@ from notifier.rules.policy import MAX_BUCKETS, NO_RULES, Burst, Policy
 from notifier.settings import hours
 from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, WINDOWS, Duration, kind
 from notifier.settings.schema_types import Section
-from notifier.units import LONGEST_US, UNITS, format_duration, parse_duration, shown
+from notifier.units import LARGEST_LIMIT, LONGEST_US, UNITS, format_duration, parse_duration, shown
 
 MAX_AUTOMATIC: Final = 1_000  # a larger limit is counted in buckets, if nobody says otherwise
 MAX_EXACT: Final = 10_000  # about 1 MB for each user who fills it
@@ -173,7 +173,13 @@ class RuleSettings(Section):
 
     def policy(self, everyone: Policy = NO_RULES) -> Policy:
         """Return these rules, and those of everyone for what is not given."""
-        return everyone.replaced(self.windows, self.gap_us, self.burst, self.quiet_hours, self.send)
+        quiet, send = self.quiet_hours, self.send
+        return everyone.replaced(self.windows, gap_us=self.gap_us, burst=self.burst, quiet=quiet, send=send)
+
+    @property
+    def max_cost(self) -> int:
+        """The largest cost that the rules given here admit."""
+        return min((rule.max_cost for rule in self.policy().listed), default=LARGEST_LIMIT)
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:

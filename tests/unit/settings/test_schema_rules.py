@@ -95,11 +95,13 @@ def test_a_cost_that_never_fits_is_said() -> None:
     """By the file's own check, at the key; and where a user has other rules, when one is enqueued."""
     with pytest.raises(SettingsError) as refused:
         parse_settings("user: {windows: [10/minute]}\ncategories: {big: {lane: bulk, windows: [3/day], cost: 5}}")
-    assert "2:56: categories.big.cost: never fits into the windows of categories.big; give at most 3" in str(
+    assert "2:56: categories.big.cost: never fits into the rules of categories.big; give at most 3" in str(
         refused.value
     )
-    with pytest.raises(SettingsError, match=r"never fits into the windows of tiers\.slow; give at most 4"):
+    with pytest.raises(SettingsError, match=r"never fits into the rules of tiers\.slow; give at most 4"):
         parse_settings("tiers: {slow: {windows: [4/minute]}}\ncategories: {big: {lane: bulk, cost: 5}}")
+    with pytest.raises(SettingsError, match=r"never fits into the rules of users\.ann; give at most 3"):
+        parse_settings("users: {ann: {burst: {capacity: 3, refill: 1/m}}}\ncategories: {big: {lane: bulk, cost: 5}}")
     big = parse_settings("categories: {big: {lane: bulk, cost: 5}}").policies().category("big")
     check_fits(Policy((Window(5, interval_us=DAY),)), big)
     with pytest.raises(InvalidNotificationError, match="a cost of 5 never fits into 4/1d"):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from notifier.errors import NotifierError
 from notifier.forecast.trace import Recorded, trace_of
-from notifier.operations.preview.recording import Recorder, RecordingError
+from notifier.operations.preview.recording import LOOK_EVERY_S, Recorder, RecordingError
 
 MAX_EVENTS: Final = 50_000  # replayed in about a second
-LONGEST_S: Final = 3_600
-LOOK_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,8 @@ class Traffic:
             if self._thread is not None and self._thread.is_alive():
                 raise RecordingError("a recording is running; stop it first")
             self._lines, self._stop = [], threading.Event()
-            began, seconds = time.time(), min(seconds, LONGEST_S)
-            self._now = Recording(0, 0, _moment(began), _moment(began + seconds), is_running=True)
+            began = datetime.now(UTC)
+            self._now = Recording(began_at=began, until=began + timedelta(seconds=seconds), is_running=True)
             self._thread = threading.Thread(target=self._record, args=(seconds, self._stop), daemon=True)
             self._thread.start()
 
@@ -68,28 +65,16 @@ class Traffic:
         return trace_of(self._lines[:MAX_EVENTS])
 
     def _record(self, seconds: float, stop: threading.Event) -> None:
-        users, problem, ends = set[str](), "", time.monotonic() + seconds
+        users, problem = set[str](), ""
         try:
             with Recorder(self._redis) as recorder:
-                while not stop.wait(max(0.0, min(LOOK_EVERY_S, ends - time.monotonic()))):
-                    self._look(recorder, users)
-                    if time.monotonic() >= ends or len(self._lines) >= MAX_EVENTS:
+                for part in recorder.parts(seconds, stop.wait):
+                    lines = [line.encode() for line in part]
+                    users.update(trace_of(lines))
+                    self._lines += lines[: MAX_EVENTS - len(self._lines)]
+                    self._now = replace(self._now, events=len(self._lines), users=len(users))
+                    if len(self._lines) >= MAX_EVENTS:
                         break
-                self._look(recorder, users)
         except NotifierError as error:
             problem = str(error)
-        self._tell(users, problem, is_running=False)
-
-    def _look(self, recorder: Recorder, users: set[str]) -> None:
-        lines = [line.encode() for line in recorder.read()]
-        users.update(user for user in trace_of(lines))
-        self._lines += lines[: MAX_EVENTS - len(self._lines)]
-        self._tell(users, "", is_running=True)
-
-    def _tell(self, users: set[str], problem: str, *, is_running: bool) -> None:
-        now = self._now
-        self._now = Recording(len(self._lines), len(users), now.began_at, now.until, is_running, problem)
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, tz=UTC)
+        self._now = replace(self._now, is_running=False, problem=problem)

@@ -14,13 +14,12 @@ import typer
 
 from notifier.cli.options import JsonOption, duration_us
 from notifier.cli.output import ProgressBar, answer, fail
-from notifier.operations.preview.recording import Recorder, RecordingError
+from notifier.operations.preview.recording import Recorder
 from notifier.settings import Settings, load_settings
 from notifier.store.partitions import opened_all
 from notifier.units import UNITS
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-LOOK_EVERY_S: Final = 0.25
 
 trace = typer.Typer(help="Record traffic, to try rates on it with `notifier preview`.", no_args_is_help=True)
 
@@ -65,47 +64,33 @@ def recording(
 ) -> Iterator[Iterator[list[str]]]:
     """Yield what is accepted in so many µs, or until Ctrl-C, as lines of a trace: now and then those that came since.
 
-    what: to call it by while it lasts. Ends the command where somebody else records, or where the recording breaks off.
+    what: to call it by while it lasts. Raises RecordingError where somebody else records, or where the recording breaks
+    off.
     """
     seconds = lasting_us / UNITS["s"]
-    try:
-        with (
-            _until_interrupted() as interrupted,
-            opened_all(settings) as redis,
-            Recorder(redis, hash_users=hash_users) as recorder,
-            ProgressBar(what, seconds) as bar,
-        ):
-            yield _parts(recorder, _looks(seconds, interrupted), bar)
-    except RecordingError as error:
-        fail(str(error))
+    with (
+        _interruptible() as wait,
+        opened_all(settings) as redis,
+        Recorder(redis, hash_users=hash_users) as recorder,
+        ProgressBar(what, seconds) as bar,
+    ):
+        yield _shown(recorder.parts(seconds, wait), bar)
 
 
-def _parts(recorder: Recorder, looks: Iterator[float], bar: ProgressBar) -> Iterator[list[str]]:
-    for passed in looks:
-        yield list(recorder.read())
-        bar.advance(passed)
-
-
-def _looks(seconds: float, interrupted: Callable[[], bool]) -> Iterator[float]:
-    """Now and then until so many seconds have passed, and once after; gives how many have since the last time."""
-    said = begun = time.monotonic()
-    is_last = False
-    while not is_last:
-        left = begun + seconds - said
-        is_last = left <= 0 or interrupted()
-        if not is_last:
-            threading.Event().wait(min(left, LOOK_EVERY_S))
-        before, said = said, time.monotonic()
-        yield said - before
+def _shown(parts: Iterator[list[str]], bar: ProgressBar) -> Iterator[list[str]]:
+    begun = time.monotonic()
+    for lines in parts:
+        yield lines
+        bar.move(time.monotonic() - begun)
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM has come, which end the command at a moment of its own."""
+def _interruptible() -> Iterator[Callable[[float], bool]]:
+    """Yield what waits, and tells whether Ctrl-C or SIGTERM has come: they end the command at a moment of its own."""
     came: list[int] = []
     before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in ENDING}
     try:
-        yield lambda: bool(came)
+        yield lambda seconds: threading.Event().wait(seconds) or bool(came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

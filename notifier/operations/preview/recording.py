@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final, Self
@@ -26,6 +27,7 @@ from notifier.units import clock_us, moment
 GROUP: Final = "recorder"  # read by nobody: with it an empty stream can be made
 LAPSE_MS: Final = 30_000
 BATCH: Final = 5_000
+LOOK_EVERY_S: Final = 0.25
 
 
 class RecordingError(NotifierError):
@@ -78,6 +80,16 @@ class Recorder:
                     fields_of = {name.decode(): value.decode() for name, value in fields.items()}
                     yield self._line(fields_of, self._begun[at.number])
                 self._last[at.number] = entries[-1][0]
+
+    def parts(self, seconds: float, wait: Callable[[float], bool]) -> Iterator[list[str]]:
+        """Read now and then until so many seconds have passed, and once after. Raises as `read`.
+
+        wait: lets so many seconds pass, or fewer; whether to end now.
+        """
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0 and not wait(min(left, LOOK_EVERY_S)):
+            yield list(self.read())
+        yield list(self.read())
 
     def _next(self, at: Partition) -> list[tuple[bytes, dict[bytes, bytes]]]:
         def once() -> tuple[Any, bool]:

@@ -13,7 +13,6 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
-from notifier.cli.trials import record
 from notifier.forecast.trace import read_trace
 from notifier.operations.preview import recording
 from notifier.operations.preview.recording import LAPSE_MS, Recorder, RecordingError
@@ -161,11 +160,12 @@ def test_a_recording_can_be_ended_early(
     assert not redis.exists(STREAM)
 
 
-def test_what_came_before_the_interruption_is_read() -> None:
+def test_what_came_before_the_interruption_is_read(redis: Redis) -> None:
     """Also where it comes before the first look, or while the last one reads."""
-    assert len(list(record._looks(60, lambda: True))) == 1
-    ends = iter([False, True])
-    assert len(list(record._looks(60, lambda: next(ends)))) == 2
+    with Recorder(redis) as recorder:
+        assert len(list(recorder.parts(60, lambda _: True))) == 1
+        ends = iter([False, True])
+        assert len(list(recorder.parts(60, lambda _: next(ends)))) == 2
 
 
 def test_a_preview_of_what_is_accepted_now(config: Path, redis: Redis, producer: Notifier, tmp_path: Path) -> None:

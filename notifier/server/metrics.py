@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -68,17 +68,11 @@ class Metrics(Collector):
         self._totals = Numbers()
         self._seen: dict[int, tuple[int, dict[str, int]]] = {}  # of each partition: the minute read last, its fields
         self._scraping = threading.Lock()
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing, so that to register does not ask Redis."""
-        return iter(())
 
     def text(self) -> bytes:
         """One scrape at a time, as each goes on from the last."""
         with self._scraping:
-            return generate_latest(self._registry)
+            return generate_latest(self)
 
     def collect(self) -> Iterator[Metric]:
         """All families."""

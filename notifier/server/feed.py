@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
@@ -26,7 +26,7 @@ Read = Callable[[int], Awaitable[dict[str, Any]]]
 
 
 class Feed:
-    """Reads while somebody watches, once a second however many do.
+    """Reads while somebody watches, once a second however many do. watching: how many do.
 
     read: of so many minutes, the newest last, what `notifier.operations.stats.Stats.as_live` tells.
     """
@@ -38,13 +38,13 @@ class Feed:
         self._minutes: dict[int, Any] = {}
         self._others: dict[str, Any] = {}
         self._trouble = ""
-        self._watching = 0
+        self.watching = 0
         self._ended = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
         """Whether nobody more may watch."""
-        return self._watching >= MAX_STREAMS
+        return self.watching >= MAX_STREAMS
 
     def end(self) -> None:
         """End all streams: the server stops."""
@@ -53,15 +53,6 @@ class Feed:
     def answer(self) -> StreamingResponse:
         """One stream."""
         return _Stream(self)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Count one who watches."""
-        self._watching += 1
-        try:
-            yield
-        finally:
-            self._watching -= 1
 
     async def events(self) -> AsyncIterator[str]:
         """Yield what one watcher is told: at first all minutes, then what has changed; a comment if nothing has."""
@@ -131,8 +122,11 @@ class _Stream(StreamingResponse):
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._feed.watched():
+        self._feed.watching += 1
+        try:
             await super().__call__(scope, receive, send)
+        finally:
+            self._feed.watching -= 1
 
 
 def _event(name: str, told: dict[str, Any]) -> str:

@@ -51,7 +51,7 @@ class State:
         self.in_force = InForce(path, self.redis, settings)
         self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings))
         self.traffic = Traffic(self.redis)
-        self.feed = Feed(lambda minutes: self.in_time(lambda: self._live_numbers(minutes)))
+        self.feed = Feed(lambda minutes: self.in_time(lambda: self.stats(minutes).as_live()))
         self.previewing = threading.Lock()
         hook = settings.events.webhook
         self.webhook = None if hook is None else Webhook(self.redis, hook, partial(hook.read_secret, os.environ))
@@ -90,9 +90,6 @@ class State:
             if self._made is None or self._made[0] is not known:
                 self._made = known, Notifier(self.redis, known.settings)
             return self._made[1]
-
-    def _live_numbers(self, minutes: int) -> dict[str, Any]:
-        return self.stats(minutes).as_live()
 
     def stats(self, minutes: int) -> Stats:
         """The numbers of now and of so many minutes."""

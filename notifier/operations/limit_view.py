@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from notifier.limiter import Limiter, RankedKey
+from notifier.limiter import Limiter
 from notifier.limiter.calls import namespaces_call
 from notifier.limiter.requests import NAMESPACE, By
 from notifier.scripts.loader import run
@@ -37,26 +37,15 @@ def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[
     limiter = Limiter(redis, namespace=namespace, usage_keep="1d")
     ranked = ask(lambda: limiter.top(MAX_KEYS, by=by))
     usage = ask(lambda: limiter.usage(key)) if key else None
+    series = ask(lambda: limiter.series(key or None, last="1h", step="5m"))
     return {
         **known[0],
         "by": by,
-        "top": [_ranked(each) for each in ranked],
-        "key": None
-        if usage is None
-        else {
-            "key": key,
-            "total": usage.total,
-            "held": usage.held,
-            "first_used": usage.first_used,
-            "last_used": usage.last_used,
-            "per_second": dict(usage.per_second),
-        },
-        "series": [
-            {"at": point.at, "count": point.count}
-            for point in ask(lambda: limiter.series(key or None, last="1h", step="5m"))
-        ],
+        "top": [_told(each, "key", "total", "held", "rate", "last_used") for each in ranked],
+        "key": usage and _told(usage, "key", "total", "held", "first_used", "last_used", "per_second"),
+        "series": [_told(point, "at", "count") for point in series],
     }
 
 
-def _ranked(each: RankedKey) -> dict[str, Any]:
-    return {name: getattr(each, name) for name in ("key", "total", "held", "rate", "last_used")}
+def _told(of: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}

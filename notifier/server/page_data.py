@@ -21,7 +21,6 @@ from notifier.operations.throttled import read_throttled
 from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.queue.circuits import by_route, paused_words
-from notifier.queue.minutes import merged
 from notifier.queue.pauses import find_pauses
 from notifier.scripts.keys import job_key
 from notifier.server.answers import ProblemError
@@ -133,7 +132,7 @@ def routes(state: State, _: Request) -> dict[str, Any]:
     together = read_stats(state.redis, ROUTE_MINUTES).together
     told = []
     for each in view_routes(state.redis, state.in_force.read().settings):
-        answers = merged([together.answers[each.route]]) if each.route in together.answers else None
+        answers = together.answers.get(each.route)
         told.append(
             each.as_json()
             | {

@@ -23,7 +23,7 @@ def history_table(told: dict[str, Any]) -> Any:
             job_link(each["job_id"], user=told["user"]),
             each["outcome"],
             held_back(each),
-            answers(each),
+            "; ".join(each["answered"]),
         )
         for each in records
     ]
@@ -43,11 +43,6 @@ def held_back(record: dict[str, Any]) -> Any:
         [tag("br") if n else None, f"{seconds_text(s)} {what}"] for n, (what, s) in enumerate(record["held"].items())
     ]
     return [_bar(parts), tag("div", words, class_="words")]
-
-
-def answers(record: dict[str, Any]) -> str:
-    """Show the answers of providers."""
-    return "; ".join(record["answered"])
 
 
 def legend(records: list[dict[str, Any]]) -> Html:
@@ -78,7 +73,7 @@ def record_facts(record: dict[str, Any] | None, now: datetime) -> list[tuple[str
     return [
         ("Held back", held_back(record)),
         ("Handed over", [[moment(at, now), tag("br")] for at in record["handed_at"]] or None),
-        ("Answered", answers(record)),
+        ("Answered", "; ".join(record["answered"])),
         ("Ended", moment(record["ended_at"], now) if record["outcome"] not in {"", "delivered"} else None),
         ("Settled by", record["worker"]),
         ("Rates", record["rates"]),

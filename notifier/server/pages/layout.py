@@ -148,13 +148,6 @@ def log_table(actions: list[dict[str, Any]], now: datetime) -> Html:
     return table(("when", "who", "from", "what", "of", "answer"), rows, "Nothing yet.")
 
 
-def when(value: Any) -> datetime | None:
-    """A moment that the API tells: a datetime still, or a number of seconds."""
-    if isinstance(value, datetime) or value is None:
-        return value
-    return datetime.fromtimestamp(float(value), tz=UTC)
-
-
 def _done(word: str) -> Html | None:
     if word not in DONE:
         return None

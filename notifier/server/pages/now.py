@@ -10,7 +10,7 @@ from typing import Any, Final
 from notifier.operations.problems import Problem, find_problems
 from notifier.server.html import Html, at_most, column, facts, moment, rate, span, table, tag
 from notifier.server.pages.details import details
-from notifier.server.pages.layout import View, act, document, link, when
+from notifier.server.pages.layout import View, act, document, link
 
 LONGEST: Final = 80  # characters of what came of a change
 SIGNS: Final = {"stopped": "✖", "slow": "⚠", "working": "✔", "unknown": "?"}
@@ -165,7 +165,7 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
             link("/user", each["user"], id=each["user"]),
             f"{each['waiting']:,}",
             each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
-            moment(when(each["next_at"]), now) if each["next_at"] is not None else each["until"],
+            each["until"] if each["next_at"] is None else moment(datetime.fromtimestamp(each["next_at"], tz=UTC), now),
             span(max(0.0, (now - each["since"]).total_seconds())) if each["since"] else None,
         )
         for each in told["users"]

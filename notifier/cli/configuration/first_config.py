@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from notifier.cli.output import Status, fail, say
-from notifier.errors import SettingsError
+from notifier.cli.output import fail, say
 from notifier.settings import parse_settings
 from notifier.settings.json_schema import schema_text
 from notifier.settings.loading import DEFAULT_PATH
@@ -68,10 +67,7 @@ def init(
         fail(f"{path} exists already; name another file, or remove it first")
     chosen = "" if full else platform or (CONSOLE if yes else _asked_platform())
     text = template("full") if full else first_text(_section(chosen, key_file, asks=not yes))
-    try:
-        settings = parse_settings(text, name=str(path))
-    except SettingsError as error:
-        fail(str(error), Status.CONFIGURATION)
+    settings = parse_settings(text, name=str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = path.with_suffix(".schema.json")
     with path.open("x", encoding="utf-8") as new:

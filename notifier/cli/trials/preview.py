@@ -14,7 +14,7 @@ from notifier.cli.options import A_TIME, JsonOption, a_time, duration_us
 from notifier.cli.output import ProgressBar, Rows, answer, fail
 from notifier.cli.trials.record import recording
 from notifier.cli.users import entries_in
-from notifier.forecast.trace import Recorded, TraceError, read_trace, trace_of
+from notifier.forecast.trace import Recorded, read_trace, trace_of
 from notifier.operations.preview.plot import span, svg
 from notifier.operations.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
 from notifier.producer.notifier import Notifier
@@ -119,11 +119,8 @@ def _recorded(settings: Settings, lasting_us: int) -> Recorded:
 
 
 def _read(path: Path) -> Recorded:
-    try:
-        with ProgressBar(f"reading {path.name}", path.stat().st_size if path.is_file() else None) as bar:
-            return read_trace(path, bar.advance)
-    except TraceError as error:
-        fail(str(error))
+    with ProgressBar(f"reading {path.name}", path.stat().st_size if path.is_file() else None) as bar:
+        return read_trace(path, bar.advance)
 
 
 def _report(report: Report) -> Iterator[str | Rows]:

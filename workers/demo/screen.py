@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -38,43 +35,27 @@ What to try next:
 """
 
 
-class Screen:
+class Screen(Progress):
     """A live line of progress on a terminal; nothing where `quiet`."""
 
     def __init__(self, total: int, redis: str, *, quiet: bool) -> None:
-        self._console = Console(stderr=True, quiet=quiet, highlight=False)
-        self._console.print(f"Running on {redis}. Sending {total:,} notifications …")
-        self._progress = Progress(
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-        )
-        self._task = self._progress.add_task("", total=total, said="")
-        self._live = Live(self._progress, console=self._console, refresh_per_second=10)
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._live.__exit__(kind, error, at)
-        if not self._console.is_terminal:
-            self._console.print()  # only a terminal's line was ended
+        columns = BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn()
+        super().__init__(*columns, console=Console(stderr=True, quiet=quiet, highlight=False))
+        self.console.print(f"Running on {redis}. Sending {total:,} notifications …")
+        self._task = self.add_task("", total=total, said="")
 
     def explain(self, dead: int, short_lived: int) -> None:
         """Say which of the notifications are not to be delivered, so that the report surprises nobody."""
         if dead:
-            self._console.print(f"Part of the plan: {dead} go to dead devices only; the providers reject them.")
+            self.console.print(f"Part of the plan: {dead} go to dead devices only; the providers reject them.")
         if short_lived:
-            self._console.print(f"Part of the plan: {short_lived} have an expiry; those that wait too long expire.")
+            self.console.print(f"Part of the plan: {short_lived} have an expiry; those that wait too long expire.")
 
     def show(self, stats: Mapping[str, int], waiting: int) -> None:
         """Show the totals."""
         ended = sum(stats.get(word, 0) for word in TERMINAL)
         said = f"delivered {stats.get('delivered', 0)} · waiting {waiting}"
-        self._progress.update(self._task, completed=ended, said=said)
+        self.update(self._task, completed=ended, said=said)
 
 
 def print_report(found: Report, rates: Path) -> None:

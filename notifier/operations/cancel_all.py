@@ -10,7 +10,7 @@ from notifier.notification.job import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import job_key, rq_key
-from notifier.store.connection import redis_answers
+from notifier.store.connection import ask_each, redis_answers
 
 PAGE: Final = 500
 OVERLAP: Final = 100  # of two pages of a queue, as RQ may take jobs out of its middle
@@ -59,10 +59,7 @@ def _pages_of(redis: Any, queue: str) -> Iterator[Sequence[bytes]]:
 
 
 def _of_kind(redis: Any, ids: Sequence[bytes], category: str | None, tag: str | None, far: tuple[int, int]) -> Found:
-    with redis.pipeline(transaction=False) as pipe:
-        for job_id in ids:
-            pipe.hmget(job_key(job_id), "meta", "push_outcome")
-        told = pipe.execute()
+    told = ask_each(redis, ids, lambda pipe, job_id: pipe.hmget(job_key(job_id), "meta", "push_outcome"))
     found, users = [], set[str]()
     for job_id, (meta, outcome) in zip(ids, told, strict=True):
         fields = fields_of(meta)

@@ -16,10 +16,11 @@ from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.policies import Policies
 from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, rq_key, user_key
-from notifier.store.connection import redis_answers
+from notifier.store.connection import ask_each, redis_answers
 from notifier.units import mask, moment
 
 CHUNK: Final = 500
+FIELDS: Final = ("meta", "push_outcome", "data")
 
 
 def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
@@ -60,11 +61,9 @@ def _ended(redis: Any, user: str) -> Iterator[dict[str, Any]]:
         cursor = -1
         while cursor:
             cursor, page = redis.zscan(registry, max(cursor, 0), count=CHUNK)
-            with redis.pipeline(transaction=False) as pipe:
-                for job_id, _ in page:
-                    pipe.hmget(job_key(job_id), "meta", "push_outcome", "data")
-                jobs = pipe.execute()
-            for (job_id, _), (meta, outcome, data) in zip(page, jobs, strict=True):
+            ids = [job_id for job_id, _ in page]
+            jobs = ask_each(redis, ids, lambda pipe, job_id: pipe.hmget(job_key(job_id), FIELDS))
+            for job_id, (meta, outcome, data) in zip(ids, jobs, strict=True):
                 if outcome and (of := fields_of(meta)).get("user") == user:
                     known = {"category": of.get("category", DEFAULT_CATEGORY), "outcome": outcome.decode()}
                     yield {"job_id": job_id.decode(errors="replace"), **known, **_content(data)}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from notifier.queue.history import Record, decode_records
 from notifier.scripts.keys import redis_key
-from notifier.store.connection import redis_answers, time_us
+from notifier.store.connection import ask_each, redis_answers, time_us
 from notifier.units import moment
 
 A_LOOK: Final = 500  # keys
@@ -37,10 +37,7 @@ def search_record(
     with redis_answers():
         oldest = moment(time_us(redis) - keep_us)
         for keys in _pages(redis, on_progress):
-            with redis.pipeline(transaction=False) as pipe:
-                for key, _ in keys:
-                    pipe.lrange(key, 0, -1)
-                lists = pipe.execute()
+            lists = ask_each(redis, keys, lambda pipe, found: pipe.lrange(found[0], 0, -1))
             for (_, user), entries in zip(keys, lists, strict=True):
                 if found := list(decode_records(user, (entry for entry in entries if entry.endswith(wanted)))):
                     newest = max(found, key=lambda each: each.ended_at)

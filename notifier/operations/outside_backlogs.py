@@ -13,10 +13,11 @@ from typing import Any, Final, Literal
 from notifier.notification.job import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.scripts.keys import job_key, redis_key
-from notifier.store.connection import redis_answers
+from notifier.store.connection import ask_each, redis_answers
 from notifier.units import moment
 
 MAX_READ: Final = 500  # of each structure
+FIELDS: Final = ("meta", "push_outcome", "push_attempts", "push_refusals")
 Where = Literal["queued", "sending", "later"]
 
 
@@ -35,10 +36,7 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
     """Return what was found, and whether everything was read. Raises RedisUnusableError."""
     with redis_answers():
         found, is_all = _ids(redis)
-        with redis.pipeline(transaction=False) as pipe:
-            for job_id, _, _ in found:
-                pipe.hmget(job_key(job_id), "meta", "push_outcome", "push_attempts", "push_refusals")
-            jobs = pipe.execute()
+        jobs = ask_each(redis, found, lambda pipe, each: pipe.hmget(job_key(each[0]), FIELDS))
     mine = []
     for (job_id, state, at), (meta, ended, *attempts) in zip(found, jobs, strict=True):
         category = _category(meta, user)

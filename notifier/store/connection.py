@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -184,6 +184,15 @@ def redis_answers() -> Iterator[None]:
         yield
     except redis.exceptions.RedisError as error:
         raise unusable(error) from error
+
+
+def ask_each(client: Any, of: Iterable[T], queue: Callable[[Any, T], object]) -> list[Any]:
+    """The replies to a command for each of these, in one round trip. queue: puts the one for it into a pipeline."""
+    with client.pipeline(transaction=False) as pipe:
+        for each in of:
+            queue(pipe, each)
+        replies: list[Any] = pipe.execute()
+    return replies
 
 
 def time_us(client: Any) -> int:

@@ -22,7 +22,7 @@ from notifier.rules.policy import LANES
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key, types_of
 from notifier.scripts.loader import Call, run
-from notifier.store.connection import redis_answers
+from notifier.store.connection import ask_each, redis_answers
 from notifier.units import from_bytes, readable
 
 T = TypeVar("T")
@@ -101,10 +101,7 @@ class Audit:
     def _judge_types(self, keys: list[bytes]) -> Iterator[Finding]:
         """Find keys of a wrong type, which something else than this software wrote: nothing of ours can be in them."""
         right = {key: types for key in keys if (types := types_of(key))}
-        with self._redis.pipeline(transaction=False) as pipe:
-            for key in right:
-                pipe.type(key)
-            found = pipe.execute()
+        found = ask_each(self._redis, right, lambda pipe, key: pipe.type(key))
         for (key, types), kind in zip(right.items(), found, strict=True):
             if kind.decode() not in {"none", *types}:
                 gone = self._repair and run(self._redis, audit_key("type", key, kind))
@@ -155,10 +152,7 @@ class Audit:
 
     def _members_of_all(self, keys: list[bytes]) -> Iterator[Entry]:
         """As `_members` of each; most are short, and then it is one round trip for all."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for key in keys:
-                pipe.zscan(key, 0, count=MEMBERS_A_LOOK)
-            first = pipe.execute()
+        first = ask_each(self._redis, keys, lambda pipe, key: pipe.zscan(key, 0, count=MEMBERS_A_LOOK))
         for key, (cursor, page) in zip(keys, first, strict=True):
             yield from ((key, member) for member, _ in page)
             yield from self._members(key, cursor)

@@ -15,7 +15,7 @@ from notifier.operations.audit.calls import Finding, Kind, audit_key
 from notifier.rules.policy import LANES
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import run
-from notifier.store.connection import time_us
+from notifier.store.connection import ask_each, time_us
 
 MAX_NOTED: Final = 10_000
 A_LOOK: Final = 100
@@ -62,14 +62,12 @@ class Times:
                 yield Finding(f"permit {shown(permit)}", saw, "dated now, as it may have been used", done)
 
     def _note(self, sets: list[bytes]) -> None:
-        now_us = time_us(self._redis) if sets else 0
+        later = f"({time_us(self._redis) if sets else 0}"
         for start in range(0, len(sets), A_LOOK):
             some = sets[start : start + A_LOOK]
-            with self._redis.pipeline(transaction=False) as pipe:
-                for key in some:
-                    pipe.zrangebyscore(key, f"({now_us}", "+inf", start=0, num=A_LOOK)
-                for key, permits in zip(some, pipe.execute(), strict=True):
-                    self._noted.update((key, permit) for permit in permits)
+            found = ask_each(self._redis, some, lambda pipe, key: pipe.zrangebyscore(key, later, "+inf", 0, A_LOOK))
+            for key, permits in zip(some, found, strict=True):
+                self._noted.update((key, permit) for permit in permits)
 
     def _permits_in_flight(self) -> set[bytes]:
         """The permits of all leases; and of RQ's started registries, where those of deleted jobs stand too."""
@@ -81,19 +79,13 @@ class Times:
                 held.add(permit)
                 in_flight.append(job_id)
         for start in range(0, len(in_flight), A_LOOK):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in in_flight[start : start + A_LOOK]:
-                    pipe.hmget(job_key(job_id), "push_permit", "push_rq_job")
-                held.update(permit for both in pipe.execute() for permit in both if permit)
+            some = in_flight[start : start + A_LOOK]
+            told = ask_each(self._redis, some, lambda pipe, job: pipe.hmget(job_key(job), "push_permit", "push_rq_job"))
+            held.update(permit for both in told for permit in both if permit)
         return held
 
     def _endless(self, claims: list[bytes]) -> Iterator[Finding]:
-        if not claims:
-            return
-        with self._redis.pipeline(transaction=False) as pipe:
-            for key in claims:
-                pipe.pttl(key)
-            left = pipe.execute()
+        left = ask_each(self._redis, claims, lambda pipe, key: pipe.pttl(key))
         for key, ms in zip(claims, left, strict=True):
             if ms == -1:
                 saw = "is kept for ever, and holds its backlog for one worker"

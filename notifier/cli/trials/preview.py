@@ -147,18 +147,12 @@ def _report(report: Report) -> Iterator[str | Rows]:
 
 
 def _waits(name: str, of: dict[Side, Waits], more: list[str]) -> tuple[str, ...]:
-    def change(show: Callable[[Waits], str]) -> str:
-        return _change(show(of[side]) for side in SIDES)
+    def change(word: str, show: Callable[[int], str]) -> str:
+        return _change(show(getattr(of[side], word)) for side in SIDES)
 
-    return (
-        name,
-        change(lambda waits: f"{waits.sent:,}"),
-        change(lambda waits: f"{waits.expired:,}"),
-        *(_change(f"{getattr(of[side], word):,}" for side in SIDES) for word in more),
-        change(lambda waits: span(waits.p50_us)),
-        change(lambda waits: span(waits.p99_us)),
-        change(lambda waits: span(waits.longest_us)),
-    )
+    counts = (change(word, "{:,}".format) for word in ("sent", "expired", *more))
+    times = (change(word, span) for word in ("p50_us", "p99_us", "longest_us"))
+    return (name, *counts, *times)
 
 
 def _change(both: Any) -> str:

@@ -6,8 +6,8 @@ from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
-from itertools import chain
+from heapq import merge, nlargest
+from itertools import accumulate, chain
 from typing import Any, Final, Literal
 
 from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
@@ -109,16 +109,8 @@ class _Found:
 
     def max_held(self) -> int:
         """How many waited at once at most; who goes and who comes in the same µs do not wait together."""
-        leave = iter(sorted(self.held_to))
-        held = most = 0
-        left = next(leave, 0)
-        for begun in sorted(self.held_from):
-            while left <= begun:
-                held -= 1
-                left = next(leave)
-            held += 1
-            most = max(most, held)
-        return most
+        leave, come = ((at, -1) for at in sorted(self.held_to)), ((at, 1) for at in sorted(self.held_from))
+        return max(accumulate(step for _, step in merge(leave, come)), default=0)
 
 
 def compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -56,9 +57,9 @@ class Asked:
         address = request.client.host if request.client else ""
         return cls(request.scope.get(WHO, ""), address, given, request.headers.get("idempotency-key"))
 
-    def text(self, name: str, default: str = "") -> str:
-        """A field that is text. Raises ProblemError."""
-        value = self.given.get(name, default)
+    def text(self, name: str) -> str:
+        """A field that is text, '' where it is not given. Raises ProblemError."""
+        value = self.given.get(name, "")
         if not isinstance(value, str):
             raise ProblemError(422, "Not valid", f"{name}: must be text", field=name)
         return value
@@ -132,7 +133,25 @@ def _what(state: State, asked: Asked) -> str:
 def preview(state: State, asked: Asked) -> dict[str, Any]:
     """Preview what new rates would change, on the recorded traffic if there is any. Change and log nothing."""
     with _alone(state):
-        return _preview(state, asked.text("rates"))
+        known = state.in_force.read()
+        settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
+        old, new = known.settings.rates_version, settings.rates_version
+        change = change_to(known.rates, rates)
+        report, plot = None, ""
+        if trace := state.traffic.trace():
+            chosen = among(state.notifier().users.export(), trace)
+            before, after = known.policies.under(chosen), settings.policies().under(chosen)
+            found, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
+            report, plot = asdict(found), svg(sent_at, {"old": old, "new": new})
+    return {
+        "version": new,
+        "before": old,
+        "changes": change.lines,
+        "lost": change.lost,
+        "report": report,
+        "plot": Html(plot),
+        "rates": asked.text("rates"),
+    }
 
 
 @contextmanager
@@ -146,48 +165,23 @@ def _alone(state: State) -> Iterator[None]:
         state.previewing.release()
 
 
-def _preview(state: State, text: str) -> dict[str, Any]:
-    known = state.in_force.read()
-    settings, rates = parse_rates(text, state.path, name=PASTED)
-    change = change_to(known.rates, rates)
-    report, plot = None, ""
-    if trace := state.traffic.trace():
-        chosen = among(state.notifier().users.export(), trace)
-        before, after = known.policies.under(chosen), settings.policies().under(chosen)
-        found, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
-        report, plot = asdict(found), svg(sent_at, {"old": known.settings.rates_version, "new": settings.rates_version})
-    return {
-        "version": settings.rates_version,
-        "before": known.settings.rates_version,
-        "changes": change.lines,
-        "lost": change.lost,
-        "report": report,
-        "plot": Html(plot),
-        "rates": text,
-    }
-
-
 def apply(state: State, asked: Asked) -> dict[str, Any]:
     """Publish rates to all workers. before: the version in force that they were compared with."""
     with _alone(state):
-        return _apply(state, asked)
-
-
-def _apply(state: State, asked: Asked) -> dict[str, Any]:
-    known = state.in_force.read()
-    settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
-    before, now = asked.text("before"), known.settings.rates_version
-    if before != now:
-        why = f"the rates in force are {now} and not {before or 'named in the field before'}: preview again"
-        raise ProblemError(409, "Changed meanwhile", why)
-    change = change_to(known.rates, rates)
-    if change.lost and not asked.flag("replace"):
-        why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
-        raise ProblemError(409, "Rates would be lost", why)
-    message = asked.text("message")[:LONGEST_REASON]
-    with logged(partial(_log, state, asked), "apply rates", f"{now} to {settings.rates_version}") as words:
-        words.extend(filter(None, [message, *change.lines]))
-        published = on_all(state.redis, lambda redis: publish(redis, rates, HOLDS_IN_US))[0]
+        known = state.in_force.read()
+        settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
+        before, now = asked.text("before"), known.settings.rates_version
+        if before != now:
+            why = f"the rates in force are {now} and not {before or 'named in the field before'}: preview again"
+            raise ProblemError(409, "Changed meanwhile", why)
+        change = change_to(known.rates, rates)
+        if change.lost and not asked.flag("replace"):
+            why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
+            raise ProblemError(409, "Rates would be lost", why)
+        message = asked.text("message")[:LONGEST_REASON]
+        with logged(partial(_log, state, asked), "apply rates", f"{now} to {settings.rates_version}") as words:
+            words.extend(filter(None, [message, *change.lines]))
+            published = on_all(state.redis, lambda redis: publish(redis, rates, HOLDS_IN_US))[0]
     return {"version": published.version, "before": now, "at_us": published.at_us}
 
 
@@ -201,10 +195,10 @@ def withdraw(state: State, asked: Asked) -> dict[str, Any]:
 
 def record(state: State, asked: Asked) -> dict[str, Any]:
     """Record what is accepted, for so many minutes; 0 ends a recording."""
-    given = asked.given.get("minutes", "")
-    if not str(given).isascii() or not str(given).isdigit() or len(str(given)) > 2 or not 0 <= int(str(given)) <= 60:  # noqa: PLR2004
+    given = str(asked.given.get("minutes", ""))
+    if not re.fullmatch("[0-5]?[0-9]|60", given):
         raise ProblemError(422, "Not valid", "minutes: must be a number from 0 to 60", field="minutes")
-    minutes = int(str(given))
+    minutes = int(given)
     if minutes == 0:
         state.traffic.stop()
     else:

@@ -76,21 +76,15 @@ def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Itera
         yield tag("p", f"More may be queued, be sent or wait for a time of their own: {unread}", class_="hint")
 
 
-def why(each: dict[str, Any], now: datetime) -> Html:
+def why(each: dict[str, Any], now: datetime) -> str:
     """Why one that stands in a backlog waits."""
     at = each["expected_at"]
-    parts: list[Any] = []
-    if each["not_before"]:
-        parts.append(each["not_before"])
-    if each["held_by"]:
-        parts.append(f"the rule {each['held_by']}")
-    if not parts and at is None:
-        parts.append("more than 1,000 wait before it")
-    elif not parts and at <= now:
-        parts.append("nothing: it is due")
-    elif not parts:
-        parts.append("what waits before it")
-    return text([part for n, piece in enumerate(parts) for part in ((", ", piece) if n else (piece,))])
+    told = [each["not_before"], each["held_by"] and f"the rule {each['held_by']}"]
+    if any(told):
+        return ", ".join(filter(None, told))
+    if at is None:
+        return "more than 1,000 wait before it"
+    return "nothing: it is due" if at <= now else "what waits before it"
 
 
 def _cancel(job_id: str, user: str, view: View) -> Html | None:

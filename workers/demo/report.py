@@ -17,17 +17,6 @@ TIGHTEST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """One line of the file, as it was enqueued. number: its place; the simulators see it as data.n."""
-
-    number: int
-    user: str
-    category: str
-    at_us: int
-    tokens: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """The demo's result; `held` tells whether every law held."""
 
@@ -76,24 +65,25 @@ def _as_dict(entry: Tightness) -> dict[str, Any]:
 
 
 def report(  # noqa: PLR0917 - all that was measured
-    accepted: Sequence[Accepted],
+    rows: Sequence[Mapping[str, Any]],
+    accepted_us: Sequence[int],
     arrivals: Sequence[Arrival],
     stats: Mapping[str, int],
     waiting: int,
     policies: Policies,
     seconds: float,
 ) -> Report:
-    """Hold the wire against the file and the rules."""
-    sends, repeats = _sends(accepted, arrivals)
+    """Hold the wire against the rows that were sent and the rules. accepted_us: when each row was, in their order."""
+    sends, repeats = _sends(rows, accepted_us, arrivals)
     entries = tightness(sends, policies)
     late = lateness_us(sends, policies)
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for entry in accepted:
-        names[entry.user, entry.category].append(str(entry.number))
+    for number, row in enumerate(rows):
+        names[row["user"], row["category"]].append(str(number))
     return Report(
         counts={word: stats.get(word, 0) for word in ("accepted", *TERMINAL)},
         waiting=waiting,
-        dispatches=(stats.get("dispatched", 0) + stats.get("looked", 0)) / max(1, len(accepted)),
+        dispatches=(stats.get("dispatched", 0) + stats.get("looked", 0)) / max(1, len(rows)),
         late_p50_us=percentile(late, 0.5),
         late_p99_us=percentile(late, 0.99),
         disorder=out_of_order(names, sends),
@@ -104,18 +94,18 @@ def report(  # noqa: PLR0917 - all that was measured
     )
 
 
-def _sends(accepted: Sequence[Accepted], arrivals: Sequence[Arrival]) -> tuple[list[Send], int]:
-    """The sends that a provider took, and how many came twice to the same device."""
+def _sends(
+    rows: Sequence[Mapping[str, Any]], accepted_us: Sequence[int], arrivals: Sequence[Arrival]
+) -> tuple[list[Send], int]:
+    """The sends that a provider took, and how many came twice to the same device. data.n: the place of a row."""
     seen: dict[int, list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
         if arrival.status == ACCEPTED:
             seen[int(arrival.data["n"])].append(arrival)
     sends = []
-    for entry in accepted:
-        if of_it := seen.get(entry.number):
+    for number, (row, at_us) in enumerate(zip(rows, accepted_us, strict=True)):
+        if of_it := seen.get(number):
             times = [arrival.at_us for arrival in of_it]
-            sends.append(
-                Send(str(entry.number), entry.user, entry.category, min(times), max(times), ready_us=entry.at_us)
-            )
+            sends.append(Send(str(number), row["user"], row["category"], min(times), max(times), ready_us=at_us))
     repeats = sum(len(of_it) - len({arrival.token for arrival in of_it}) for of_it in seen.values())
     return sends, repeats

@@ -23,7 +23,7 @@ from notifier.rules.policy import LANES
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.simulators.wire import WireLog
 from notifier.store.connection import connect
-from workers.demo.report import Accepted, Report, report
+from workers.demo.report import Report, report
 from workers.demo.screen import Screen, print_report
 from workers.demo.stage import Stage, stage
 from workers.demo.traffic import notifications
@@ -59,16 +59,16 @@ def _run(arguments: argparse.Namespace) -> Report:
         screen = stack.enter_context(Screen(len(rows), set_up.redis, quiet=arguments.json))
         screen.explain(*_plan(rows))
         begun = time.monotonic()
-        accepted = _enqueue(set_up, rows, begun, lambda: screen.show(*_progress(redis)))
-        while sum((stats := _progress(redis)[0]).get(word, 0) for word in TERMINAL) < len(rows):
-            if time.monotonic() - begun > LONGEST_S:
+        accepted_us = _enqueue(set_up, rows, begun, lambda: screen.show(*_progress(redis)))
+        while True:
+            stats, waiting = _progress(redis)
+            seconds = time.monotonic() - begun
+            screen.show(stats, waiting)
+            if sum(stats.get(word, 0) for word in TERMINAL) >= len(rows) or seconds > LONGEST_S:
                 break
-            screen.show(*_progress(redis))
             time.sleep(POLL_S)
-        seconds = time.monotonic() - begun
-        stats, waiting = _progress(redis)
-        screen.show(stats, waiting)
-        return report(accepted, WireLog.read(set_up.wire_log), stats, waiting, set_up.settings.policies(), seconds)
+        arrivals = WireLog.read(set_up.wire_log)
+        return report(rows, accepted_us, arrivals, stats, waiting, set_up.settings.policies(), seconds)
 
 
 def _folder(stack: contextlib.ExitStack) -> Path:
@@ -86,19 +86,14 @@ def _plan(rows: list[dict[str, Any]]) -> tuple[int, int]:
     return dead, sum("expires_in" in row for row in rows)
 
 
-def _enqueue(set_up: Stage, rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> list[Accepted]:
-    """Hand the file over at its own pace, as producers would, and note when each line was accepted."""
-    notifier = Notifier.from_config(set_up.config, {"NOTIFIER_REDIS_URL": set_up.settings.redis.url})
-    accepted: list[Accepted] = []
-    with notifier:
+def _enqueue(set_up: Stage, rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> list[int]:
+    """Hand the rows over at their own pace, as producers would; returns the µs at which each was accepted."""
+    accepted_us: list[int] = []
+    with Notifier.from_config(set_up.config, {"NOTIFIER_REDIS_URL": set_up.settings.redis.url}) as notifier:
         for batch in _paced(rows, begun, tick):
-            first = len(accepted)
-            notifier.send_many(_notification(first + n, row) for n, row in enumerate(batch))
-            now_us = time.time_ns() // 1000
-            for n, row in enumerate(batch):
-                tokens = frozenset(device["token"] for device in row["devices"])
-                accepted.append(Accepted(first + n, row["user"], row["category"], now_us, tokens))
-    return accepted
+            notifier.send_many(_notification(n, row) for n, row in enumerate(batch, len(accepted_us)))
+            accepted_us += [time.time_ns() // 1000] * len(batch)
+    return accepted_us
 
 
 def _paced(rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> Iterator[list[dict[str, Any]]]:

@@ -71,7 +71,6 @@ class Now:
     workers: list[Alive]
     totals: dict[str, int]
     memory: tuple[int, int]
-    minute: int
     pauses: list[Held] = field(default_factory=list)
     suspended: bool = False
     waits: list[Waits] = field(default_factory=list)
@@ -279,7 +278,6 @@ def _find_now() -> Exchange[Now]:
         (yield from find_workers()),
         counts_in(totals),
         (memory["used_memory"], memory.get("maxmemory", 0)),
-        now_us // 60_000_000,
         (yield from find_pauses()),
         bool(suspended),
         [*decode_waits(waits), *(yield from _find_later(later))],
@@ -292,9 +290,13 @@ def _find_now() -> Exchange[Now]:
 def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, LaneNow]]:
     """Return by lane what it has."""
     begun = yield Commands(lambda pipe: [pipe.hget(job_key(found.first or b""), "enqueued_at") for found in of_lanes])
-    return {
-        lane: _lane(found, now_us, _age_s(at, now_us)) for lane, found, at in zip(LANES, of_lanes, begun, strict=True)
-    }
+    lanes: dict[str, LaneNow] = {}
+    for lane, found, text in zip(LANES, of_lanes, begun, strict=True):
+        due_us = now_us - int(found.wakeup[0][1]) if found.due and found.wakeup else 0
+        at = accepted_at(text)
+        queued_s = now_us / 1e6 - at.timestamp() if at else 0.0
+        lanes[lane] = LaneNow(found.queued, found.waiting, found.due, max(0, due_us) / 1e6, max(0.0, queued_s))
+    return lanes
 
 
 def _find_later(waiting: int) -> Exchange[list[Waits]]:
@@ -349,7 +351,6 @@ def _together(told: Told[Now]) -> Now:
         [workers[name] for name in sorted(workers)],
         dict(sum((Counter(now.totals) for now in every), Counter())),
         max((now.memory for now in every), key=lambda memory: (memory[0] / (memory[1] or float("inf")), memory[0])),
-        max(now.minute for now in every),
         by_route(now.pauses for now in every),
         any(now.suspended for now in every),
         [Waits(*of, n) for of, n in waits.most_common()],
@@ -365,17 +366,6 @@ def _together(told: Told[Now]) -> Now:
 def _sum_of(lanes: Iterable[LaneNow]) -> LaneNow:
     queued, waiting, due, oldest_due, oldest_queued = zip(*(astuple(lane) for lane in lanes), strict=True)
     return LaneNow(sum(queued), sum(waiting), sum(due), max(oldest_due), max(oldest_queued))
-
-
-def _age_s(text: bytes | None, now_us: int) -> float:
-    """How long ago this moment of RQ's was."""
-    at = accepted_at(text)
-    return max(0.0, now_us / 1e6 - at.timestamp()) if at else 0.0
-
-
-def _lane(found: _Found, now_us: int, oldest_queued_s: float) -> LaneNow:
-    oldest_us = max(0, now_us - int(found.wakeup[0][1])) if found.due and found.wakeup else 0
-    return LaneNow(found.queued, found.waiting, found.due, oldest_us / 1e6, oldest_queued_s)
 
 
 def _minute(minute: int, numbers: Numbers) -> dict[str, Any]:

@@ -123,13 +123,13 @@ def sign(secret: bytes, at: int, body: bytes) -> str:
     return f"t={at},v1={made}"
 
 
-def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float, clock: Callable[[], float] = time.time) -> int:
+def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float) -> int:
     """Post once; returns the status. No redirection is followed. Raises OSError, ProtocolError."""
     headers = {
         "Host": url.netloc.rpartition("@")[2],
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
-        "Notifier-Signature": sign(secret, int(clock()), body),
+        "Notifier-Signature": sign(secret, int(time.time()), body),
         "Connection": "close",
     }
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")

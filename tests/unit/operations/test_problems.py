@@ -27,7 +27,6 @@ def now(**fields: Any) -> Now:
         "workers": [WELL],
         "totals": {},
         "memory": (1, 0),
-        "minute": 0,
     }
     return Now(**base | fields)
 

@@ -17,7 +17,7 @@ UNREADABLE: Final = (ArithmeticError, LookupError, TypeError, ValueError, struct
 
 
 def main() -> None:
-    """Run the command in `sys.argv` and exit with one of `cli.output.Status`."""
+    """Run the command in `sys.argv` and exit as EXIT_STATUSES of `cli.output` says."""
     try:
         with needs_extra("the command notifier", "worker"):
             from notifier.cli.app import app  # noqa: PLC0415 - a producer may lack what the command needs

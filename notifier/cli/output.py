@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from enum import IntEnum
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
@@ -28,18 +27,9 @@ EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 the command ran, and something is not right; 2 wrong usage; "
     "3 the configuration cannot be used; 4 Redis cannot be used; 130 interrupted."
 )
+NOT_RIGHT: Final = 1  # a line was refused, a problem was found, what was asked for is not there
+USAGE: Final = 2
 SHOWN_AFTER_S: Final = 1.0  # what is over by then shows no bar
-
-
-class Status(IntEnum):
-    """How a command ends."""
-
-    DONE = 0
-    NOT_RIGHT = 1  # a line was refused, a problem was found, what was asked for is not there
-    USAGE = 2
-    CONFIGURATION = 3
-    REDIS = 4
-    INTERRUPTED = 130
 
 
 class Rows(NamedTuple):
@@ -59,10 +49,10 @@ def answer(value: Any, *told: str | Rows, json: bool, right: bool = True) -> Non
         for each in told:
             say(each) if isinstance(each, str) else _print_rows(*each)
     if not right:
-        raise typer.Exit(Status.NOT_RIGHT)
+        raise typer.Exit(NOT_RIGHT)
 
 
-def fail(text: str, status: Status = Status.NOT_RIGHT) -> NoReturn:
+def fail(text: str, status: int = NOT_RIGHT) -> NoReturn:
     """End the command: say what is wrong, and exit with this status."""
     complain(text)
     raise typer.Exit(status)
@@ -122,9 +112,9 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail("there is no terminal to ask at; give --yes", Status.USAGE)
+        fail("there is no terminal to ask at; give --yes", USAGE)
     if not typer.confirm(question):
-        raise typer.Exit(Status.NOT_RIGHT)
+        raise typer.Exit(NOT_RIGHT)
 
 
 def login() -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from notifier.cli.output import Status, fail, say
+from notifier.cli.output import USAGE, fail, say
 from notifier.errors import needs_extra
 from notifier.server.tokens import read_callers
 from notifier.settings import load_settings, settings_path
@@ -38,7 +38,7 @@ def serve(
     """
     token = _token(os.environ)
     if not (token() or no_auth or _is_loopback(host)):
-        fail(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth", Status.USAGE)
+        fail(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth", USAGE)
     path = settings_path(context.obj)
     settings = load_settings(path)  # so that what is wrong is said now
     if settings.events.webhook is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,9 +18,6 @@ class _Id(Convertor[str]):
 
     def convert(self, value: str) -> str:
         return unquote(value, errors="surrogateescape")
-
-    def to_string(self, value: str) -> str:
-        return quote(value, safe="")
 
 
 register_url_convertor("id", _Id())

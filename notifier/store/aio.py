@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis.asyncio
@@ -12,11 +12,11 @@ from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 
 from notifier.store import cluster
-from notifier.store.connection import client_of, connection_options, redis_of, use_keys_of
+from notifier.store.connection import client_of, redis_of, use_keys_of
 from notifier.store.demoted import leave_demoted
 from notifier.store.exchange import in_time
 from notifier.store.sentinel import AsyncPrimary
-from notifier.store.sign_in import read_files_again
+from notifier.store.sign_in import async_class
 
 if TYPE_CHECKING:
     from notifier.settings import RedisSettings, Settings
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # A pool that is full refuses; `Calls` holds the number down.
 MAX_CONNECTIONS: Final = 10_000
-# Of a synchronous client's options, those that are no options of an asyncio connection to a primary.
+# Of a synchronous client's options, those that are no options of an asyncio connection.
 NOT_SHARED: Final = ("connection_pool", "retry", "retry_on_error")
 
 
@@ -38,20 +38,31 @@ def connect_async(settings: Settings | RedisSettings) -> redis.asyncio.Redis:
 
 def async_of(config: RedisSettings, beside: redis.asyncio.Redis | None = None) -> redis.asyncio.Redis:
     """As `connect_async`, however keys are named. beside: see `cluster.client_of`."""
-    plain = client_of(config)  # opens nothing; checks the URL
-    retry: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
-    pool = plain.connection_pool
-    kept = {name: value for name, value in pool.connection_kwargs.items() if name not in NOT_SHARED}
+    client = client_of(config)  # opens nothing; checks the URL
+    options = client.connection_pool.connection_kwargs
+    return async_like(client, {**options, "max_connections": MAX_CONNECTIONS}, beside)
+
+
+def async_like(
+    client: redis.Redis, options: Mapping[str, Any], beside: redis.asyncio.Redis | None = None
+) -> redis.asyncio.Redis:
+    """An asyncio client to the same server as a synchronous one. options: of its connections.
+
+    It never repeats a call by itself, but for what a node of a cluster has not taken. beside: see `cluster.client_of`.
+    """
+    kept = {name: value for name, value in options.items() if name not in NOT_SHARED}
+    kept["retry"] = Retry(NoBackoff(), 0)
+    pool = client.connection_pool
     if isinstance(pool, SentinelConnectionPool):
-        return AsyncPrimary(pool, retry | kept)
+        return AsyncPrimary(pool, kept)
     if cluster.is_followed(pool):
-        return cluster.async_client_of(pool, {**kept, "max_connections": MAX_CONNECTIONS}, beside)
-    client = redis.asyncio.Redis.from_url(
-        config.url, max_connections=MAX_CONNECTIONS, **connection_options(config), **retry
+        return cluster.async_client_of(pool, kept, beside)
+    # Unlike one that is given a pool, this client closes it, and its connections, when it is closed.
+    made = redis.asyncio.Redis.from_pool(
+        redis.asyncio.ConnectionPool(connection_class=async_class(pool.connection_class), **kept)
     )
-    leave_demoted(client)
-    read_files_again(client, config)
-    return client
+    leave_demoted(made)
+    return made
 
 
 class Calls:

@@ -34,7 +34,7 @@ from redis.retry import Retry
 
 from notifier.scripts.loader import finished, settled
 from notifier.settings.redis_url import Servers
-from notifier.store.sign_in import renewing
+from notifier.store.sign_in import async_class
 
 Node = tuple[str, int]
 
@@ -288,8 +288,7 @@ def async_client_of(
     pool: redis.ConnectionPool, options: Mapping[str, Any], beside: redis.asyncio.Redis | None = None
 ) -> redis.asyncio.Redis:
     """See `client_of`. pool: of a synchronous client to the same. options: of an asyncio connection."""
-    tls = issubclass(pool.connection_class, redis.SSLConnection)
-    plain = renewing(redis.asyncio.SSLConnection) if tls else redis.asyncio.Connection
+    plain = async_class(pool.connection_class)
     retry = AsyncRetry(BACKOFF, TRIES, supported_errors=(NotTakenError,))
     owner = pool.connection_kwargs["owner"]
     kwargs = {**options, "owner": Owner(owner.tag, owner.seeds, owner_of(beside)), "retry": retry}

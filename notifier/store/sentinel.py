@@ -8,7 +8,6 @@ from typing import Any, Final
 import redis
 import redis.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.backoff import NoBackoff
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from notifier.settings.redis_url import Servers
@@ -48,16 +47,15 @@ class AsyncPrimary(redis.asyncio.Redis):
     """An asyncio client to the primary that a synchronous one follows; closing it closes its sentinels as well."""
 
     def __init__(self, pool: SentinelConnectionPool, options: Mapping[str, Any]) -> None:
-        """`pool`: of the synchronous client. options: of `redis.asyncio.Redis`, as that one's."""
+        """`pool`: of the synchronous client. options: of its connections."""
         manager = pool.sentinel_manager
         known = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
-        retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
         self._sentinel = AsyncSentinel(  # type: ignore[no-untyped-call]
-            [(at["host"], at["port"]) for at in known], sentinel_kwargs={**manager.sentinel_kwargs, "retry": retry}
+            [(at["host"], at["port"]) for at in known],
+            sentinel_kwargs={**manager.sentinel_kwargs, "retry": options["retry"]},
         )
         tls = issubclass(pool.connection_class, redis.SSLConnection)
-        kept = {name: value for name, value in options.items() if name != "connection_pool"}
-        template = self._sentinel.master_for(pool.service_name, ssl=tls, **kept)
+        template = self._sentinel.master_for(pool.service_name, ssl=tls, **options)
         if tls:
             template.connection_pool.connection_class = renewing(template.connection_pool.connection_class)
         super().__init__(connection_pool=template.connection_pool)

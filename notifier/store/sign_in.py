@@ -51,8 +51,6 @@ def read_files_again(client: Any, config: RedisSettings) -> None:
     kwargs = by_file(pool.connection_kwargs, config.read_password)
     pool.connection_kwargs.clear()
     pool.connection_kwargs.update(kwargs)
-    if issubclass(pool.connection_class, redis.asyncio.SSLConnection):
-        pool.connection_class = renewing(pool.connection_class)
 
 
 class _Renewing:
@@ -71,6 +69,14 @@ class _Renewing:
             refuse("redis", why)
             self.ssl_context.context = kept
             return super()._connection_arguments()  # type: ignore[misc]
+
+
+def async_class(connection_class: type) -> type:
+    """The class of asyncio connections that is like one of synchronous ones."""
+    if issubclass(connection_class, redis.UnixDomainSocketConnection):
+        return redis.asyncio.UnixDomainSocketConnection
+    is_tls = issubclass(connection_class, redis.SSLConnection)
+    return renewing(redis.asyncio.SSLConnection) if is_tls else redis.asyncio.Connection
 
 
 @cache

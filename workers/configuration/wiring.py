@@ -10,9 +10,6 @@ from typing import Any, Final
 
 import hiredis
 import redis
-import redis.asyncio
-from redis.backoff import NoBackoff
-from redis.sentinel import SentinelConnectionPool
 from rq.connections import get_connection_kwargs
 
 from notifier.errors import needs_extra
@@ -26,12 +23,8 @@ from notifier.providers.contract import Provider
 from notifier.queue.retention import Retention
 from notifier.settings import Settings
 from notifier.settings.schema_providers import PlatformSettings
-from notifier.store import cluster
-from notifier.store.demoted import leave_demoted
+from notifier.store.aio import async_like
 from notifier.store.partitions import Partition
-from notifier.store.sentinel import AsyncPrimary
-from notifier.store.sign_in import renewing
-from notifier.store.tls import TlsConnection
 from workers.loop.parts import Tuning
 from workers.sending.capacity import Capacity, RouteLimit
 from workers.sending.circuits import Circuits, CircuitsOfAll
@@ -167,30 +160,14 @@ def asyncio_clients(partitions: Sequence[Partition], *, block_s: float = 0.0) ->
 def asyncio_client(client: redis.Redis, *, block_s: float = 0.0, beside: Any = None) -> Any:
     """An asyncio client to the same server as a synchronous one, which RQ gives us. beside: see `cluster.client_of`.
 
-    block_s: how long a call on it may block by intent; its socket's timeout is longer. The client never repeats a
-    call by itself: *pull* run twice would lease twice. What is lost, a lease gives back.
+    block_s: how long a call on it may block by intent; its socket's timeout is longer. No call is repeated: *pull* run
+    twice would lease twice. What is lost, a lease gives back.
     """
-    pool = client.connection_pool
-    classes = {
-        redis.SSLConnection: renewing(redis.asyncio.SSLConnection),
-        TlsConnection: renewing(redis.asyncio.SSLConnection),
-        redis.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
-    }
-    connection_class = classes.get(pool.connection_class, redis.asyncio.Connection)
-    kwargs = {k: v for k, v in get_connection_kwargs(client).items() if k not in ("retry", "retry_on_error")}
-    kwargs["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 0)
-    kwargs["decode_responses"] = False
-    if block_s and kwargs.get("socket_timeout") is not None:
-        kwargs["socket_timeout"] += block_s
-    made: Any
-    if isinstance(pool, SentinelConnectionPool):
-        made = AsyncPrimary(pool, kwargs)
-    elif cluster.is_followed(pool):
-        made = cluster.async_client_of(pool, kwargs, beside)
-    else:  # unlike one that is given a pool, this client closes it, and its connections, when it is closed
-        made = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(connection_class=connection_class, **kwargs))
-        leave_demoted(made)
-    its = made.connection_pool
+    options = {**get_connection_kwargs(client), "decode_responses": False}
+    if block_s and options.get("socket_timeout") is not None:
+        options["socket_timeout"] += block_s
+    made = async_like(client, options, beside)
+    its: Any = made.connection_pool
     its.connection_class = type(f"Packing{its.connection_class.__name__}", (_Packing, its.connection_class), {})
     return made
 

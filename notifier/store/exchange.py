@@ -123,8 +123,8 @@ def _resumed(resume: Callable[[], Any]) -> Any:
         raise unusable(error) from error
 
 
-def _may_repeat(step: Step) -> bool:
-    # A call names its jobs, and its script does for them once what it is asked twice.
+def may_repeat(step: Step) -> bool:
+    """Whether it may be asked once more: a call names its jobs, and its script does once what it is asked twice."""
     return isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
 
 
@@ -133,7 +133,7 @@ async def answer(redis: Any, step: Step) -> Any:
     try:
         return await _once(redis, step)
     except LOST:
-        if not _may_repeat(step):
+        if not may_repeat(step):
             raise
         return await _once(redis, step)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from redis.exceptions import AskError, RedisError, TryAgainError
 
@@ -19,7 +19,7 @@ from notifier.scripts.keys import under
 from notifier.scripts.loader import Call, finished, queue, settled
 from notifier.store.cluster import owner_of
 from notifier.store.connection import ask, unusable
-from notifier.store.exchange import LOST, Commands, Exchange, Step, answer
+from notifier.store.exchange import LOST, Exchange, Step, answer, may_repeat
 from notifier.store.partitions import Partition
 
 T = TypeVar("T")
@@ -68,14 +68,25 @@ async def together_async(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> 
 async def _together(
     exchanges: Sequence[tuple[Partition, Exchange[T]]], do_all: Callable[..., Awaitable[object]]
 ) -> Ended[T]:
-    steps, replies = _all_steps(exchanges), None
-    while True:
-        try:
-            asked = steps.send(replies)
-        except StopIteration as end:
-            return cast("Ended[T]", end.value)
-        replies = [None] * len(asked)
-        await do_all(*(_ask(node, places, asked, replies) for node, places in _by_node(asked).items()))
+    ended: dict[int, Any] = {}
+    resume: dict[int, Callable[[], Step]] = {n: partial(next, steps) for n, (_, steps) in enumerate(exchanges)}
+    while resume:
+        asked: dict[int, Asked] = {}
+        for n, go_on in resume.items():
+            at, _ = exchanges[n]
+            try:
+                with under(at.prefixes):
+                    asked[n] = at, go_on()
+            except StopIteration as end:
+                ended[n] = end.value
+            except NotifierError as error:
+                ended[n] = error
+            except RedisError as error:
+                ended[n] = unusable(error)
+        replies: dict[int, Any] = {}
+        await do_all(*(_ask(node, some, replies) for node, some in _by_node(asked).items()))
+        resume = {n: _resumed(exchanges[n][1], replies[n]) for n in asked}
+    return [ended[n] for n in range(len(exchanges))]
 
 
 async def _one_by_one(*calls: Awaitable[object]) -> None:
@@ -107,42 +118,15 @@ def on_all(partitions: Sequence[Partition], do: Callable[[Any], T]) -> list[T]:
     return whole(partitions, found)
 
 
-def _all_steps(
-    exchanges: Sequence[tuple[Partition, Exchange[T]]],
-) -> Generator[list[Asked], list[Any] | None, Ended[T]]:
-    """Yield what all of them ask next, until each has ended."""
-    ended: list[Any] = [None] * len(exchanges)
-    going: list[tuple[int, Callable[[], Step]]] = [(n, partial(next, steps)) for n, (_, steps) in enumerate(exchanges)]
-    while going:
-        asked = []
-        for n, resume in going:
-            at = exchanges[n][0]
-            try:
-                with under(at.prefixes):
-                    asked.append((n, (at, resume())))
-            except StopIteration as end:
-                ended[n] = end.value
-            except NotifierError as error:
-                ended[n] = error
-            except RedisError as error:
-                ended[n] = unusable(error)
-        if not asked:
-            break
-        replies = yield [each for _, each in asked]
-        going = [(n, _resumed(exchanges[n][1], reply)) for (n, _), reply in zip(asked, replies or (), strict=True)]
-    return ended
-
-
 def _resumed(steps: Exchange[Any], reply: Any) -> Callable[[], Step]:
     return partial(steps.throw, reply) if isinstance(reply, RedisError) else partial(steps.send, reply)
 
 
-def _by_node(asked: Sequence[Asked]) -> dict[Any, list[int]]:
-    """The places of what can go in a pipeline, by node; the rest under None."""
-    found: dict[Any, list[int]] = defaultdict(list)
-    for n, (at, step) in enumerate(asked):
-        fits = isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
-        found[_owner((at, step)) if fits else None].append(n)
+def _by_node(asked: Mapping[int, Asked]) -> dict[Any, dict[int, Asked]]:
+    """What can go in a pipeline, by node; the rest under None."""
+    found: dict[Any, dict[int, Asked]] = defaultdict(dict)
+    for n, each in asked.items():
+        found[_owner(each) if may_repeat(each[1]) else None][n] = each
     return found
 
 
@@ -184,12 +168,12 @@ def _read(asked: Sequence[Asked], lengths: Sequence[int], replies: list[Any]) ->
     return found
 
 
-async def _ask(node: Any, places: Sequence[int], asked: Sequence[Asked], into: list[Any]) -> None:
-    """Put the replies of a node to these into their places."""
+async def _ask(node: Any, asked: Mapping[int, Asked], replies: dict[int, Any]) -> None:
+    """Ask a node all of these, and note its replies."""
     lost: Any = None  # of a node that does not answer, one question more is enough
-    for n, reply in zip(places, await _pipelined(node, [asked[n] for n in places]), strict=True):
-        into[n] = (lost or await _alone(*asked[n])) if reply is None else reply
-        lost = lost or _lost(node, asked[n], into[n])
+    for (n, each), reply in zip(asked.items(), await _pipelined(node, [*asked.values()]), strict=True):
+        replies[n] = (lost or await _alone(*each)) if reply is None else reply
+        lost = lost or _lost(node, each, replies[n])
 
 
 async def _pipelined(node: Any, asked: Sequence[Asked]) -> list[Any]:

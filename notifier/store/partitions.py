@@ -59,38 +59,31 @@ def _another(found: str, told: str) -> str:
     )
 
 
-class Partitions(Sequence[Partition]):
+class Partitions(tuple[Partition, ...]):
     """All partitions of a fleet; the one where it has no more."""
 
-    def __init__(self, partitions: Sequence[Partition]) -> None:
-        self._all = list(partitions)
+    __slots__ = ()
 
     @classmethod
     def around(cls, client: Any) -> Self:
         """Return the partitions that a client stands for: itself, or a client of redis-py."""
         return client if isinstance(client, cls) else cls([Partition(0, 1, None, client, is_checked=True)])
 
-    def __getitem__(self, number: Any) -> Any:
-        return self._all[number]
-
-    def __len__(self) -> int:
-        return len(self._all)
-
     def of_user(self, user: str) -> Partition:
         """The partition of a user."""
-        return self._all[number_of(user, len(self._all)) if len(self._all) > 1 else 0]
+        return self[number_of(user, len(self)) if len(self) > 1 else 0]
 
-    def of_job(self, job_id: str) -> list[Partition]:
+    def of_job(self, job_id: str) -> Sequence[Partition]:
         """Where a job may be: an id that we made shows its partition, another one does not."""
-        found = _IN_JOB_ID.match(job_id) if len(self._all) > 1 else None
-        return self._all if found is None else self._all[int(found[1]) : int(found[1]) + 1]
+        found = _IN_JOB_ID.match(job_id) if len(self) > 1 else None
+        return self if found is None else self[int(found[1]) : int(found[1]) + 1]
 
     def job_id(self, user: str, wanted: str | None) -> str:
         """A job id: the wanted one, or a random one that shows the partition where there are several.
 
         Raises InvalidNotificationError where it would show another partition than that of the user.
         """
-        if len(self._all) == 1:
+        if len(self) == 1:
             return wanted or secrets.token_hex(10)
         number = self.of_user(user).number
         if wanted is None:
@@ -106,7 +99,7 @@ class Partitions(Sequence[Partition]):
         Raises RedisUnusableError where none answers.
         """
         away: RedisUnusableError | None = None
-        for at in self._all:
+        for at in self:
             try:
                 with under(at.prefixes):
                     return ask(partial(question, at.client))
@@ -117,7 +110,7 @@ class Partitions(Sequence[Partition]):
 
     def close(self) -> None:
         """Close the connections."""
-        for at in self._all:
+        for at in self:
             at.client.close()
 
     @contextmanager

@@ -41,9 +41,9 @@ def test_a_job_id_shows_its_partition() -> None:
     """So `status` asks one; an id of the caller's own shows none, and all are asked."""
     partitions = four()
     where = partitions.of_user("42")
-    assert partitions.of_job(partitions.job_id("42", None)) == [where]
-    assert partitions.of_job(partitions.job_id("42", "mine")) == list(partitions)
-    assert partitions.of_job("p99-") == []
+    assert partitions.of_job(partitions.job_id("42", None)) == (where,)
+    assert partitions.of_job(partitions.job_id("42", "mine")) == partitions
+    assert partitions.of_job("p99-") == ()
 
 
 def test_an_id_that_shows_another_partition_is_refused() -> None:
@@ -58,7 +58,7 @@ def test_one_partition_is_as_ever() -> None:
     """Ids show nothing, and keys are named as the process names them."""
     one = Partitions.around(object())
     assert len(one) == 1
-    assert one.of_job("p07-x") == list(one)
+    assert one.of_job("p07-x") == one
     assert one[0].prefixes is None
     assert len(one.job_id("42", None)) == 20
     assert Partitions.around(one) is one

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
-from notifier.errors import (
-    LimiterUnreachableError,
-    NotifierError,
-    NotReplicatedError,
-    OverloadedError,
-    RedisUnusableError,
-)
+from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
@@ -135,26 +129,17 @@ class AsyncNotifier(Producer):
     ) -> int:
         """See `Notifier.send_many`. timeout: of each hundred."""
         await self._follow(timeout)
-        bulk = Bulk(self._builder, self._chunk, on_accepted)
+        bulk = Bulk(self._builder, self._chunk, partial(self._enqueue, timeout=timeout), on_accepted)
         ids = None if job_ids is None else iter(job_ids)
-
-        async def flush() -> bool:
-            if jobs := bulk.take():
-                try:
-                    bulk.accepted(await self._enqueue(jobs, timeout))
-                except (OverloadedError, NotReplicatedError) as error:
-                    return bulk.refused(error)
-            return True
-
         try:
             async for notification in _each(notifications):
-                if bulk.add(notification, _next_id(ids)) and not await flush():
+                if bulk.add(notification, _next_id(ids)) and not await bulk.flush():
                     break
             else:
                 if ids is not None and next(ids, MISSING) is not MISSING:
                     raise ValueError("job_ids has more entries than there are notifications")
         finally:
-            await flush()
+            await bulk.flush()
             bulk.check()
         return bulk.tried
 

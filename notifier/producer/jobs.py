@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, Refused, SettingsError
 from notifier.notification import Notification
@@ -16,6 +16,7 @@ from notifier.queue import calls
 from notifier.queue.spans import NO_SPAN, Operation, Spans
 from notifier.rules.costs import check_fits
 from notifier.rules.policy import Category
+from notifier.scripts.loader import settled
 from notifier.store.partitions import Partitions
 
 if TYPE_CHECKING:
@@ -121,16 +122,22 @@ class JobBuilder:
 
 
 class Bulk:
-    """One call of `send_many`: gathers jobs into chunks, and keeps what was refused.
+    """One call of `send_many`: gathers jobs into chunks, hands them over, and keeps what was refused.
 
     tried: how many are known to be accepted or refused.
     """
 
     def __init__(
-        self, builder: JobBuilder, size: int, on_accepted: Callable[[Sequence[str]], object] | None = None
+        self,
+        builder: JobBuilder,
+        size: int,
+        enqueue: Callable[[Sequence[calls.Job]], Any],
+        on_accepted: Callable[[Sequence[str]], object] | None,
     ) -> None:
+        """enqueue: accepts a chunk, and returns its job ids; of either kind of client."""
         self._builder = builder
         self._size = size
+        self._enqueue = enqueue
         self._on_accepted = on_accepted
         self._chunk: list[calls.Job] = []
         self._over: list[Refused] = []
@@ -148,22 +155,21 @@ class Bulk:
             raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
         return len(self._chunk) == self._size
 
-    def take(self) -> list[calls.Job]:
-        """The chunk, to be handed over. Where Redis fails, the same jobs are not tried once more on the way out."""
+    async def flush(self) -> bool:
+        """Hand the chunk over; False where no more is to be tried. Raises NotReplicatedError, with all refused."""
+        # Where Redis fails, the same jobs are not tried once more on the way out.
         jobs, self._chunk = self._chunk, []
-        return jobs
+        try:
+            job_ids: list[str] = await settled(self._enqueue(jobs)) if jobs else []
+            self.tried += len(job_ids)
+            if job_ids and not self._over and self._on_accepted is not None:
+                self._on_accepted(job_ids)
+        except (OverloadedError, NotReplicatedError) as error:
+            return self._refused(error)
+        return True
 
-    def accepted(self, job_ids: Sequence[str]) -> None:
-        """These are the ids of the chunk that was taken last."""
-        self.tried += len(job_ids)
-        if job_ids and not self._over and self._on_accepted is not None:
-            self._on_accepted(job_ids)
-
-    def refused(self, error: OverloadedError | NotReplicatedError) -> bool:
-        """Some of the chunk that was taken last were refused; False where no more is to be tried.
-
-        Raises NotReplicatedError, with all that were refused.
-        """
+    def _refused(self, error: OverloadedError | NotReplicatedError) -> bool:
+        """Note those of the chunk that were refused; False where no more is to be tried."""
         self._over += [replace(each, place=self.tried + each.place) for each in error.refused]
         if isinstance(error, NotReplicatedError):
             over, self._over = self._over, []

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 from redis import Redis
 
-from notifier.errors import (
-    LimiterUnreachableError,
-    NotifierError,
-    NotReplicatedError,
-    OverloadedError,
-    RedisUnusableError,
-)
+from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
@@ -37,6 +31,7 @@ from notifier.queue.history import Record
 from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import under
+from notifier.scripts.loader import finished
 from notifier.store.connection import redis_answers
 from notifier.store.exchange import Exchange, Search, exchange, nothing
 from notifier.store.partitions import Partition, Partitions, connect_all, search_at
@@ -132,23 +127,14 @@ class Notifier(Producer):
         not called from the first of these on.
         """
         self._follow()
-        bulk = Bulk(self._builder, self._chunk, on_accepted)
-
-        def flush() -> bool:
-            if jobs := bulk.take():
-                try:
-                    bulk.accepted(self._enqueue(jobs))
-                except (OverloadedError, NotReplicatedError) as error:
-                    return bulk.refused(error)
-            return True
-
+        bulk = Bulk(self._builder, self._chunk, self._enqueue, on_accepted)
         try:
             ids = repeat(None) if job_ids is None else job_ids
             for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
-                if bulk.add(notification, job_id) and not flush():
+                if bulk.add(notification, job_id) and not finished(bulk.flush()):
                     break
         finally:
-            flush()
+            finished(bulk.flush())
             bulk.check()
         return bulk.tried
 

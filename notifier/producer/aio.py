@@ -33,8 +33,8 @@ from notifier.rules.policy import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import under
 from notifier.store.aio import Calls
-from notifier.store.exchange import Exchange, Search, exchange_async, nothing, search_async
-from notifier.store.partitions import Partition, connect_all_async
+from notifier.store.exchange import Exchange, Search, exchange_async, nothing
+from notifier.store.partitions import Partition, connect_all_async, search_at_async
 from notifier.store.pipelining import together_async, whole
 from notifier.user_limits.aio import AsyncUserLimiter, Timeout, seconds
 
@@ -45,8 +45,6 @@ T = TypeVar("T")
 MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
 FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
 MISSING: Final = object()
-
-_END: Final = object()
 
 
 class AsyncNotifier(Producer):
@@ -243,13 +241,7 @@ class AsyncNotifier(Producer):
         while True:
             found_any = False
             for at in self._partitions:
-                with under(at.prefixes):
-                    found = search_async(at.client, find(follow=follow and not several))
-                while True:
-                    with under(at.prefixes):
-                        each: Any = await anext(found, _END)
-                    if each is _END:
-                        break
+                async for each in search_at_async(at, partial(find, follow=follow and not several)):
                     found_any = True
                     yield each
             if not (several and follow):

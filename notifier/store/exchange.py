@@ -1,13 +1,13 @@
 """Requests to Redis, written once for both kinds of client: generators that yield steps and are given replies.
 
-The generator decides. What runs it does the input and output: `exchange` and `search` on a `redis.Redis`,
-`exchange_async` and `search_async` on a `redis.asyncio.Redis`.
+The generator decides. What runs it does the input and output: `exchange` on a `redis.Redis`, `exchange_async` on a
+`redis.asyncio.Redis`; and of a search, which finds one thing after the other, `partitions.search_at` and its like.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -80,28 +80,14 @@ def exchange(redis: Any, steps: Exchange[T]) -> T:
     return finished(exchange_async(redis, steps))
 
 
-def search(redis: Any, steps: Search[T]) -> Iterator[T]:
-    """Iterate over what a search finds; as `exchange`."""
-    with closing(steps):
-        while isinstance(found := finished(_go_on(redis, steps)), Item):
-            yield found.value
-
-
 async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
     """See `exchange`."""
     with closing(steps):
-        result: T = (await _go_on(redis, steps)).value
+        result: T = (await go_on(redis, steps)).value
     return result
 
 
-async def search_async(redis: Any, steps: Search[T]) -> AsyncIterator[T]:
-    """See `search`."""
-    with closing(steps):
-        while isinstance(found := await _go_on(redis, steps), Item):
-            yield found.value
-
-
-async def _go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
+async def go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
     """Do steps until something is found, or all are done."""
     resume: Callable[[], Any] = partial(next, steps)
     while not isinstance(step := _resumed(resume), Item | _End):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from notifier.errors import InvalidNotificationError, RedisUnusableError, SettingsError
 from notifier.scripts.keys import Prefixes, redis_key, under
+from notifier.scripts.loader import finished
 from notifier.store.aio import async_of, connect_async
 from notifier.store.connection import ask, client_of, connect, redis_of
-from notifier.store.exchange import Commands, Exchange, Search, search
+from notifier.store.exchange import Commands, Exchange, Item, Search, go_on
 from notifier.store.tags import HASH, number_of, prefixes_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_END: Final = object()
 _IN_JOB_ID: Final = re.compile(r"p(\d\d)-")
 
 
@@ -157,15 +157,29 @@ def each_opened(settings: Settings) -> Iterator[Partition]:
 
 
 def search_at(at: Partition, find: Callable[[], Search[T]]) -> Iterator[T]:
-    """As `search`, in a partition; while the caller has what was found, keys are named as the caller has them."""
+    """Iterate over what a search finds in a partition; while the caller has it, keys are named as the caller has them.
+
+    Raises RedisUnusableError where Redis fails.
+    """
     with under(at.prefixes):
-        found = search(at.client, find())
-    while True:
-        with under(at.prefixes):
-            each: Any = next(found, _END)
-        if each is _END:
-            return
-        yield each
+        steps = find()
+    with closing(steps):
+        while isinstance(found := finished(_found(at, steps)), Item):
+            yield found.value
+
+
+async def search_at_async(at: Partition, find: Callable[[], Search[T]]) -> AsyncIterator[T]:
+    """See `search_at`."""
+    with under(at.prefixes):
+        steps = find()
+    with closing(steps):
+        while isinstance(found := await _found(at, steps), Item):
+            yield found.value
+
+
+async def _found(at: Partition, steps: Search[Any]) -> Any:
+    with under(at.prefixes):
+        return await go_on(at.client, steps)
 
 
 def _all_of(config: RedisSettings, connect: Callable[[RedisSettings, Any], Any]) -> Partitions:

@@ -47,7 +47,7 @@ DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken fo
 
 
 def fields_of(meta: bytes | None) -> dict[str, Any]:
-    """Return the fields of a job's meta; none where it is not JSON: somebody else may have written it."""
+    """Return the fields of JSON in a job, such as its meta; none where it is no object: others may have written it."""
     try:
         fields = json.loads(meta or b"{}")
     except (ValueError, RecursionError):

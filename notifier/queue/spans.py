@@ -6,12 +6,12 @@ later, so it begins a trace of its own, with a link to the first. Nothing is imp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from notifier.errors import needs_extra
+from notifier.notification.job import fields_of
 
 if TYPE_CHECKING:
     from notifier.queue.calls import Leased
@@ -76,12 +76,9 @@ class Spans:
 
 def carried_in(meta: bytes | None) -> dict[str, str]:
     """Return the trace context in a job's meta, from the program that enqueued it."""
-    try:
-        told = json.loads(meta or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    found = {name: told.get(name) for name in CARRIED} if isinstance(told, dict) else {}
-    return {name: value for name, value in found.items() if isinstance(value, str) and len(value) <= MAX_CARRIED}
+    found = fields_of(meta)
+    told = {name: found.get(name) for name in CARRIED}
+    return {name: value for name, value in told.items() if isinstance(value, str) and len(value) <= MAX_CARRIED}
 
 
 def _attributes(kind: str, name: str, category: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ import structlog
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification, route
 from notifier.notification.counted import counted
-from notifier.notification.job import FUNCTION, read_notification
+from notifier.notification.job import FUNCTION, fields_of, read_notification
 from notifier.notification.notification import at_service, platform_of
 from notifier.notification.rq_call import read_call
 from notifier.providers.answers import MINUTE_US
@@ -171,7 +171,7 @@ class Sender:
             notification = decode(orphan)
         except (InvalidNotificationError, NotOursError):
             return ()
-        answered = _read_answers(orphan.answered or b"")
+        answered = _read_answers(orphan.answered)
         # Also those given up as unknown: a provider may have theirs to read all the same.
         places = range(len(notification.devices))
         silent = {i: None for i in places if answered.get(str(i), "unknown") == "unknown"}
@@ -371,13 +371,9 @@ def decode(leased: Leased) -> Notification:
     return notification
 
 
-def _read_answers(written: bytes) -> dict[str, str]:
+def _read_answers(written: bytes | None) -> dict[str, str]:
     """Return the final answers of devices, by their places; nothing if somebody else has written there."""
-    try:
-        read = json.loads(written)
-    except (ValueError, RecursionError):
-        return {}
-    return {place: str(word) for place, word in read.items()} if isinstance(read, dict) else {}
+    return {place: str(word) for place, word in fields_of(written).items()}
 
 
 def check_crashes(crashes: int) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, Literal, cast
 
 from notifier.notification.job import decode_reason, fields_of
-from notifier.producer import stream
-from notifier.producer.stream import Entry, Reader
-from notifier.scripts.keys import redis_key
-from notifier.store.exchange import Search
+from notifier.producer.stream import Entry
 
 ENCODED: Final = frozenset({"rejected", "failed", "expired"})  # whose reason stands there as RQ stores it
 
@@ -37,23 +34,8 @@ class Ended:
     ref: str | None = None
 
 
-def find_ended(
-    group: str, consumer: str | None, lease: timedelta, *, follow: bool, timeout_s: float | None
-) -> Search[Ended]:
-    """The events that this group has not acknowledged; see `Notifier.events`. timeout_s: of the connection."""
-    return stream.find_each(Reader(redis_key("events"), group, consumer, lease, timeout_s), _ended, follow=follow)
-
-
-def find_batches(
-    group: str, consumer: str, lease: timedelta, *, max_events: int, follow: bool, timeout_s: float | None
-) -> Search[list[Ended]]:
-    """As `find_ended`, at most so many at a time; they are acknowledged together."""
-    return stream.find_batches(
-        Reader(redis_key("events"), group, consumer, lease, timeout_s, max_events), _ended, follow=follow
-    )
-
-
-def _ended(entry: Entry) -> Ended:
+def read_ended(entry: Entry) -> Ended:
+    """The end that an entry of the stream `events` tells."""
     entry_id, fields = entry
     text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
     meta = fields_of(text["meta"].encode())  # of a plain producer, whose meta may be anything

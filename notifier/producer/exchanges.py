@@ -17,9 +17,10 @@ from notifier.limiter import Hold, Permit
 from notifier.notification.job import decode_reason, fields_of
 from notifier.producer.admission import accepted, all_accepted, by_choice, refused
 from notifier.producer.cancel import Cancellation
-from notifier.producer.events import Ended, find_ended
-from notifier.producer.feedback import Gone, find_gone
+from notifier.producer.events import Ended, read_ended
+from notifier.producer.feedback import Gone, read_gone
 from notifier.producer.memory_limit import MemoryLimit
+from notifier.producer.stream import Reader, find_each
 from notifier.producer.users import Edit, nothing, unchanged
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held, find_routes
@@ -188,11 +189,14 @@ class Exchanges:
 
     def feedback(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Gone]:
         """See `Notifier.feedback`."""
-        return find_gone(group, consumer, lease, follow=follow, timeout_s=self._settings.redis.socket_timeout_us / 1e6)
+        return find_each(self._reader("feedback", group, consumer, lease), read_gone, follow=follow)
 
     def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Ended]:
         """See `Notifier.events`."""
-        return find_ended(group, consumer, lease, follow=follow, timeout_s=self._settings.redis.socket_timeout_us / 1e6)
+        return find_each(self._reader("events", group, consumer, lease), read_ended, follow=follow)
+
+    def _reader(self, stream: str, group: str, consumer: str | None, lease: timedelta) -> Reader:
+        return Reader(redis_key(stream), group, consumer, lease, self._settings.redis.socket_timeout_us / 1e6)
 
     def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
         """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.

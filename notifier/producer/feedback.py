@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from notifier.producer.stream import Entry, Reader, find_each
-from notifier.scripts.keys import redis_key
-from notifier.store.exchange import Search
+from notifier.producer.stream import Entry
 from notifier.units import mask
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,14 +36,8 @@ class Gone:
         )
 
 
-def find_gone(
-    group: str, consumer: str | None, lease: timedelta, *, follow: bool, timeout_s: float | None
-) -> Search[Gone]:
-    """The dead tokens that this group has not acknowledged; see `Notifier.feedback`. timeout_s: of the connection."""
-    return find_each(Reader(redis_key("feedback"), group, consumer, lease, timeout_s), _gone, follow=follow)
-
-
-def _gone(entry: Entry) -> Gone:
+def read_gone(entry: Entry) -> Gone:
+    """The dead token that an entry of the stream `feedback` tells."""
     text = {name.decode(): value.decode() for name, value in entry[1].items()}
     return Gone(
         token=text["token"],

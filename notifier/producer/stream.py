@@ -27,9 +27,9 @@ def find_each(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> 
     return _find(reader, partial(_readable, decode), follow=follow)
 
 
-def find_batches(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> Search[list[T]]:
-    """As `find_each`, as many together as the reader gives at a time."""
-    return _find(reader, lambda entries: filter(None, [list(_readable(decode, entries))]), follow=follow)
+def find_batches(reader: Reader, decode: Callable[[Entry], T]) -> Search[list[T]]:
+    """As `find_each`, as many together as the reader gives at a time, until none is left."""
+    return _find(reader, lambda entries: filter(None, [list(_readable(decode, entries))]), follow=False)
 
 
 def _readable(decode: Callable[[Entry], T], entries: list[Entry]) -> Iterator[T]:
@@ -42,16 +42,11 @@ def _readable(decode: Callable[[Entry], T], entries: list[Entry]) -> Iterator[T]
 
 def _find(reader: Reader, items: Callable[[list[Entry]], Iterable[T]], *, follow: bool) -> Search[T]:
     block = False
-    while True:
-        entries = yield from reader.next(block=block)
-        block = follow and not entries
-        if not entries:
-            if not follow:
-                return
-            continue
+    while (entries := (yield from reader.next(block=block))) or follow:
         for item in items(entries):
             yield Item(item)
         reader.done = [entry_id for entry_id, _ in entries]
+        block = not entries
 
 
 class Reader:
@@ -63,7 +58,7 @@ class Reader:
         group: str,
         consumer: str | None,
         lease: timedelta,
-        timeout_s: float | None,
+        timeout_s: float | None = None,
         max_entries: int = 1,
     ) -> None:
         """timeout_s: of the connection. max_entries: how many are given at a time."""

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,10 +24,13 @@ import h11
 import structlog
 
 from notifier.errors import NotifierError
-from notifier.producer.events import Ended, find_batches
+from notifier.producer.events import Ended, read_ended
+from notifier.producer.stream import Reader, find_batches
+from notifier.scripts.keys import redis_key
 from notifier.server.answers import tell_unreadable
 from notifier.settings.schema_processes import WebhookSettings
 from notifier.settings.secret_files import LastGood
+from notifier.store.exchange import Search
 from notifier.store.partitions import Partitions, search_at
 
 GROUP: Final = "webhook"
@@ -64,14 +66,12 @@ class Webhook:
         self._thread.join(STOP_S)
 
     def _run(self, partitions: Partitions) -> None:
-        timeout_s = partitions[0].client.connection_pool.connection_kwargs.get("socket_timeout")
-        find = partial(find_batches, GROUP, CONSUMER, LEASE, max_events=MAX_EVENTS, follow=False, timeout_s=timeout_s)
         waits = _Backoff(self._stop)
         while not self._stop.is_set():
             problem = ""
             for at in partitions:
                 try:
-                    for batch in search_at(at, find):
+                    for batch in search_at(at, _find):
                         if not self._deliver(batch):
                             return
                 except Exception as error:  # noqa: BLE001 - nothing that is in Redis ends the thread
@@ -103,6 +103,10 @@ class Webhook:
             self._log.warning("webhook_failed", reason=f"status {status}", events=len(batch))
             waits.wait()
         return False
+
+
+def _find() -> Search[list[Ended]]:
+    return find_batches(Reader(redis_key("events"), GROUP, CONSUMER, LEASE, max_entries=MAX_EVENTS), read_ended)
 
 
 class _Backoff:

@@ -113,29 +113,6 @@ def _read(token: str) -> Subscription:
 _kept = lru_cache(maxsize=MAX_KEPT)(_read)
 
 
-def host_of(token: str) -> str:
-    """Return the host of a subscription's push service, with its port if it names one; '' where there is none.
-
-    It reads as much as a route needs: whether the rest is well formed, `read_subscription` says.
-    """
-    return _kept_host(token) if len(token) <= MAX_KEPT_CHARACTERS else _host_of(token)
-
-
-def _host_of(token: str) -> str:
-    try:
-        given = json.loads(token)
-    except (ValueError, RecursionError):
-        return ""
-    endpoint = given.get("endpoint") if isinstance(given, dict) else None
-    if not isinstance(endpoint, str) or len(endpoint) > ENDPOINT_CHARACTERS:
-        return ""
-    url = _ENDPOINT.fullmatch(endpoint)
-    return url[2] if url is not None and len(url[2]) <= HOST_CHARACTERS else ""
-
-
-_kept_host = lru_cache(maxsize=MAX_KEPT)(_host_of)
-
-
 def _bytes(name: str, value: object) -> bytes:
     if isinstance(value, str) and _BASE64URL.fullmatch(value):
         with contextlib.suppress(binascii.Error):  # of a length that nothing encodes to

@@ -6,7 +6,7 @@ from typing import Any
 
 from notifier.notification import Notification
 from notifier.notification.platforms import Platform
-from notifier.notification.subscription import host_of, read_subscription
+from notifier.notification.subscription import read_subscription
 from notifier.providers.build import Build
 from notifier.providers.contract import Provider
 from notifier.providers.webpush import payload
@@ -51,4 +51,7 @@ class WebPush(Platform):
 
     def service_of(self, token: str) -> str:
         """See `Platform`: each browser vendor has a push service."""
-        return host_of(token)
+        try:
+            return read_subscription(token).host
+        except ValueError:
+            return ""

@@ -19,7 +19,6 @@ from notifier.notification.subscription import (
     KNOWN_HOSTS,
     MAX_KEPT,
     MAX_KEPT_CHARACTERS,
-    host_of,
     read_subscription,
 )
 from notifier.providers import check_payload
@@ -322,9 +321,11 @@ def test_what_was_read_lately_is_kept_within_bounds() -> None:
     assert read_subscription(long) == read_subscription(text)
     assert read_subscription(long) is not read_subscription(long)
     for n in range(MAX_KEPT + 10):
-        assert host_of(written(endpoint=f"https://a{n}.notify.windows.com/w")) == f"a{n}.notify.windows.com"
-    assert subscription._kept_host.cache_info().currsize == MAX_KEPT
-    assert host_of(long) == "updates.push.services.mozilla.com"
+        token = written(endpoint=f"https://a{n}.notify.windows.com/w")
+        assert Device("webpush", token).host == f"a{n}.notify.windows.com"
+    assert subscription._kept.cache_info().currsize == MAX_KEPT
+    assert Device("webpush", long).host == "updates.push.services.mozilla.com"
+    assert not Device("webpush", "https://updates.push.services.mozilla.com").host, "it is no subscription"
 
 
 @given(st.integers(min_value=1, max_value=2**255), st.sampled_from([0, 0, 1, 2**200]), st.booleans())

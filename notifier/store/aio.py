@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 # A pool that is full refuses; `Calls` holds the number down.
 MAX_CONNECTIONS: Final = 10_000
-# Of a synchronous client's options, those that are no options of an asyncio connection.
-NOT_SHARED: Final = ("connection_pool", "retry", "retry_on_error")
+# So begin those of a synchronous client's options that an asyncio one does not share: how it tries again, and what
+# redis-py keeps there for that client alone.
+NOT_SHARED: Final = ("connection_pool", "retry", "himport_", "event_dispatcher", "maint_", "orig_")
 
 
 def connect_async(settings: Settings | RedisSettings) -> redis.asyncio.Redis:
@@ -50,7 +51,7 @@ def async_like(
 
     It never repeats a call by itself, but for what a node of a cluster has not taken. beside: see `cluster.client_of`.
     """
-    kept = {name: value for name, value in options.items() if name not in NOT_SHARED}
+    kept = {name: value for name, value in options.items() if not name.startswith(NOT_SHARED)}
     kept["retry"] = Retry(NoBackoff(), 0)
     pool = client.connection_pool
     if isinstance(pool, SentinelConnectionPool):

@@ -123,7 +123,7 @@ def _resumed(steps: Exchange[Any], reply: Any) -> Callable[[], Step]:
 
 
 def _by_node(asked: Mapping[int, Asked]) -> dict[Any, dict[int, Asked]]:
-    """What can go in a pipeline, by node; the rest under None."""
+    """Sort out what can go in a pipeline, by node; the rest under None."""
     found: dict[Any, dict[int, Asked]] = defaultdict(dict)
     for n, each in asked.items():
         found[_owner(each) if may_repeat(each[1]) else None][n] = each

@@ -1,8 +1,9 @@
 """How many instructions Redis needs for a message, counted by callgrind: load on the machine does not disturb them.
 
 `python -m benchmarks.instructions [count]`, and with `features` behind it what each feature costs a message that uses
-it; it needs valgrind and redis-server. Each figure is the difference of two runs, one with the messages and one
-without, so that what Redis does besides cancels out.
+it; it needs valgrind and redis-server. Beside the engine stand the commands alone that a message needs, which decide
+nothing, as they are and with a packed record of each user; see `benchmarks.floor`. Each figure is the difference of two
+runs, one with the messages and one without, so that what Redis does besides cancels out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,9 +96,14 @@ class Rounds:
         for _ in range(times):
             self._pull()
 
-    def drive(self, lease: str, settle: str) -> None:
-        """Have two scripts of `benchmarks.floor` do it."""
-        floor.drive(self._redis, lease, settle, BATCH)
+    def load(self, scripts: floor.Scripts) -> None:
+        """Have Redis compile such scripts."""
+        for text in (scripts.wait, scripts.lease, scripts.settle):
+            self._redis.script_load(text)
+
+    def drive(self, scripts: floor.Scripts) -> int:
+        """Have scripts of `benchmarks.floor` do it; returns how many went."""
+        return floor.drive(self._redis, scripts, BATCH)
 
     def _pull(self, batch: int = BATCH, told: Told = NOTHING_TOLD) -> calls.Pulled:
         worker = calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, keep=self._keep, clock=str(self._now_us))
@@ -174,8 +181,19 @@ def instructions(rates: str, *phases: Phase, change: Change = NO_FEATURE.change,
         return counted_in(folder)
 
 
-def cases(count: int) -> dict[str, tuple[str, tuple[Phase, ...], Phase, int]]:
-    """By name: the rates, what comes before, what is counted, and how often it is done."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The rates, what comes before, what is counted, and how often. needed: the scripts that do the same, or None."""
+
+    rates: str
+    before: tuple[Phase, ...]
+    phase: Phase
+    times: int
+    needed: floor.Scripts | None = None
+
+
+def cases(count: int) -> dict[str, Case]:
+    """What the table tells of, by its name."""
 
     def wait_and_deliver(rounds: Rounds) -> None:
         rounds.deliver()
@@ -191,12 +209,14 @@ def cases(count: int) -> dict[str, tuple[str, tuple[Phase, ...], Phase, int]]:
     def fives(rounds: Rounds) -> None:
         rounds.send(count // FIVE, FIVE)
 
+    at_once, later = floor.AT_ONCE, floor.AFTER_A_WAIT
+    no_gap = RATES.replace(", gap: 1ms", "")
     return {
-        "goes at once": (RATES, (once,), Rounds.deliver, count),
-        "waits first": (GAP, (once, Rounds.deliver, once), wait_and_deliver, count),
-        "five of one user in a batch": (RATES.replace(", gap: 1ms", ""), (fives,), Rounds.deliver, count),
-        "alone in its round": (RATES, (few,), lambda rounds: rounds.deliver(1), EMPTY_LOOKS),
-        "a look that finds nothing": (RATES, (), lambda rounds: rounds.look(EMPTY_LOOKS), EMPTY_LOOKS),
+        "goes at once": Case(RATES, (once,), Rounds.deliver, count, at_once),
+        "waits first": Case(GAP, (once, Rounds.deliver, once), wait_and_deliver, count, later),
+        "five of one user in a batch": Case(no_gap, (fives,), Rounds.deliver, count // FIVE * FIVE, at_once),
+        "alone in its round": Case(RATES, (few,), lambda rounds: rounds.deliver(1), EMPTY_LOOKS),
+        "a look that finds nothing": Case(RATES, (), lambda rounds: rounds.look(EMPTY_LOOKS), EMPTY_LOOKS),
     }
 
 
@@ -214,14 +234,23 @@ def features(count: int) -> dict[str, float]:
     return found
 
 
-def needed(count: int, lease: str, settle: str) -> float:
-    """How many instructions a message needs of these two scripts, which decide nothing."""
+def needed(case: Case, scripts: floor.Scripts, mark: str) -> float:
+    """How many instructions a message needs of these scripts, which decide nothing. mark: of the lines to leave out."""
+    scripts, first = scripts.without(mark), floor.AT_ONCE.without(mark)
 
-    def send(rounds: Rounds) -> None:
-        rounds.send(count)
+    def load(rounds: Rounds) -> None:
+        rounds.load(scripts)
+        rounds.load(first)
 
-    difference = instructions(RATES, send, lambda rounds: rounds.drive(lease, settle)) - instructions(RATES, send)
-    return difference / count
+    def at_once(rounds: Rounds) -> None:
+        rounds.drive(first)
+
+    def drive(rounds: Rounds) -> None:
+        if rounds.drive(scripts) != case.times:
+            raise SystemExit("not all messages came to their end by the needed commands")
+
+    before = [load, *(at_once if phase is Rounds.deliver else phase for phase in case.before)]
+    return (instructions(case.rates, *before, drive) - instructions(case.rates, *before)) / case.times
 
 
 def main(count: int, *more: str) -> None:
@@ -235,11 +264,14 @@ def main(count: int, *more: str) -> None:
         for name, each in found.items():
             print(f"{name:<40} {each / 1000:8.1f} {each / found['none']:8.2f} x")
         return
-    for name, (rates, before, phase, times) in cases(count).items():
-        difference = instructions(rates, *before, phase, delivers_all=True) - instructions(rates, *before)
-        print(f"{name:<45} {difference / times / 1000:8.1f}", flush=True)
-    for name, scripts in floor.WAYS.items():
-        print(f"{name:<45} {needed(count, *scripts) / 1000:8.1f}", flush=True)
+    print(f"{'':<30}" + "".join(f"{title:>16}" for title in ("engine", *floor.WAYS)))
+    for name, case in cases(count).items():
+        difference = instructions(case.rates, *case.before, case.phase, delivers_all=True)
+        difference -= instructions(case.rates, *case.before)
+        print(f"{name:<30}{difference / case.times / 1000:16.1f}", end="", flush=True)
+        for mark in floor.WAYS.values() if case.needed else ():
+            print(f"{needed(case, case.needed, mark) / 1000:16.1f}", end="", flush=True)
+        print()
 
 
 if __name__ == "__main__":

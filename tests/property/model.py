@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from notifier.rules.kinds.kind import Receipt
@@ -24,6 +25,26 @@ def admits(policy: Policy, sends: Sequence[tuple[int, int]], at_us: int, cost: i
 
 
 def violations(policy: Policy, times: Iterable[int]) -> list[str]:
-    """Where the receipts at the provider break a policy, in words; law 1 says that this is empty."""
-    receipts = [Receipt(at, at) for at in sorted(times)]
-    return [how for rule in policy.rules for how in rule.broken(receipts)]
+    """Where the receipts at the provider break a policy, in words; law 1 says that this is empty.
+
+    By counting here, and by what each kind of rule says of itself.
+    """
+    ordered = sorted(times)
+    found = [
+        f"{after - before} µs after the last, the gap is {policy.gap_us}"
+        for before, after in pairwise(ordered)
+        if after - before < policy.gap_us
+    ]
+    for window in policy.windows:
+        for end in ordered:
+            inside = sum(1 for t in ordered if end - window.interval_us < t <= end)
+            if inside > window.limit:
+                found.append(f"{inside} in the window {window} that ends at {end}")
+    if policy.burst is not None:
+        limit, every = policy.burst.limit, policy.burst.every_us
+        for first, start in enumerate(ordered):
+            for n, end in enumerate(ordered[first:], 1):
+                if n > limit + (end - start) // every:
+                    found.append(f"{n} from {start} to {end} under {policy.burst}")
+    receipts = [Receipt(at, at) for at in ordered]
+    return [*found, *(how for rule in policy.rules for how in rule.broken(receipts))]

@@ -24,7 +24,7 @@ Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
 
 def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[list[Cancelled]]:
     """Cancel jobs; the reply is for each 'cancelled', 'sending', 'ended' or 'unknown'."""
-    args: list[str | bytes | int] = [clock, keep.encode(), keep.delivered_us, *job_ids]
+    args = [clock, keep.encode(), *job_ids]
     return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
 
 
@@ -63,7 +63,7 @@ def cancel_of(
     """Cancel a page of what waits for a user and is of a kind. place: 'all', or 'tagged' for a kind with a tag."""
     wanted = {name: value for name, value in asdict(kind).items() if value is not None}
     args = CancelOfFields(
-        *(clock, keep.encode(), keep.delivered_us, to_bytes(user)),
+        *(clock, keep.encode(), to_bytes(user)),
         kind=to_bytes(json.dumps(wanted, ensure_ascii=False)),
         place=to_bytes(place),
         cursor=cursor,
@@ -82,8 +82,7 @@ def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[int
 
     It ends at most `SWEPT_AT_ONCE` of each kind.
     """
-    args: list[str | int] = [clock, keep.encode(), keep.delivered_us, encode_reason(EXPIRED), *lanes]
-    return Call(script("sweep"), [], args, int)
+    return Call(script("sweep"), [], [clock, keep.encode(), encode_reason(EXPIRED), *lanes], int)
 
 
 def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:

@@ -195,7 +195,6 @@ def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> C
         claimant=worker.claimant or worker.name,
         on_join=rules.on_join,
         keep=worker.keep.encode(),
-        keep_delivered_us=worker.keep.delivered_us,
         rooms=json.dumps(room.by_route) if room.by_route else "",
         rules=rules.text,
         told=json.dumps(flat) if flat else "",
@@ -318,7 +317,7 @@ def settle(
     keep = worker.keep
     labels, numbers, now_s = measured or Measured([""] * len(settlements))
     of_call = SettleFields(
-        *(worker.clock, keep.encode(), keep.delivered_us, worker.name, rules.text),
+        *(worker.clock, keep.encode(), worker.name, rules.text),
         keep_feedback_ms=-(-keep.feedback_us // 1000),
         numbers=json.dumps(dict(numbers)),
     )

@@ -26,12 +26,10 @@ class Retention(NamedTuple):
         kept = settings.keep_failed_us, settings.keep_delivered_us, settings.keep_feedback_us
         return cls(*kept, settings.events.keep_us, settings.history.keep_us, settings.history.max)
 
-    def encode(self) -> str | int:
-        """As the scripts take it: without how long the delivered and the dead tokens are kept."""
-        failed_s = -(-self.failed_us // 1_000_000)
-        if not (self.events_us or self.history_us):
-            return failed_s
-        return f"{failed_s} {-(-self.events_us // 1000)} {-(-self.history_us // 1000)} {self.max_records}"
+    def encode(self) -> str:
+        """As the scripts take it: without how long the dead tokens are kept."""
+        failed_s, events_ms = -(-self.failed_us // 1_000_000), -(-self.events_us // 1000)
+        return f"{failed_s} {self.delivered_us} {events_ms} {-(-self.history_us // 1000)} {self.max_records}"
 
 
 KEEP_NOTHING: Final = Retention()

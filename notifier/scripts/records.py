@@ -67,7 +67,6 @@ class PullFields(NamedTuple):
     claimant: Text
     on_join: Text
     keep: Text
-    keep_delivered_us: Text
     rooms: Text
     rules: Text
     told: Text
@@ -83,7 +82,6 @@ class SettleFields(NamedTuple):
 
     clock: Text
     keep: Text
-    keep_delivered_us: Text
     worker: Text
     rules: Text
     keep_feedback_ms: Text
@@ -143,7 +141,6 @@ class CancelOfFields(NamedTuple):
 
     clock: Text
     keep: Text
-    keep_delivered_us: Text
     user: Text
     kind: Text
     place: Text

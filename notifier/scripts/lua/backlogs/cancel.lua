@@ -1,21 +1,21 @@
 -- cancel: ends notifications that have not been handed to a worker yet.
--- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4.. job ids
+-- ARGV 1 clock  2 keep, see ends.lua  3.. job ids
 -- returns for each 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late; also where one of its devices
 --   took it: then it is delivered, and the others get it no more) or 'unknown'
---! needs CANCEL_READS end_cancelled ends job_key now_us waits
-local now, keep, keep_delivered, reply = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3]), {}
+--! needs end_cancelled ends job_key now_us waits
+local now, reply = now_us(ARGV[1]), {}
+ends.read(ARGV[2])
 
 local function cancel(id)
-  local key = job_key(id)
-  local job = redis.call('HMGET', key, 'origin', 'push_permit', 'status', 'push_outcome')
+  local job = redis.call('HMGET', job_key(id), 'origin', 'push_permit', 'status', 'push_outcome')
   if not job[1] then return redis.call('ZSCORE', '@delivered', id) and 'ended' or 'unknown' end
   if job[2] then return 'sending' end
   -- The same call again.
   if job[3] == 'canceled' and job[4] then return job[4] == 'cancelled' and 'cancelled' or 'ended' end
   if job[3] ~= 'queued' and job[3] ~= 'scheduled' and job[3] ~= 'canceled' then return 'ended' end
-  return end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep, keep_delivered)
+  return end_cancelled(now, id)
 end
 
-for i = 4, #ARGV do reply[#reply + 1] = cancel(ARGV[i]) end
+for i = 3, #ARGV do reply[#reply + 1] = cancel(ARGV[i]) end
 waits.write()
 return reply

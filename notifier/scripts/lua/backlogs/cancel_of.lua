@@ -5,14 +5,13 @@
 -- The places come in the order in which a job passes them, so that none that moves on meanwhile is missed: what is in
 -- its queue, what waits for a time of its own, what is in a backlog; what is in flight, which is too late. Then once
 -- more where that may have come back to, as it is to be tried again.
---! needs backlog_key backlogs_key CANCEL_READS end_cancelled ends job_key LANES now_us tagged_key text waits
-local now, keep = now_us(ARGV[CANCEL_OF.clock]), ends.read(ARGV[CANCEL_OF.keep])
-local keep_delivered = tonumber(ARGV[CANCEL_OF.keep_delivered_us])
-local user, kind = ARGV[CANCEL_OF.user], cjson.decode(ARGV[CANCEL_OF.kind])
+--! needs backlog_key backlogs_key end_cancelled ends job_key LANES now_us tagged_key text waits
+local now, user, kind = now_us(ARGV[CANCEL_OF.clock]), ARGV[CANCEL_OF.user], cjson.decode(ARGV[CANCEL_OF.kind])
 local place, cursor, most = ARGV[CANCEL_OF.place], ARGV[CANCEL_OF.cursor], tonumber(ARGV[CANCEL_OF.max_jobs])
 local OVERLAP = 50
 local AFTER_QUEUES = {'@later', 'backlogs', '@leases', '@later', 'backlogs', '@leases'}
 local cancelled, too_late = {}, {}
+ends.read(ARGV[CANCEL_OF.keep])
 
 -- places_after: where to go on once this place is done.
 local function places_after()
@@ -61,15 +60,13 @@ local function is_meant(text_of_meta)
 end
 
 local function look_at(id)
-  local key = job_key(id)
-  local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'status', 'push_rq_job')
+  local job = redis.pcall('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'status', 'push_rq_job')
   if not job.err and not job[1] and place == tagged_key(user) then redis.call('ZREM', place, id) end
   if job.err or not job[1] or job[5] or not is_meant(job[2]) then return end
   if job[3] then
     too_late[#too_late + 1] = id
   elseif job[4] == 'queued' or job[4] == 'scheduled' then
-    local outcome = end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep, keep_delivered)
-    local told = outcome == 'cancelled' and cancelled or too_late
+    local told = end_cancelled(now, id) == 'cancelled' and cancelled or too_late
     told[#told + 1] = id
   end
 end

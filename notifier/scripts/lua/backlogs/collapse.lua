@@ -32,11 +32,11 @@ end
 
 -- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order of `id`, which is the smaller of both; the s at
 -- which `old` was expected to go, or nil; and whether that may be wrong for `id`, as its order or its devices differ.
-local function supersede(now, user, category, old, id, order, keep)
+local function supersede(now, user, category, old, id, order)
   local expected = redis.call('ZSCORE', '@rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', backlog_key(user, category), old.id)
   waits.add(waits.why(user, category), -1)
-  end_unsent(now, old.id, old.origin, 'superseded', keep, 'push_by', id)
+  end_unsent(now, old.id, old.origin, 'superseded', 'push_by', id)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
   local needs_recheck = redis.call('HGET', job_key(id), 'push_targets') ~= old.targets

@@ -1,16 +1,17 @@
 -- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else; and
 -- what has expired behind the head of its backlog, where no wake-up leads to. Forgets what was
 -- delivered long ago, and moments that are over.
--- ARGV 1 clock  2 keep_failed s, see ends.lua  3 keep_delivered µs  4 why it expired, as RQ stores it  5.. lanes
+-- ARGV 1 clock  2 keep, see ends.lua  3 why it expired, as RQ stores it  4.. lanes
 -- returns how many it ended
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept, to come; RQ puts those that
 -- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
 --! first_write
---! needs add_to_minute backlog_key CANCEL_READS end_cancelled ends free_dedupe job_key leave_backlog now_us number
+--! needs add_to_minute backlog_key end_cancelled ends free_dedupe job_key leave_backlog now_us number
 --! needs steering tally text waits
 local MOST, MOST_FORGOTTEN = 100, 20000
-local now, keep, keep_delivered = now_us(ARGV[1]), ends.read(ARGV[2]), tonumber(ARGV[3])
+local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
+ends.read(ARGV[2])
 
 -- end_if_rq_cancelled: id: of RQ's registry `canceled`.
 local function end_if_rq_cancelled(canceled, id)
@@ -21,9 +22,9 @@ local function end_if_rq_cancelled(canceled, id)
   elseif job[2] then
     redis.call('ZADD', canceled, whole + math.max(1, redis.call('TTL', key)), id)
   elseif job[4] or not job[6] or not (job[5] or ''):find('"user"', 1, true) then
-    redis.call('ZADD', canceled, whole + keep, id) -- no notification: left to RQ
+    redis.call('ZADD', canceled, whole + ends.failed, id) -- no notification: left to RQ
   elseif not job[3] then
-    end_cancelled(now, id, redis.call('HMGET', key, unpack(CANCEL_READS)), keep, keep_delivered)
+    end_cancelled(now, id)
     ended = ended + 1
   end
 end
@@ -36,12 +37,12 @@ local function end_expired(id, origin, meta)
   redis.call('HDEL', key, 'push_order', 'push_deadline', 'push_answered', 'push_refusals')
   free_dedupe(id, key)
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', 'expired')
-  redis.call('EXPIRE', key, keep)
-  redis.call('ZADD', '@rq:failed:' .. origin, whole + keep, id)
-  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', ARGV[4])
-  redis.call('EXPIRE', results, keep)
+  redis.call('EXPIRE', key, ends.failed)
+  redis.call('ZADD', '@rq:failed:' .. origin, whole + ends.failed, id)
+  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', why)
+  redis.call('EXPIRE', results, ends.failed)
   tally(meta.user, 'expired')
-  ends.tell(now, id, 'expired', ARGV[4])
+  ends.tell(now, id, 'expired', why)
   local field = 'o|expired|' .. meta.category .. '|'
   numbers[field] = (numbers[field] or 0) + 1
 end
@@ -49,17 +50,16 @@ end
 -- expire: a job that a worker took meanwhile is not touched.
 local function expire(id)
   redis.call('ZREM', '@expiring', id)
-  local key = job_key(id)
-  local job = redis.pcall('HMGET', key, 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline', 'status')
+  local job = redis.pcall('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline',
+    'status', 'push_collapse', 'push_answered')
   local deadline, meta = not job.err and number(job[5]), nil
   local is_over = deadline and deadline <= now and not job[3] and not job[4] and job[6] ~= 'canceled'
   if is_over then meta = steering(job[2]) end
   if not meta then return end
-  local reads = redis.call('HMGET', key, unpack(CANCEL_READS))
-  if reads[5] and reads[5]:find('"delivered"', 1, true) then
+  if job[8] and job[8]:find('"delivered"', 1, true) then
     if not redis.call('ZSCORE', backlog_key(meta.user, meta.category), id) then return end
-    end_cancelled(now, id, reads, keep, keep_delivered) -- one of its devices took it
-  elseif leave_backlog(now, meta.user, meta.category, id, reads[3]) then
+    end_cancelled(now, id) -- one of its devices took it
+  elseif leave_backlog(now, meta.user, meta.category, id, job[7]) then
     end_expired(id, job[1], meta)
   else
     return
@@ -77,10 +77,10 @@ local function forget_until(key, at)
   local old = redis.call('ZCOUNT', key, '-inf', text(at))
   if old > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(old, MOST_FORGOTTEN) - 1) end
 end
-forget_until('@delivered', now - keep_delivered)
+forget_until('@delivered', now - ends.delivered)
 forget_until('@same_time', now)
 
-for i = 5, #ARGV do
+for i = 4, #ARGV do
   local canceled = '@rq:canceled:' .. ARGV[i]
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MOST)) do
     end_if_rq_cancelled(canceled, id)

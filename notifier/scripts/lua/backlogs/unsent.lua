@@ -1,4 +1,4 @@
---! on_demand leave_backlog free_dedupe end_unsent tally CANCEL_READS end_cancelled
+--! on_demand leave_backlog free_dedupe end_unsent tally end_cancelled
 --! needs add_to_minute arriving_key backlog_key backlogs_key ends forget_candidate job_key note_due text waits
 -- What ends without being sent, wherever it waits.
 local MAX_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
@@ -29,7 +29,7 @@ end
 
 -- end_unsent: ends under `word` what is in no backlog and in no flight. The rest: further fields of its hash, and their
 -- values. One that is queued stays in its list, which can be long: *pull* passes over it.
-local function end_unsent(now, id, origin, word, keep, ...)
+local function end_unsent(now, id, origin, word, ...)
   local key, whole = job_key(id), math.floor(now / 1000000)
   redis.call('ZREM', '@later', id) -- first, as it takes no memory: a full Redis lets a script that has written go on
   ends.tell(now, id, word, select(2, ...))
@@ -37,13 +37,13 @@ local function end_unsent(now, id, origin, word, keep, ...)
   free_dedupe(id, key)
   redis.call('HDEL', key, 'push_order')
   redis.call('HSET', key, 'status', 'canceled', 'push_outcome', word, ...)
-  redis.call('EXPIRE', key, keep)
+  redis.call('EXPIRE', key, ends.failed)
   local canceled = '@rq:canceled:' .. origin
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MAX_OLD)) do
     if redis.call('EXISTS', job_key(old)) == 0 then redis.call('ZREM', canceled, old) end
   end
   -- Until when it is kept, as RQ counts in its failed registry. Its own cancel puts now there: so *sweep* finds those.
-  redis.call('ZADD', canceled, whole + keep, id)
+  redis.call('ZADD', canceled, whole + ends.failed, id)
 end
 
 -- tally: counts what became of a notification. user: nil where its meta names none.
@@ -56,11 +56,9 @@ end
 
 -- end_cancelled: ends a job that is cancelled and that no worker holds, wherever it stands. Returns 'cancelled'; or
 -- 'ended' where one of its devices took it before: then it is delivered, and the others get it no more.
--- job: {origin, meta, push_collapse, push_arriving, push_answered} of its hash. keep_delivered: µs.
-local CANCEL_READS = {'origin', 'meta', 'push_collapse', 'push_arriving', 'push_answered'}
-
-local function end_cancelled(now, id, job, keep, keep_delivered)
+local function end_cancelled(now, id)
   local key, user, category = job_key(id), nil, nil
+  local job = redis.call('HMGET', key, 'origin', 'meta', 'push_collapse', 'push_arriving', 'push_answered')
   local origin, ok, meta = job[1], pcall(cjson.decode, job[2] or '')
   if ok and type(meta) == 'table' and type(meta.user) == 'string' then
     user, category = meta.user, type(meta.category) == 'string' and meta.category or 'default'
@@ -68,7 +66,7 @@ local function end_cancelled(now, id, job, keep, keep_delivered)
     if job[4] then redis.call('ZREM', arriving_key(user), id) end
   end
   if not (job[5] and job[5]:find('"delivered"', 1, true)) then
-    end_unsent(now, id, origin, 'cancelled', keep)
+    end_unsent(now, id, origin, 'cancelled')
     tally(user, 'cancelled')
     if user then add_to_minute(now, {['o|cancelled|' .. category .. '|'] = 1}) end
     return 'cancelled'
@@ -78,7 +76,7 @@ local function end_cancelled(now, id, job, keep, keep_delivered)
   end
   ends.tell(now, id, 'delivered')
   redis.call('DEL', key)
-  if keep_delivered > 0 then redis.call('ZADD', '@delivered', text(now), id) end
+  if ends.delivered > 0 then redis.call('ZADD', '@delivered', text(now), id) end
   tally(user, 'delivered')
   return 'ended'
 end

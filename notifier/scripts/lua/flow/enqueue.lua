@@ -6,9 +6,10 @@
 --! needs LANES leave_backlog note_candidate note_due note_tagged now_us same_waiting seconds supersede tally
 --! needs text waits
 local now, dedupe_for, timeout = now_us(ARGV[ENQUEUE.clock]), ARGV[ENQUEUE.dedupe_for_ms], ARGV[ENQUEUE.timeout_s]
-local stamp, in_all, keep = ARGV[ENQUEUE.stamp], tonumber(ARGV[ENQUEUE.max_waiting]), ends.read(ARGV[ENQUEUE.keep])
+local stamp, in_all = ARGV[ENQUEUE.stamp], tonumber(ARGV[ENQUEUE.max_waiting])
 local reply, seen, numbers, now_text = {}, {}, {}, text(now)
 local recording = redis.call('EXISTS', '@trace') == 1
+ends.read(ARGV[ENQUEUE.keep])
 
 -- max_waiting: how much may wait. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
@@ -72,7 +73,7 @@ local function drop_oldest(user, category)
       'push_answered', 'push_refusals', 'push_sent')
     if job[1] and job[2] == 'scheduled' and not (job[4] or job[5] or job[6] or job[7] or job[8]) then
       leave_backlog(now, user, category, id, job[3])
-      end_unsent(now, id, job[1], 'dropped', keep, 'push_reason', 'overflow')
+      end_unsent(now, id, job[1], 'dropped', 'push_reason', 'overflow')
       tally(user, 'dropped')
       if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
       return true
@@ -104,7 +105,7 @@ end
 local function join(id, user, category, collapse_id, order)
   local expected, needs_recheck
   local old = same_waiting(user, category, collapse_id)
-  order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep)
+  order, expected, needs_recheck = supersede(now, user, category, old, id, order)
   note_candidate(user, category, collapse_id, id)
   return order, expected, needs_recheck
 end

@@ -1,5 +1,5 @@
 --! on_demand move tell_feedback close_devices mark_of_rq
---! needs CANCEL_READS close_device end_cancelled end_unsent enter_backlog forget free_dedupe history is_text note_due
+--! needs close_device end_cancelled end_unsent ends enter_backlog forget free_dedupe history is_text note_due
 --! needs number seconds targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
 local YEAR = 31536000 -- as long as RQ keeps what failed
@@ -33,7 +33,7 @@ end
 
 local function dropped(look, job)
   redis.call('HDEL', job.key, 'push_permit', 'push_deadline', 'push_counted')
-  end_unsent(look.now, job.id, job.origin, job.word, look.keep_failed, 'push_reason', job.detail)
+  end_unsent(look.now, job.id, job.origin, job.word, 'push_reason', job.detail)
 end
 
 -- note_answers: what a worker was answered of one that goes on. why: what holds it back from now on, or nil.
@@ -69,7 +69,7 @@ end
 local function unreadable(look, job)
   if job.user ~= '' then queue_again(job, 'LPUSH') return false end
   job.word, job.detail = 'failed', UNREADABLE
-  failed(look, job, look.keep_failed)
+  failed(look, job, ends.failed)
   return true
 end
 
@@ -123,8 +123,7 @@ end
 local function cancelled(look, job)
   redis.call('HDEL', job.key, 'push_permit', 'push_orphan', 'push_counted')
   note_answers(look, job)
-  end_cancelled(look.now, job.id, redis.call('HMGET', job.key, unpack(CANCEL_READS)), look.keep_failed,
-    look.keep_delivered)
+  end_cancelled(look.now, job.id)
   job.word = ''
 end
 
@@ -135,7 +134,7 @@ local function move(look, job)
   local anew = job.user ~= '' or job.requeued and (state == 'failed' or state == 'aside')
   if job.origin and job.status == 'queued' and anew then again(job) return true end
   if not job.origin then job.word = 'cancelled' return true end -- somebody deleted it
-  if state == 'failed' then failed(look, job, look.keep_failed) return true end
+  if state == 'failed' then failed(look, job, ends.failed) return true end
   if state == 'aside' then failed(look, job, YEAR) return true end
   if state == 'dropped' then dropped(look, job)
   elseif job.status == 'canceled' and job.user ~= '' then cancelled(look, job)

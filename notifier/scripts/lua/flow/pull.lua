@@ -22,7 +22,7 @@
 --   taken push_zone out of the job.
 --   unpublished: 1 to write @own_rules: until then everybody is to be told of.
 --! first_write
---! needs CANCEL_READS DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
+--! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
 --! needs job_key lane_shares least_share let_go_of_held note_candidate note_due orders own_rules preferences
 --! needs read_circuits read_rules remember same_waiting steering supersede take_over_dead text visit waits wake_leaders
 --! needs write_claims write_gathered write_projects
@@ -88,8 +88,9 @@ if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
 end
 
 local most, lease, worker = tonumber(ARGV[PULL.max_jobs]), tonumber(ARGV[PULL.lease_us]), ARGV[PULL.worker]
-local rank, keep_failed, keep_delivered = {}, ends.read(ARGV[PULL.keep]), tonumber(ARGV[PULL.keep_delivered_us])
+local rank = {}
 for i, lane in ipairs(lanes) do rank[lane] = i end
+ends.read(ARGV[PULL.keep])
 
 local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do newly[i], due[i] = {}, {} end
@@ -137,7 +138,7 @@ local function join(id, user, category, collapse_id, order)
   if digest then collapse_id = DIGEST end
   if not how or type(collapse_id) ~= 'string' then return order end
   local old = how ~= 'note' and same_waiting(user, category, collapse_id)
-  if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order, keep_failed) end
+  if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order) end
   if old and digest then digest_is_full = gather_for(id, old, how) end
   note_candidate(user, category, collapse_id, id)
   return order, expected, needs_recheck
@@ -198,9 +199,7 @@ local function place(id, from)
       return true
     end
     lease_rq_job(id)
-  elseif what == 'cancelled' then
-    end_cancelled(now, id, redis.call('HMGET', job_key(id), unpack(CANCEL_READS)), keep_failed, keep_delivered)
-  end
+  elseif what == 'cancelled' then end_cancelled(now, id) end
   if is_new then look_at(user, lane, newly) end
   return true
 end

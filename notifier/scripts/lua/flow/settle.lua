@@ -19,11 +19,11 @@
 --! needs release remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders
 --! needs write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
-local keep_failed, keep_delivered = ends.read(ARGV[SETTLE.keep]), tonumber(ARGV[SETTLE.keep_delivered_us])
 local RENEW_EVERY, now_text = 8, text(now)
 -- What the pieces of this call know of it. earliest: of what is set here to fall due for whoever looks first.
 local look = {now = now, now_text = now_text, worker = worker, rules = rules, earliest = math.huge,
-  keep_failed = keep_failed, keep_delivered = keep_delivered, keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
+  keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
+ends.read(ARGV[SETTLE.keep])
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
 local reply, touched, order, totals, users = {}, {}, {}, {}, {}
 preferences.begin(rules)
@@ -103,7 +103,7 @@ local function delivered(job)
   -- RQ's own cancel may have come, too late.
   if job.origin and job.status == 'canceled' then redis.call('ZREM', '@rq:canceled:' .. job.origin, job.id) end
   finished[#finished + 1] = job.key
-  if keep_delivered > 0 then gather('ZADD', '@delivered', now_text, job.id) end
+  if ends.delivered > 0 then gather('ZADD', '@delivered', now_text, job.id) end
   if job.tagged then redis.call('ZREM', tagged_key(job.user), job.id) end
 end
 

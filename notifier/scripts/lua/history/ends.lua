@@ -1,18 +1,16 @@
 --! exports ends
 --! needs history job_key text
--- What is left of each end: an event, and a record of the history. Who wants them says so beside keep_failed,
--- '<s> <ms> <ms> <n>' in place of '<s>': then each end of a notification is an entry of the stream @events, as
--- old as the first ms at most, and a record of its user as history.lua says, kept for the second ms, n at most. With 0
--- nothing is written or asked for.
+-- What is left of what ends, as callers say: '<s> <µs> <ms> <ms> <n>'. The undelivered are kept for the s, records of
+-- the delivered for the µs. Each end of a notification is an entry of the stream @events, as old as the first ms at
+-- most, and a record of its user as history.lua says, kept for the second ms, n at most. With 0 nothing is written.
+-- failed: the s. delivered: the µs.
 local ends = {}
 local PLAIN = {dropped = true, superseded = true} -- whose detail no provider wrote
 
--- ends.read: the s of keep_failed.
 function ends.read(keep)
-  local whole, events, records, max = string.match(keep, '^(%d+) (%d+) (%d+) (%d+)$')
-  ends.keep = events and events ~= '0' and tonumber(events)
-  if records and records ~= '0' then history.keep, history.max = tonumber(records), tonumber(max) end
-  return tonumber(whole or keep)
+  local failed, delivered, events, records, max = string.match(keep, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  ends.failed, ends.delivered, ends.keep = failed, tonumber(delivered), events ~= '0' and tonumber(events)
+  if records ~= '0' then history.keep, history.max = tonumber(records), tonumber(max) end
 end
 
 -- told_of: of a job that waits, what its end is told with.

@@ -1,5 +1,5 @@
 --! on_demand ORPHAN CLOSED closed_backlogs is_closed mark_orphan stay_in_flight write_lasting
---! needs backlogs_key device_key give_back job_key overall_key sent_key targets_of text
+--! needs backlogs_key date_sends device_key give_back job_key overall_key sent_key targets_of text
 -- What stays in flight without an answer: the provider may still have it to read.
 -- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
 -- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
@@ -38,15 +38,15 @@ end
 
 local extend_by = {} -- key -> so many µs longer it is to last
 
-local function date_ahead(key, until_text, more, members)
-  for _, member in ipairs(members) do redis.call('ZADD', key, 'XX', until_text, member) end
+local function date_ahead(key, permit, cost, until_text, more)
+  date_sends(key, permit, cost, until_text)
   extend_by[key] = math.max(extend_by[key] or 0, more)
 end
 
 local function date_devices(targets, answered, permit, until_text, more)
   for _, target in ipairs(targets_of(targets, answered, nil)) do
     local key = device_key(target.device)
-    date_ahead(key, until_text, more, {permit})
+    date_ahead(key, permit, 1, until_text, more)
     local full = target.kind == 'c' and redis.call('GET', key .. ':c')
     if full then
       redis.call('SET', key .. ':c', text(full + more), 'KEEPTTL')
@@ -58,16 +58,15 @@ end
 -- stay_in_flight: leases a job until `until_us`, and dates its permit there, with the user, the category and the
 -- devices. counted: see permits.lua. ends: the lease's end so far.
 local function stay_in_flight(id, permit, counted, user, category, targets, answered, ends, until_us, until_text)
-  local members, more = {permit}, math.max(0, until_us - ends)
-  for n = 2, counted.cost do members[n] = permit .. '#' .. n end
+  local cost, more = counted.cost, math.max(0, until_us - ends)
   redis.call('ZADD', '@leases', until_text, id)
   for _, sent in ipairs({sent_key(user), sent_key(user, category)}) do
     local at = redis.call('ZSCORE', sent, permit)
-    date_ahead(sent, until_text, more, members)
+    date_ahead(sent, permit, cost, until_text, more)
     -- Where the lease was over, a burst may have taken the send in, at its end.
-    if at then give_back(sent, tonumber(at), counted.cost) end
+    if at then give_back(sent, tonumber(at), cost) end
   end
-  date_ahead(overall_key(category), until_text, more, members)
+  date_ahead(overall_key(category), permit, cost, until_text, more)
   if targets and counted.devices then date_devices(targets, answered, permit, until_text, more) end
 end
 

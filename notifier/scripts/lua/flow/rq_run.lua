@@ -2,7 +2,7 @@
 -- ARGV a RUN, see records.py
 -- returns 1 where the permit still stood; 0 where no rule counts it
 --! first_write
---! needs add_to_minute cost_in ends history look_again now_us overall_key remember sent_key tally text
+--! needs add_to_minute cost_in date_sends ends history look_again now_us overall_key remember sent_key tally text
 local now, ahead = now_us(ARGV[RUN.clock]), tonumber(ARGV[RUN.ahead_us])
 local permit, user, category = ARGV[RUN.permit], ARGV[RUN.user], ARGV[RUN.category]
 remember(user)
@@ -14,10 +14,7 @@ local function date(sent, at)
   if not stood then return end
   found = 1
   local left = redis.call('PTTL', sent)
-  for n = 1, cost_in(sent, permit) do
-    local member = n == 1 and permit or permit .. '#' .. n
-    if at then redis.call('ZADD', sent, 'XX', text(at), member) else redis.call('ZREM', sent, member) end
-  end
+  date_sends(sent, permit, cost_in(sent, permit), at and text(at))
   local more = (at or 0) - math.max(now, tonumber(stood))
   if more > 0 and left > 0 then redis.call('PEXPIRE', sent, text(left + math.ceil(more / 1000))) end
 end

@@ -14,8 +14,8 @@
 -- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then. What RQ has from
 --   the caller already is 1 again: the reply was lost.
 --! first_write
---! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of ends gather give_back
---! needs history is_empty job_key last_for mark_of_rq move note_due now_us ORPHAN overall_of preferences read_rules
+--! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of date_sends ends gather
+--! needs give_back history job_key mark_of_rq move note_due now_us ORPHAN overall_of preferences read_rules
 --! needs release remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders
 --! needs write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
@@ -59,14 +59,7 @@ end
 -- them in, at that end.
 local function close_permit(permit, sent, policy, reached, cost, late)
   local at = policy.burst and tonumber(redis.call('ZSCORE', sent, permit) or now)
-  late = late and not is_empty(policy)
-  for n = 1, cost do
-    local member = n == 1 and permit or permit .. '#' .. n
-    if not reached then redis.call('ZREM', sent, member)
-    elseif late then redis.call('ZADD', sent, now_text, member)
-    else redis.call('ZADD', sent, 'XX', now_text, member) end
-  end
-  if reached and late then last_for(sent, text(math.ceil(policy.horizon / 1000) + 1)) end
+  date_sends(sent, permit, cost, reached and now_text, late and policy.horizon)
   if at and at < now then give_back(sent, at, cost) end
 end
 

@@ -1,6 +1,6 @@
 --! on_demand counts_devices devices_open spend_devices close_device lacking spend_room project_frees
 --! exports write_projects
---! needs device_key last_for next_for record text
+--! needs date_sends device_key next_for record text
 -- The platforms' own limits; see targets.lua.
 -- In the rule table: apps {category: app}; limited: true if there is any limit; and by platform
 --   devices      for each policy in users, the policies of one device: for what those rules hold, and for what bypasses
@@ -69,11 +69,7 @@ end
 -- lease has ended, and the sends may have been dropped since.
 local function close_device(look, job, target, was_counted, late)
   local key, policy = device_key(target.device), late and was_counted and device_policy(look.rules, job.index, target)
-  if not job.reached then redis.call('ZREM', key, job.permit)
-  elseif policy then
-    redis.call('ZADD', key, look.now_text, job.permit)
-    last_for(key, text(math.ceil(policy.horizon / 1000) + 1))
-  else redis.call('ZADD', key, 'XX', look.now_text, job.permit) end
+  date_sends(key, job.permit, 1, job.reached and look.now_text, policy and policy.horizon)
   local burst = was_counted and burst_of(look.rules, target)
   local full = burst and redis.call('GET', key .. ':c')
   if not full then return end

@@ -1,5 +1,5 @@
 --! on_demand overall_of overall_opens count_overall close_overall overall_key
---! needs last_for note_due route_key text
+--! needs date_sends note_due route_key text
 -- Overall: the pace of a category for all users together, which the rule table has as overall {category: {limit, µs}}.
 --   @overall:<category>  zset permit -> µs, as a user's sends: in the future while in flight, the settling time after
 -- Where it is full, the category is held as a route is whose project is full, see routes.lua.
@@ -26,21 +26,12 @@ end
 local function count_overall(look, rule, category, permit, cost)
   local key = overall_key(category)
   redis.call('ZREMRANGEBYSCORE', key, '-inf', text(look.now - rule[2]))
-  redis.call('ZADD', key, look.until_text, permit)
-  for n = 2, cost do redis.call('ZADD', key, look.until_text, permit .. '#' .. n) end
-  last_for(key, text(math.ceil((look.lease_us + rule[2]) / 1000)))
+  date_sends(key, permit, cost, look.until_text, look.lease_us + rule[2])
 end
 
 -- close_overall: the permit becomes now, or is given back, and its place is free at once. late: it may have lapsed.
 local function close_overall(rule, category, permit, cost, reached, now, late)
-  local key, gone = overall_key(category), 0
-  for n = 1, cost do
-    local member = n == 1 and permit or permit .. '#' .. n
-    if not reached then gone = gone + redis.call('ZREM', key, member)
-    elseif late then redis.call('ZADD', key, text(now), member)
-    else redis.call('ZADD', key, 'XX', text(now), member) end
-  end
-  if late and reached then last_for(key, text(math.ceil(rule[2] / 1000))) end
+  local gone = date_sends(overall_key(category), permit, cost, reached and text(now), late and rule[2])
   local held = route_key('overall:' .. category .. '|full')
   if gone > 0 and redis.call('EXISTS', held) == 1 then
     redis.call('HSET', held, 'until', text(now), 'room', gone)

@@ -2,13 +2,12 @@
 -- KEYS 3 the user's sends  4 the user's sends of the category (or the first again)
 -- ARGV 1 clock  2 permit  3 cost  4 user
 -- returns 1, or 0 where the permit has lapsed or was refunded before
---! needs give_back look_again now_us remember
+--! needs date_sends give_back look_again now_us remember
 remember(ARGV[4])
 local permit, found = ARGV[2], 0
 for i = 3, #KEYS do
   local key = KEYS[i]
-  local at, gone = redis.call('ZSCORE', key, permit), redis.call('ZREM', key, permit)
-  for n = 2, tonumber(ARGV[3]) do gone = gone + redis.call('ZREM', key, permit .. '#' .. n) end
+  local at, gone = redis.call('ZSCORE', key, permit), date_sends(key, permit, tonumber(ARGV[3]))
   if at then found = 1; give_back(key, tonumber(at), gone) end
 end
 if found == 1 then look_again(now_us(ARGV[1]), ARGV[4]) end

@@ -1,5 +1,5 @@
 --! exports findings finding steered waits_for_route has_wake_up ensure_wake_up date_permit
---! needs note_due text
+--! needs look_by text
 -- What the audits share. A finding is {what, saw, right, done}: the subject, what stands there, what would be right,
 -- and what was done about it: '' where nothing was asked, 'left: …' where nothing may be done. No text holds a token.
 local findings = {}
@@ -30,9 +30,7 @@ end
 
 -- ensure_wake_up: one who waits in a lane without a wake-up is looked at now.
 local function ensure_wake_up(user, lane, now)
-  if has_wake_up(user, lane) then return end
-  redis.call('ZADD', '@wakeups:' .. lane, text(now), user)
-  note_due(now, lane)
+  if not has_wake_up(user, lane) then look_by(user, lane, now) end
 end
 
 -- date_permit: a permit that is in flight no longer may have been used until now, and no later.

@@ -4,7 +4,7 @@
 --          or a set of users, @wakeups:<lane> or @waiting_for_route:<route>, and its member
 -- returns {finding, …} (see audit.lua)
 -- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
---! needs backlog_key backlogs_key ensure_wake_up finding findings has_wake_up job_key note_due now_us text
+--! needs backlog_key backlogs_key ensure_wake_up finding findings has_wake_up job_key look_by now_us
 --! needs waits_for_route
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
 local LATEST = now + ARGV[4] + 2000000 -- who is being looked at is looked at again after a lease
@@ -42,7 +42,7 @@ local function judge_backlogs(backlogs, user)
     elseif category:sub(1, 1) ~= '#' then
       any = true
       if not has_wake_up(user, lane) then
-        if repair then ensure_wake_up(user, lane, now) end
+        if repair then look_by(user, lane, now) end
         finding('user ' .. user, 'has the backlog ' .. category .. ' and no wake-up', 'a wake-up in ' .. lane,
           repair and 'given a wake-up at now')
       end
@@ -77,10 +77,7 @@ local function judge_wake_up(user, lane)
     if expected and (not first or expected < first) then first = expected end
   end
   if not first or at <= math.max(first * 1000000, now) + LATEST - now then return end
-  if repair then
-    redis.call('ZADD', '@wakeups:' .. lane, text(now), user)
-    note_due(now, lane)
-  end
+  if repair then look_by(user, lane, now) end
   finding('user ' .. user, 'is looked at in @wakeups:' .. lane .. ' long after the first that waits is expected',
     'then', repair and 'given a wake-up at now')
 end

@@ -1,6 +1,6 @@
 --! on_demand forget is_another enter_backlog leave_lane
 --! needs arriving_key backlog_key backlogs_in backlogs_key ends goes_by_clock HIGH history is_background is_text
---! needs job_key LANES leave_backlog LOWERED note_due number orders seconds steering tally text waiting_key waits
+--! needs job_key LANES leave_backlog look_by LOWERED number orders seconds steering tally text waiting_key waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 local held -- looked up once in a call
@@ -191,11 +191,7 @@ local function note_place(now, job, backlog, user, lane, is_new, needs_recheck)
   if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
   if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
   if is_head and needs_recheck then return true end
-  if is_head and not is_new then -- It may expire before the wake-up opens.
-    local first = math.max(now, job.deadline)
-    redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(first), user)
-    note_due(first, lane)
-  end
+  if is_head and not is_new then look_by(user, lane, math.max(now, job.deadline)) end -- it may expire before
   return is_new
 end
 

@@ -1,5 +1,5 @@
 --! on_demand move tell_feedback close_devices mark_of_rq
---! needs close_device end_cancelled end_unsent ends enter_backlog forget free_dedupe history is_text note_due
+--! needs close_device end_cancelled end_unsent ends enter_backlog forget free_dedupe history is_text look_by
 --! needs number seconds targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
 local YEAR = 31536000 -- as long as RQ keeps what failed
@@ -103,10 +103,7 @@ local function back(look, job)
   if us then redis.call('HSET', key, 'push_wait', text(now + us)) end
   -- The wake-ups are set below for a user who has something waiting; one whose backlog was adopted is new here.
   local what, user, lane = enter_backlog(now, job.id)
-  if what == 'entered' then
-    redis.call('ZADD', '@wakeups:' .. lane, 'LT', look.now_text, user)
-    note_due(now, lane)
-  end
+  if what == 'entered' then look_by(user, lane, now) end
   return what == 'rq_job' and unreadable(look, job)
 end
 

@@ -23,7 +23,7 @@
 --   unpublished: 1 to write @own_rules: until then everybody is to be told of.
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
---! needs job_key lane_shares least_share let_go_of_held note_candidate note_due orders own_rules preferences
+--! needs job_key lane_shares least_share let_go_of_held look_by note_candidate note_due orders own_rules preferences
 --! needs read_circuits read_rules remember same_waiting steering supersede take_over_dead text visit waits wake_leaders
 --! needs write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
@@ -117,8 +117,7 @@ local function look_at(user, lane, among, at)
     put_ahead(user, lane)
     return note_visit(user, lane, among, at or now)
   end
-  redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(now), user)
-  note_due(now, lane)
+  look_by(user, lane, now)
 end
 
 local function lease_rq_job(id) -- a job that is none of ours is leased to the caller

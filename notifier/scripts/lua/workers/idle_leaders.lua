@@ -1,4 +1,4 @@
---! exports newest_rules idle_leaders serves note_due wake_ups_due wake_leaders
+--! exports newest_rules idle_leaders serves note_due look_by wake_ups_due wake_leaders
 --! needs text
 -- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
 -- there.
@@ -31,6 +31,12 @@ local function note_due(at, lane)
       redis.call('RPUSH', '@wake:' .. lanes, known_leaders[lanes])
     end
   end
+end
+
+-- look_by: a user is looked at in `lane` by µs `at`.
+local function look_by(user, lane, at)
+  redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(at), user)
+  note_due(at, lane)
 end
 
 local wake_ups_due = {} -- lane -> the earliest wake-up that was set here

@@ -70,7 +70,7 @@ local function take(s, id, at, now, place, cost, kept, capacity, every)
   keep(s, kept, now, at)
   if capacity > 0 then marks.take_burst(s, capacity, every, now, at, cost) end
   if s.marks ~= '' then
-    if place then marks.free_place(s, at, true) end
+    if place then marks.take_place(s, at) end
     marks.forget_marks(s, now)
   end
   insert_send(s, at, id, cost, now, now - s.horizon)

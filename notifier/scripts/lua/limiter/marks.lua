@@ -9,13 +9,13 @@ local marks = {}
 local MAX_TAKEN_IN, MAX_PLACES = 1000, 32
 local max, min, pack, unpack, sub = math.max, math.min, struct.pack, struct.unpack, string.sub
 
-local function find_mark(s, first, second)
-  if s.marks == '' then return nil end
-  local head = pack('>I8I8', first, second)
+-- find_mark: at which byte the mark is that begins so, or nil.
+local function find_mark(s, head)
   for n = 1, #s.marks, 32 do
-    if sub(s.marks, n, n + 15) == head then return n end
+    if sub(s.marks, n, n + #head - 1) == head then return n end
   end
 end
+local BLOCK = pack('>I8I8', 0, 0)
 
 -- set_mark: puts a mark in the place of the one at byte n, or behind all.
 local function set_mark(s, n, first, second, third, fourth)
@@ -23,43 +23,41 @@ local function set_mark(s, n, first, second, third, fourth)
   s.marks = n and sub(s.marks, 1, n - 1) .. mark .. sub(s.marks, n + 32) or s.marks .. mark
 end
 
--- fold_burst: when a bucket is full again with these sends, {µs, cost, …}, in it.
-function marks.fold_burst(full, sends, capacity, every)
-  for i = 1, #sends, 2 do
-    full = min(max(full, sends[i]) + sends[i + 1] * every, sends[i] + capacity * every)
-  end
-  return full
+-- fill_burst: when a bucket is full again with one send more in it.
+function marks.fill_burst(full, at, cost, capacity, every)
+  return min(max(full, at) + cost * every, at + capacity * every)
 end
 
--- burst_of: when the bucket is full again with all sends up to now in it; now; and where its mark is.
+-- burst_of: when the bucket is full again with all sends up to now in it; and where its mark is.
 function marks.burst_of(s, capacity, every, now)
-  local n, full, at = find_mark(s, capacity, every), 0, 0
+  local n, full, at = find_mark(s, pack('>I8I8', capacity, every)), 0, 0
   if n then full, at = unpack('>i8i8', s.marks, n + 16) end
   local back = max(0, at - now) -- the clock was set back: as much is used as before
   full, at = full - back, at - back
   local sends = s.last > at and older_sends.after(s, at, now, MAX_TAKEN_IN) or {}
   -- Only where the rule is new there are so many: as if the bucket had been empty then.
   if #sends == 2 * MAX_TAKEN_IN then full = sends[1] + capacity * every end
-  return marks.fold_burst(full, sends, capacity, every), now, n
+  for i = 1, #sends, 2 do full = marks.fill_burst(full, sends[i], sends[i + 1], capacity, every) end
+  return full, n
 end
 
 -- take_burst: keeps that, with a send of µs `at` that comes now.
 function marks.take_burst(s, capacity, every, now, at, cost)
-  local full, till, n = marks.burst_of(s, capacity, every, now)
-  if at <= now then full = marks.fold_burst(full, {now, cost}, capacity, every) end
-  set_mark(s, n, capacity, every, full, till)
+  local full, n = marks.burst_of(s, capacity, every, now)
+  if at <= now then full = marks.fill_burst(full, now, cost, capacity, every) end
+  set_mark(s, n, capacity, every, full, now)
 end
 
 -- opens_burst: the first µs at which `cost` more are in the bucket. Of permits that are dated ahead, as many as leave
 -- room for `cost` hold nothing back.
 function marks.opens_burst(s, capacity, every, cost, now)
-  local full, at = marks.burst_of(s, capacity, every, now)
-  local free, later = capacity - cost, s.last > at and weight_after(s, at) or 0
+  local full = marks.burst_of(s, capacity, every, now)
+  local free, later = capacity - cost, s.last > now and weight_after(s, now) or 0
   if later > free then
-    local sends, rest = older_sends.after(s, at, 9007199254740992, 1000000), later - free
+    local sends, rest = older_sends.after(s, now, 9007199254740992, 1000000), later - free
     for i = 1, #sends, 2 do
       local part = min(rest, sends[i + 1])
-      if part > 0 then full = marks.fold_burst(full, {sends[i], part}, capacity, every) end
+      if part > 0 then full = marks.fill_burst(full, sends[i], part, capacity, every) end
       rest = rest - part
     end
   end
@@ -85,10 +83,10 @@ function marks.correct_bursts(s, at, by, now)
 end
 
 function marks.blocked_until(s)
-  local n = find_mark(s, 0, 0)
+  local n = find_mark(s, BLOCK)
   return n and (unpack('>i8', s.marks, n + 16)) or 0
 end
-function marks.block_key(s, till) set_mark(s, find_mark(s, 0, 0), 0, 0, till, 0) end
+function marks.block_key(s, till) set_mark(s, find_mark(s, BLOCK), 0, 0, till, 0) end
 
 -- free_places: the µs of places, the earliest first.
 function marks.free_places(s)
@@ -100,15 +98,13 @@ function marks.free_places(s)
   table.sort(found)
   return found
 end
--- free_place: there is a place at a µs, or (taken) no longer.
-function marks.free_place(s, at, taken)
-  for n = 1, #s.marks, 32 do
-    if taken and sub(s.marks, n, n + 23) == pack('>I8I8i8', 1, 0, at) then
-      s.marks = sub(s.marks, 1, n - 1) .. sub(s.marks, n + 32)
-      return
-    end
-  end
-  if not taken and #marks.free_places(s) < MAX_PLACES then set_mark(s, nil, 1, 0, at, 0) end
+-- free_place: there is a place at a µs; take_place: no longer.
+function marks.free_place(s, at)
+  if #marks.free_places(s) < MAX_PLACES then set_mark(s, nil, 1, 0, at, 0) end
+end
+function marks.take_place(s, at)
+  local n = find_mark(s, pack('>I8I8i8', 1, 0, at))
+  s.marks = sub(s.marks, 1, n - 1) .. sub(s.marks, n + 32)
 end
 
 -- forget_marks: drops those that say no more than what is not there.

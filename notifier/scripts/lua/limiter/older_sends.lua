@@ -42,10 +42,8 @@ local function find_line(s, field, beyond)
   return high
 end
 
-function older_sends.latest(s)
-  local lines = index_of(s)
-  return lines > 0 and (select(2, line(s, lines))) or nil
-end
+-- latest: the µs of the last send in chunks, 0 where there are none.
+function older_sends.latest(s) return (select(2, line(s, index_of(s)))) end
 
 function older_sends.nth(s, n)
   if n > s.sum + s.older then return nil end
@@ -68,7 +66,7 @@ end
 
 -- ends: says anew when the first and the latest are. chunked: the first chunk may be another.
 local function ends(s, chunked)
-  s.last = s.n > 0 and at_of(s.newest, s.n) or older_sends.latest(s) or 0
+  s.last = s.n > 0 and at_of(s.newest, s.n) or older_sends.latest(s)
   if s.older == 0 then s.first = s.n > 0 and at_of(s.newest, 1) or 0
   elseif chunked then s.first = at_of(chunk(s, 1), 1) end
 end
@@ -164,22 +162,17 @@ function older_sends.change(s, at, id, cost)
   end
   local lines = index_of(s)
   if lines == 0 then return nil end
-  local i = find_line(s, 2, at - 1)
-  local old, many, base, number = chunk(s, i)
-  data, by = change_in(old, many, base, at, id, cost)
-  while not data and i < lines and at_of(old, many) == at do -- those of one µs may be in several
+  local i = find_line(s, 2, at - 1) - 1
+  local old, many, base, number
+  repeat -- those of one µs may be in several
     i = i + 1
     old, many, base, number = chunk(s, i)
     data, by = change_in(old, many, base, at, id, cost)
-  end
+  until data or i == lines or at_of(old, many) ~= at
   if not data then return nil end
   local parts, first, field = {sub(s.index, 1, 18 * i - 18)}, i, pack('>I4', number)
-  if data == '' then
-    redis.call('HDEL', s.key, field)
-    first = i + 1
-  else
-    redis.call('HSET', s.key, field, data)
-  end
+  if data ~= '' then redis.call('HSET', s.key, field, data)
+  else first = i + 1; redis.call('HDEL', s.key, field) end
   for l = first, lines do
     local of, last, sum = line(s, l)
     if l == i then last = at_of(data, #data / 16) end

@@ -7,14 +7,14 @@ local EVER = 9007199254740992
 
 -- keeps_burst: whether no send from a place on comes before its time, if `cost` more is there.
 local function keeps_burst(s, place, now, cost, capacity, every)
-  local full, till = marks.burst_of(s, capacity, every, now)
-  local sends, i = older_sends.after(s, till, EVER, MAX_LATER), 1
+  local full = marks.burst_of(s, capacity, every, now)
+  local sends, i = older_sends.after(s, now, EVER, MAX_LATER), 1
   while sends[i] and sends[i] <= place do i = i + 2 end
   table.insert(sends, i, cost)
   table.insert(sends, i, place)
   for n = 1, #sends, 2 do
     if n >= i and full - (capacity - sends[n + 1]) * every > sends[n] then return false end
-    full = marks.fold_burst(full, {sends[n], sends[n + 1]}, capacity, every)
+    full = marks.fill_burst(full, sends[n], sends[n + 1], capacity, every)
   end
   return true
 end

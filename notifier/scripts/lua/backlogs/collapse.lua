@@ -39,13 +39,10 @@ local function supersede(now, user, category, old, id, order)
   end_unsent(now, old.id, old.origin, 'superseded', 'push_by', id)
   tally(user, 'superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
-  local needs_recheck = redis.call('HGET', job_key(id), 'push_targets') ~= old.targets
-  local own, place = tonumber(order), tonumber(old.order)
-  if place >= LOWERED / 2 and is_background(redis.call('HGET', job_key(id), 'push_targets')) then
-    own = own + LOWERED
-  end
+  local targets, own, place = redis.call('HGET', job_key(id), 'push_targets'), tonumber(order), tonumber(old.order)
+  if place >= LOWERED / 2 and is_background(targets) then own = own + LOWERED end
   if own < place then return text(own), expected, true end
-  return old.order, expected, needs_recheck
+  return old.order, expected, targets ~= old.targets
 end
 
 -- gather_for: `id` takes over the digest from `old`, and gathers as long. Returns whether it stands for `after` now:

@@ -113,7 +113,7 @@ local function set_user_wake_ups(rules, name, policy, fields, now)
   if not policy then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so
   local user, turn, closed, whys = new_user(name, policy), nil, closed_backlogs(name, fields), waits.read(fields)
   user.backlogs, user.next = {}, count > 1 and {} or nil
-  if count == 0 and #fields > 0 and not closed then redis.call('DEL', backlogs_key(name)) end
+  if count == 0 and not closed then redis.call('DEL', backlogs_key(name)) end
   if count > MAX_LINES then -- a visit looks at them a part at a time
     local opens = bypasses_any(rules) and 0 or next_for(user.sent, policy, 1)
     set_part_wake_ups(name, lanes, math.min(math.max(now, opens), now + LONGEST_PART))

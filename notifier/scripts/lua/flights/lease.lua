@@ -39,14 +39,12 @@ local function lease_job(look, id, permit, origin, ...)
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', look.worker, ...)
 end
 
-local RARE = {attempts = LEASED.attempts, crashes = LEASED.crashes, answered = LEASED.answered, shut = LEASED.shut,
-  stands_for = LEASED.stands_for, dropped = LEASED.dropped, refusals = LEASED.refusals}
 -- leased_job: a LEASED of records.py, as the worker is told of it. deadline: µs, or nil. rare: its other fields, by
--- their names; nil where it is as a job that is new.
+-- their places; nil where it is as a job that is new.
 local function leased_job(id, permit, user, category, data, deadline, now, rare)
   local leased = {id, permit, user, category, data, deadline and deadline - now or false}
   if not rare then return leased end
   for n = LEASED.since, LEASED.n do leased[n] = false end
-  for name, value in pairs(rare) do leased[RARE[name]] = value end
+  for place, value in pairs(rare) do leased[place] = value end
   return leased
 end

@@ -146,20 +146,18 @@ local function by_providers(look, user, backlog, job)
   if not job.targets then return 'unread' end
   local app = rules.apps and rules.apps[backlog.category]
   local plan = plan_of(job.targets, app)
-  if not (look.circuits or left or job.answered or plan.limited or counts_devices(rules, user.index, plan)) then
-    local full = lacks_room(look, plan.needs, backlog.lane)
-    if full then return 'waits_for_route', {waits_for = full} end
-    return 'go', plan
+  local said = plan
+  if look.circuits or left or job.answered or plan.limited or counts_devices(rules, user.index, plan) then
+    local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
+    if not open then return 'behind' end
+    if #open == 0 and #shut > 0 then return 'waits_for_route', {waits_for = routes_of(shut)} end
+    local at, in_background = devices_open(look, user, backlog, open)
+    if at > look.now then return 'wait', {at = at, background = in_background} end
+    said = {needs = needs_of(open), open = open, shut = shut}
   end
-  local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
-  if not open then return 'behind' end
-  if #open == 0 and #shut > 0 then return 'waits_for_route', {waits_for = routes_of(shut)} end
-  local at, in_background = devices_open(look, user, backlog, open)
-  if at > look.now then return 'wait', {at = at, background = in_background} end
-  local needs = needs_of(open)
-  local full = lacks_room(look, needs, backlog.lane)
+  local full = lacks_room(look, said.needs, backlog.lane)
   if full then return 'waits_for_route', {waits_for = full} end
-  return 'go', {needs = needs, open = open, shut = shut}
+  return 'go', said
 end
 
 -- decide: whether the providers, and the pace of the category for all users, let the head of a backlog go now. Returns

@@ -103,11 +103,9 @@ local function make_room(meta, limit, at)
 end
 
 local function join(id, user, category, collapse_id, order)
-  local expected, needs_recheck
   local old = same_waiting(user, category, collapse_id)
-  order, expected, needs_recheck = supersede(now, user, category, old, id, order)
   note_candidate(user, category, collapse_id, id)
-  return order, expected, needs_recheck
+  return supersede(now, user, category, old, id, order)
 end
 
 -- take_place: the job goes at once to the place of the one that waits under its collapse id.
@@ -150,10 +148,6 @@ local function own_time(at)
   return free
 end
 
--- earlier_of: the notification that was accepted under this dedupe key, or nil. It may be this very id, where the same
--- call comes again. What ends before it was sent leaves the key free, see ends.lua.
-local function earlier_of(dedupe) return dedupe ~= '' and redis.call('GET', '@dedupe:' .. dedupe) end
-
 -- write_job: the job's hash, as RQ writes it, and what is ours in it. at: its own time, or nil.
 local function write_job(key, lane, at, job)
   local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', job.data, 'meta', job.meta,
@@ -194,7 +188,8 @@ end
 
 local function accept(job)
   local id, lane, dedupe, category = job.id, job.lane, job.dedupe, job.category
-  local earlier = earlier_of(dedupe)
+  -- It may be this very id, where the same call comes again. What ends before it was sent leaves the key free.
+  local earlier = dedupe ~= '' and redis.call('GET', '@dedupe:' .. dedupe)
   if earlier then return earlier end
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.

@@ -131,16 +131,16 @@ end
 local digest_is_full -- the one that a candidate has joined: it is to go
 local on_join = cjson.decode(ARGV[PULL.on_join])
 local function join(id, user, category, collapse_id, order)
-  local how, expected, needs_recheck = on_join[category], nil, nil
+  local how = on_join[category]
   if how == nil then how = on_join.default end
   local digest = type(how) == 'number'
   if digest then collapse_id = DIGEST end
   if not how or type(collapse_id) ~= 'string' then return order end
   local old = how ~= 'note' and same_waiting(user, category, collapse_id)
-  if old then order, expected, needs_recheck = supersede(now, user, category, old, id, order) end
-  if old and digest then digest_is_full = gather_for(id, old, how) end
   note_candidate(user, category, collapse_id, id)
-  return order, expected, needs_recheck
+  if not old then return order end
+  if digest then digest_is_full = gather_for(id, old, how) end
+  return supersede(now, user, category, old, id, order)
 end
 
 local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lease, so that a death by it is counted

@@ -30,8 +30,9 @@ end
 -- tell: what the worker needs to send it. names: the routes it is not to go by now, or false.
 local function tell(look, user, backlog, job, permit, names, dropped)
   local is_new = job.attempts + job.crashes == 0 and not (job.answered or names or job.count or dropped or job.refusals)
-  local rare = not is_new and {attempts = job.attempts, crashes = job.crashes, answered = job.answered, shut = names,
-    stands_for = job.count, dropped = dropped, refusals = job.refusals}
+  local rare = not is_new and {[LEASED.attempts] = job.attempts, [LEASED.crashes] = job.crashes,
+    [LEASED.answered] = job.answered, [LEASED.shut] = names, [LEASED.stands_for] = job.count,
+    [LEASED.dropped] = dropped, [LEASED.refusals] = job.refusals}
   local leased = leased_job(job.id, permit, user.name, backlog.category, job.data, job.deadline, look.now, rare)
   leased[LEASED.since] = user.since
   look.leased[#look.leased + 1] = leased

@@ -162,15 +162,12 @@ write_gathered()
 write_usage()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
-local waiting, fields_of, backlogs = {}, {}, {}
+local backlogs = {}
 for i, user in ipairs(order) do backlogs[i] = backlogs_key(user) end
 local some_wait = #order > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
 for i, user in ipairs(some_wait and order or {}) do
-  fields_of[user] = redis.call('HGETALL', backlogs[i])
-  if #fields_of[user] > 0 then waiting[#waiting + 1] = user end
-end
-for _, user in ipairs(waiting) do
-  set_user_wake_ups(rules, user, touched[user], fields_of[user], now)
+  local fields = redis.call('HGETALL', backlogs[i])
+  if #fields > 0 then set_user_wake_ups(rules, user, touched[user], fields, now) end
 end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers)

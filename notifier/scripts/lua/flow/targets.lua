@@ -25,14 +25,9 @@ local plans = {}
 -- {platform, kind, route}, needs: array of {route, platform, how many}, limited: whether one is b or c}.
 local function plan_of(targets, app)
   local sign = string.sub(targets, 1, (string.find(targets, '|', 1, true) or 0) - 1)
-  local known = plans[app or '']
-  if not known then
-    known = {}
-    plans[app or ''] = known
-  end
-  local plan = known[sign]
-  if plan then return plan end
-  plan = {of = {}, limited = false}
+  local key = (app or '') .. ' ' .. sign
+  if plans[key] then return plans[key] end
+  local plan = {of = {}, limited = false}
   local own, rest = string.match(sign, '^(%S+)(.*)$')
   if own and own ~= '-' then app = own end
   for platform, kind, service in string.gmatch(rest or '', '(%w+):(%a)(%S*)') do
@@ -42,7 +37,7 @@ local function plan_of(targets, app)
     plan.limited = plan.limited or kind ~= 'n'
   end
   plan.needs = needs_of(plan.of)
-  known[sign] = plan
+  plans[key] = plan
   return plan
 end
 

@@ -1,5 +1,5 @@
 --! exports findings finding steered waits_for_route has_wake_up ensure_wake_up date_permit
---! needs look_by text
+--! needs look_by steering text
 -- What the audits share. A finding is {what, saw, right, done}: the subject, what stands there, what would be right,
 -- and what was done about it: '' where nothing was asked, 'left: …' where nothing may be done. No text holds a token.
 local findings = {}
@@ -10,11 +10,8 @@ end
 -- steered: the user and the category that a job's meta names, as *enter_backlog* reads them; or nil.
 -- rq_job: its push_rq_job; then it was handed to RQ, whatever its meta names.
 local function steered(meta, rq_job)
-  local ok, read = pcall(cjson.decode, meta or '')
-  if rq_job or not ok or type(read) ~= 'table' or type(read.user) ~= 'string' or read.user == '' then return nil end
-  local category = read.category or 'default'
-  if type(category) ~= 'string' or not string.match(category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
-  return read.user, category
+  local read = not rq_job and steering(meta)
+  if read then return read.user, read.category end
 end
 
 local function waits_for_route(member)

@@ -119,19 +119,14 @@ local function drop_permit(j)
 end
 
 local function end_again(j)
+  local kept, has_failed = redis.call('PTTL', j.key), j.status == 'failed'
+  local failed, canceled = '@rq:failed:' .. j.origin, '@rq:canceled:' .. j.origin
   drop_permit(j)
-  remove(j, j.backlog, '@later', '@leases', '@rq:scheduled:' .. j.origin)
-  local kept = redis.call('PTTL', j.key)
-  if j.status == 'failed' then
-    remove(j, '@rq:canceled:' .. j.origin)
-    if not j.outcome then redis.call('HSET', j.key, 'push_outcome', 'failed') end
-    local ends = kept > 0 and seconds(now + kept * 1000) or '+inf'
-    redis.call('ZADD', '@rq:failed:' .. j.origin, 'NX', ends, j.id)
-  else
-    remove(j, '@rq:failed:' .. j.origin)
-    local ends = kept > 0 and now + kept * 1000 or now -- *sweep* ends what is not counted yet
-    redis.call('ZADD', '@rq:canceled:' .. j.origin, 'NX', seconds(ends), j.id)
-  end
+  remove(j, j.backlog, '@later', '@leases', '@rq:scheduled:' .. j.origin, has_failed and canceled or failed)
+  if has_failed and not j.outcome then redis.call('HSET', j.key, 'push_outcome', 'failed') end
+  local endless = has_failed and '+inf' or seconds(now) -- *sweep* ends what is not counted yet
+  local ends = kept > 0 and seconds(now + kept * 1000) or endless
+  redis.call('ZADD', has_failed and failed or canceled, 'NX', ends, j.id)
   return 'kept as ' .. j.status .. ', and nowhere else'
 end
 
@@ -212,9 +207,8 @@ local function judge(id, unlisted)
   end
   notifications = notifications + 1
   j.unlisted = unlisted
-  local check = by_status[j.status]
-  local right = check and check(j)
-  if not check then right = 'the status of a notification' end
+  local right = 'the status of a notification'
+  if by_status[j.status] then right = by_status[j.status](j) end
   if j.orphan and not j.lease then right = right or 'no orphan' end
   if j.delivered then right = 'delivered, and nowhere else' end
   if not right then return end

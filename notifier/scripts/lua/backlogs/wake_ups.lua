@@ -89,15 +89,12 @@ local function set_wake_ups(user, backlogs, now, turn)
   local wake_ups = {}
   for _, backlog in ipairs(backlogs) do
     local at = math.max(backlog.at, now)
+    local waits_for, by = backlog.waits_for, backlog.elsewhere and 'b' or backlog.by
     waits.decide(user, backlog, why_of(backlog, at, now))
-    if backlog.waits_for then
-      local deadline = expect(backlog.head, at, now, backlog.by)
-      at = deadline and math.max(now, deadline)
-    else
-      local deadline = at > now and expect(backlog.head, at, now, backlog.elsewhere and 'b' or backlog.by)
-      if deadline and not backlog.elsewhere then at = math.max(now, math.min(at, deadline)) end
-    end
-    if at and (not wake_ups[backlog.lane] or at < wake_ups[backlog.lane]) then wake_ups[backlog.lane] = at end
+    local deadline = (waits_for or at > now) and expect(backlog.head, at, now, by)
+    if waits_for then at = math.huge end
+    if deadline and not backlog.elsewhere then at = math.max(now, math.min(at, deadline)) end
+    if at < (wake_ups[backlog.lane] or math.huge) then wake_ups[backlog.lane] = at end
   end
   local latest = latest_wake_up(now)
   for lane, at in pairs(wake_ups) do wake_ups[lane] = math.min(at, latest) end

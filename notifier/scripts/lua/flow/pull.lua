@@ -241,9 +241,18 @@ local function look_after(user, lane, at, is_due)
   if not index or visit(look, user, lane, at, index) then ask_for(user, lane, at) end
 end
 
--- visit_told: those of whom the caller has told more are the first. One visit of each is enough.
+preferences.begin(look.rules)
+reply[PULLED.unpublished] = own_rules.is_missing and 1 or 0
+direct.begin(look, some_rare)
+-- Those of whom the caller has told more are the first. One visit of each is enough.
 local was_told = {}
-local function visit_told()
+if is_told then
+  if ARGV[PULL.targets] ~= '' then
+    for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
+      if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
+    end
+  end
+  if some_rare then look.circuits = read_circuits() end
   local names = {}
   for i = 1, #told, 3 do names[#names + 1], was_told[told[i]] = told[i], true end
   preferences.read(names)
@@ -252,18 +261,6 @@ local function visit_told()
     if #look.leased >= most then leave_all(user, at) else look_after(user, lane, at, true) end
   end
   write_visits()
-end
-preferences.begin(look.rules)
-reply[PULLED.unpublished] = own_rules.is_missing and 1 or 0
-direct.begin(look, some_rare)
-if is_told then
-  if ARGV[PULL.targets] ~= '' then
-    for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
-      if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
-    end
-  end
-  if some_rare then look.circuits = read_circuits() end
-  visit_told()
 end
 -- half_of_room: what falls due does not keep back what arrives.
 local function half_of_room() return math.ceil(room / 2) end

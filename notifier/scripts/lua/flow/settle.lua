@@ -15,7 +15,7 @@
 --   the caller already is 1 again: the reply was lost.
 --! first_write
 --! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of date_sends ends gather
---! needs give_back history job_key mark_of_rq move note_due now_us ORPHAN overall_of preferences read_rules
+--! needs give_back history job_key mark_of_rq move note_due now_us ORPHAN preferences read_rules
 --! needs release remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders
 --! needs write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
@@ -118,13 +118,13 @@ end
 -- close: its permit becomes now, or is refunded.
 local function close(job)
   local permit, user, category, cost = job.permit, job.user, job.category, job.counted.cost
+  local of = rules_of(rules, category)
   local late = user ~= '' and (job.orphan or job.lease_ends and job.lease_ends <= now)
   if late then remember(user) end
   if not job.origin then cost = math.max(cost_in(sent_key(user), permit), cost_in(sent_key(user, category), permit)) end
   close_permit(permit, sent_key(user), job.policy, job.reached, cost, late)
-  close_permit(permit, sent_key(user, category), rules_of(rules, category).policy, job.reached, cost, late)
-  local overall = rules.overall and overall_of(rules, category)
-  if overall then close_overall(overall, category, permit, cost, job.reached, now, late) end
+  close_permit(permit, sent_key(user, category), of.policy, job.reached, cost, late)
+  if of.overall then close_overall(of.overall, category, permit, cost, job.reached, now, late) end
   if job.orphan then redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id) end
   if job.counted.devices and job.lease_ends and job.origin then close_devices(look, job, late) end
 end

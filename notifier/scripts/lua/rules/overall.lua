@@ -1,14 +1,9 @@
---! on_demand overall_of overall_opens count_overall close_overall overall_key
+--! on_demand overall_opens count_overall close_overall overall_key
 --! needs date_sends note_due route_key text
 -- Overall: the pace of a category for all users together, which the rule table has as overall {category: {limit, µs}}.
 --   @overall:<category>  zset permit -> µs, as a user's sends: in the future while in flight, the settling time after
 -- Where it is full, the category is held as a route is whose project is full, see routes.lua.
 local function overall_key(category) return '@overall:' .. category end
-
--- overall_of: {limit, µs}, or nil where the pace of `category` is not limited.
-local function overall_of(rules, category)
-  return rules.overall and rules.overall[rules.categories[category] and category or 'default']
-end
 
 -- overall_opens: the first µs at which `cost` more may go, and how many may then. What is in flight is taken to be
 -- settled now: it counts from then on, and whoever comes at that time and finds it full waits once more.

@@ -83,15 +83,10 @@ local function pace_after_quiet(policy)
   return math.max(pace, policy.gap or 0)
 end
 
--- As `bypasses`.
-local function ignores_quiet(rules, category)
-  return rules.ignores_quiet and rules.ignores_quiet[rules.categories[category] and category or 'default']
-end
-
 -- quiet_of: the quiet hours that hold the head of a backlog, of its user and of its category.
-local function quiet_of(rules, user_policy, backlog)
+local function quiet_of(user_policy, backlog)
   local quiet = {}
-  for _, hours in ipairs(not ignores_quiet(rules, backlog.category) and user_policy.quiet or {}) do
+  for _, hours in ipairs(not backlog.rules.ignores_quiet and user_policy.quiet or {}) do
     quiet[#quiet + 1] = hours
   end
   for _, hours in ipairs(backlog.policy.quiet or {}) do quiet[#quiet + 1] = hours end
@@ -103,7 +98,7 @@ end
 -- decides it, see *set_wake_ups*. backlog.arrives: {zone or nil, µs}, of a head that has just come, in place of what
 -- its hash does not tell yet.
 local function by_the_clock(rules, user, backlog, at, now)
-  local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
+  local quiet, calendar = quiet_of(user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
   local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since', 'push_accepted')
   local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone

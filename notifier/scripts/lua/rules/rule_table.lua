@@ -29,13 +29,16 @@ local function read_rules(json)
   return rules
 end
 
--- rules_of: what holds for a category, {policy, bypass, drops, cost: as how many sends one counts}; made once.
+-- rules_of: what holds for a category, made once: {policy, bypass, drops, cost: as how many sends one counts, digest,
+-- overall, ignores_quiet}.
 local function rules_of(rules, category)
   local of = rules.of[category]
   if not of then
     local name = rules.categories[category] and category or 'default'
-    of = {policy = rules.categories[name], bypass = rules.bypass[name], drops = rules.drops and rules.drops[name],
-      cost = rules.costs and rules.costs[name] or 1}
+    local function said(by_category) return by_category and by_category[name] end
+    of = {policy = rules.categories[name], bypass = rules.bypass[name], drops = said(rules.drops),
+      cost = said(rules.costs) or 1, digest = said(rules.digests), overall = said(rules.overall),
+      ignores_quiet = said(rules.ignores_quiet)}
     rules.of[category] = of
   end
   return of
@@ -61,9 +64,8 @@ end
 -- digest_at: when the head of a backlog may go that the rules admit at `at`: in a category with a digest one that was
 -- held back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had
 -- does not.
-local function digest_at(rules, backlog, at, now)
-  local category = backlog.category
-  local within = rules.digests and rules.digests[rules.categories[category] and category or 'default']
+local function digest_at(backlog, at, now)
+  local within = backlog.rules.digest
   if not within then return at end
   local key = job_key(backlog.head)
   local job = redis.call('HMGET', key, 'push_gather', 'push_collapse')

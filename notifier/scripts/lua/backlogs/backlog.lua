@@ -8,10 +8,10 @@ local function new_user(name, policy, index)
   return {name = name, sent = sent_key(name), policy = policy, index = index}
 end
 
--- new_backlog: of a user, in a lane; rules: see *rules_of*; why: it waits, see waits.lua.
+-- new_backlog: of a user, in a lane; why: it waits, see waits.lua.
 local function new_backlog(rules, user, category, lane, why)
   local of = rules_of(rules, category)
   local name = user.name
   return {category = category, lane = lane, key = backlog_key(name, category), sent = sent_key(name, category),
-    policy = of.policy, bypass = of.bypass, drops = of.drops, cost = of.cost, rules = of, why = why}
+    policy = of.policy, bypass = of.bypass, drops = of.drops, cost = of.cost, why = why}
 end

@@ -28,7 +28,7 @@ local function opens_at(rules, user, backlog, now)
     backlog.by = at == least and 'd' or by_user and 'u' .. rule_mark(user.policy, rule)
       or 'c' .. rule_mark(backlog.policy, backlog.rule)
   end
-  if backlog.bypass then return digest_at(backlog, at, now) end
+  if backlog.bypass then return digest_at(rules, backlog, at, now) end
   local chosen = preferences.of[user.name]
   if chosen then
     local till
@@ -41,5 +41,5 @@ local function opens_at(rules, user, backlog, now)
     at, unknown = by_the_clock(rules, user, backlog, at, now)
     if not at then return nil, unknown end
   end
-  return digest_at(backlog, at, now)
+  return digest_at(rules, backlog, at, now)
 end

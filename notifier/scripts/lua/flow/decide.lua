@@ -1,6 +1,6 @@
 --! on_demand set_at ask is_due decide
 --! needs change_hold counts_devices devices_open has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
---! needs number opens_at overall_opens waiting_key plan_of project_frees routes_of targets_of text
+--! needs number opens_at overall_opens waiting_key plan_of project_frees routes_of rules_of targets_of text
 -- Decide: whether the head of a backlog may go now. What the rules say is in admits_at.lua; here is what the providers
 -- say, and what is to be known first.
 
@@ -128,8 +128,9 @@ end
 -- paced_by: what to wait for where as many of the category have gone to all users as its pace allows, or nil.
 local function paced_by(look, user, backlog)
   local category = backlog.category
-  local name, at, room = 'overall:' .. category .. '|full',
-    overall_opens(backlog.rules.overall, category, backlog.cost, look.now)
+  local rule = rules_of(look.rules, category).overall
+  if not rule then return nil end
+  local name, at, room = 'overall:' .. category .. '|full', overall_opens(rule, category, backlog.cost, look.now)
   if at <= look.now and is_in_turn(look, user, category, name) then return nil end
   look.earliest = math.min(look.earliest, at)
   local opens = text(math.max(at, look.now))
@@ -170,7 +171,7 @@ end
 --   'behind'  see *split_targets*
 local function decide(look, user, backlog, job)
   local verdict, said = by_providers(look, user, backlog, job)
-  local paced = verdict == 'go' and backlog.rules.overall and paced_by(look, user, backlog)
+  local paced = verdict == 'go' and look.rules.overall and paced_by(look, user, backlog)
   if paced then return 'waits_for_route', {waits_for = {paced}} end
   return verdict, said
 end

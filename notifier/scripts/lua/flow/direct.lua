@@ -1,7 +1,7 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather goes_by_clock HIGH history
 --! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
---! needs preferences read_claims read_job remember rules_of seconds set_wake_up set_wake_ups spend_devices spend_room
+--! needs preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room
 --! needs steering targets_of text text_of_counted waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a new job of a producer of ours,
@@ -98,8 +98,9 @@ end
 
 -- is_simple: whether *opens_at* tells all of when the next of a category may go.
 function direct.is_simple(category)
-  local of = rules_of(look.rules, category)
-  return look.rules.categories[category] and not (of.digest or of.overall)
+  local rules = look.rules
+  return rules.categories[category] and not (rules.digests and rules.digests[category]
+    or rules.overall and rules.overall[category])
 end
 
 -- clock_fields: of a job's hash that rules by the clock go by, as *first_time* has them.

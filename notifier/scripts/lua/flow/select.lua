@@ -8,7 +8,7 @@
 --   next     {cost: {µs at which the user's own rules let one go, rule}}, where there are several
 --            backlogs; sends: how many went
 -- and a backlog of it
---   category, lane, rank, key; rules: of its category, and of these policy, bypass, drops, cost
+--   category, lane, rank, key; policy, bypass, drops, cost: the rules of its category
 --   head, order, more: the job that is next, its place, whether another stands behind it
 --   claim: see claims.lua; elsewhere: another worker has some of it, or it has an orphan
 --   at, own, least, by: when the head may go, and what decides it, see admits_at.lua

@@ -1,6 +1,6 @@
 --! on_demand send_head
 --! needs change_hold count_overall count_sends forget_candidate gather history LANES lease_job leased_job
---! needs orders pass_on routes_of spend_devices spend_room text text_of_counted waits
+--! needs orders pass_on routes_of rules_of spend_devices spend_room text text_of_counted waits
 -- Lease, of a backlog: its head goes, with what was decided.
 local TRIM_EVERY = 8
 
@@ -16,7 +16,7 @@ end
 
 -- spend: counts what goes under `permit`: with the user, the category, all users, the projects and the devices.
 local function spend(look, user, backlog, permit, said)
-  local overall, needs = backlog.rules.overall, said.needs
+  local overall, needs = rules_of(look.rules, backlog.category).overall, said.needs
   count_sends(look, user, backlog, permit)
   spend_room(look.rules, look.rooms, needs, look.now)
   if overall then count_overall(look, overall, backlog.category, permit, backlog.cost) end

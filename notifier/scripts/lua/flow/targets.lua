@@ -25,8 +25,9 @@ local plans = {}
 -- {platform, kind, route}, needs: array of {route, platform, how many}, limited: whether one is b or c}.
 local function plan_of(targets, app)
   local sign = string.sub(targets, 1, (string.find(targets, '|', 1, true) or 0) - 1)
-  local key = (app or '') .. ' ' .. sign
-  if plans[key] then return plans[key] end
+  local of_app = plans[app or ''] or {}
+  if of_app[sign] then return of_app[sign] end
+  plans[app or ''] = of_app
   local plan = {of = {}, limited = false}
   local own, rest = string.match(sign, '^(%S+)(.*)$')
   if own and own ~= '-' then app = own end
@@ -37,7 +38,7 @@ local function plan_of(targets, app)
     plan.limited = plan.limited or kind ~= 'n'
   end
   plan.needs = needs_of(plan.of)
-  plans[key] = plan
+  of_app[sign] = plan
   return plan
 end
 

@@ -1,5 +1,5 @@
 --! on_demand by_the_clock
---! needs job_key nth number text
+--! needs job_key nth number rules_of text
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have quiet {{from, to, every}, …}: when nothing is sent, by quiet hours and send hours, in µs since
 -- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:
@@ -84,9 +84,9 @@ local function pace_after_quiet(policy)
 end
 
 -- quiet_of: the quiet hours that hold the head of a backlog, of its user and of its category.
-local function quiet_of(user_policy, backlog)
+local function quiet_of(rules, user_policy, backlog)
   local quiet = {}
-  for _, hours in ipairs(not backlog.rules.ignores_quiet and user_policy.quiet or {}) do
+  for _, hours in ipairs(not rules_of(rules, backlog.category).ignores_quiet and user_policy.quiet or {}) do
     quiet[#quiet + 1] = hours
   end
   for _, hours in ipairs(backlog.policy.quiet or {}) do quiet[#quiet + 1] = hours end
@@ -98,7 +98,7 @@ end
 -- decides it, see *set_wake_ups*. backlog.arrives: {zone or nil, µs}, of a head that has just come, in place of what
 -- its hash does not tell yet.
 local function by_the_clock(rules, user, backlog, at, now)
-  local quiet, calendar = quiet_of(user.policy, backlog), user.policy.calendar or backlog.policy.calendar
+  local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
   local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since', 'push_accepted')
   local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone

@@ -64,8 +64,8 @@ end
 -- digest_at: when the head of a backlog may go that the rules admit at `at`: in a category with a digest one that was
 -- held back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had
 -- does not.
-local function digest_at(backlog, at, now)
-  local within = backlog.rules.digest
+local function digest_at(rules, backlog, at, now)
+  local within = rules.digests and rules_of(rules, backlog.category).digest
   if not within then return at end
   local key = job_key(backlog.head)
   local job = redis.call('HMGET', key, 'push_gather', 'push_collapse')

@@ -4,7 +4,7 @@
 --          or a set of users, @wakeups:<lane> or @waiting_for_route:<route>, and its member
 -- returns {finding, …} (see audit.lua)
 -- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
---! needs backlog_key backlogs_key ensure_wake_up finding findings has_wake_up job_key look_by now_us
+--! needs backlog_key backlogs_in backlogs_key ensure_wake_up finding findings has_wake_up job_key look_by now_us
 --! needs waits_for_route
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
 local LATEST = now + ARGV[4] + 2000000 -- who is being looked at is looked at again after a lease
@@ -57,10 +57,8 @@ end
 -- judge_stray: who has a wake-up in a lane, or waits there for a route, has a backlog in it.
 local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
-  local fields = redis.call('HGETALL', backlogs_key(user))
-  for i = 1, #fields, 2 do
-    if fields[i]:sub(1, 1) ~= '#' and fields[i + 1] == lane then return end
-  end
+  local _, lanes_of_user = backlogs_in(redis.call('HGETALL', backlogs_key(user)))
+  if lanes_of_user[lane] then return end
   finding('user ' .. user, 'stands in ' .. key .. ' and has no backlog in ' .. lane, 'not there',
     repair and redis.call('ZREM', key, member) and 'taken out')
 end

@@ -30,6 +30,13 @@ local function forget_old()
   end
 end
 
+-- let_go: what waited is let go of, a batch with each pull.
+local function let_go()
+  if redis.call('EXISTS', waiting_key(route)) == 0 then drop_hold(route)
+  else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
+  note_due(now)
+end
+
 local function up()
   forget_old()
   redis.call('HDEL', doubted, worker)
@@ -45,9 +52,7 @@ local function up()
       redis.call('PEXPIRE', doubted, text(DOUBTED / 1000))
     end
   end
-  if redis.call('EXISTS', waiting_key(route)) == 0 then drop_hold(route)
-  else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
-  note_due(now)
+  let_go()
   return 'closed'
 end
 
@@ -111,12 +116,9 @@ local function pause(lasts, reason)
   return 'paused'
 end
 
--- resume: what waited is let go of, a batch with each pull.
 local function resume()
   if not hold or hold.state ~= 'paused' then return '' end
-  if redis.call('EXISTS', waiting_key(route)) == 0 then drop_hold(route)
-  else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
-  note_due(now)
+  let_go()
   return 'resumed'
 end
 

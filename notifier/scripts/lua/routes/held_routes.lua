@@ -71,11 +71,12 @@ local function let_go_of_held(look)
     if hold.state == 'paused' and tonumber(hold['until']) <= now then change_hold(of, hold, 'state', 'closing') end
     local n = how_many(look, hold)
     if n > 0 then
+      local at = 0
       if hold.state == 'open' then
         local again = text(now + CLAIM)
         change_hold(of, hold, 'probe', '1', 'until', again, 'others', again, 'first', '')
+        at = first_served(look, of)
       end
-      local at = hold.state == 'open' and first_served(look, of) or 0
       local waiting = redis.call('ZRANGE', waiting_key(of), at, at + n - 1, 'WITHSCORES')
       if #waiting > 0 then
         redis.call('ZREMRANGEBYRANK', waiting_key(of), at, at + n - 1)
@@ -92,8 +93,7 @@ local function let_go_of_held(look)
     elseif left == 0 and (n > 0 or hold.state == 'busy') then drop_hold(of) end
     -- What is busy is looked at by whoever gets room, when a send has ended.
     if hold.state ~= 'busy' and (left > 0 or hold.state == 'open' and hold.probe ~= '1') then
-      local at = hold.state == 'closing' and now or probe_at(hold, look.worker)
-      next_due = math.min(next_due, at)
+      next_due = math.min(next_due, hold.state == 'closing' and now or probe_at(hold, look.worker))
     end
   end
   return shut, next_due

@@ -107,7 +107,5 @@ end
 
 if place == '' then return begin() end
 if place == KEYSPACE then return forget_keys() end
-for _, stream in ipairs(STREAMS) do
-  if place == stream then return forget_entries() end
-end
-return forget_ended()
+if place:find('@rq:', 1, true) == 1 then return forget_ended() end
+return forget_entries()

@@ -52,21 +52,19 @@ MUTANTS = (
     Mutant(
         "nothing is taken back",
         "settle",
-        "if not reached then redis.call('ZREM'",
-        "if false then redis.call('ZREM'",
+        "cost, reached and now_text",
+        "cost, now_text",
         BACKLOGS,
     ),
     Mutant(
         "what was sent is taken back",
         "settle",
-        "if not reached then redis.call('ZREM'",
-        "if true then redis.call('ZREM'",
+        "cost, reached and now_text",
+        "cost, nil",
         BACKLOGS,
     ),
-    Mutant(
-        "a send is dated at its lease", "settle", "'XX', now_text, member", "'XX', 'NX', now_text, member", WAKE_UPS
-    ),
-    Mutant("acquire gives nothing back", "refund", "redis.call('ZREM', key, permit)", "1", LIMITER),
+    Mutant("a send is dated at its lease", "permits", "'XX', at, member", "'XX', 'NX', at, member", WAKE_UPS),
+    Mutant("acquire gives nothing back", "refund", "date_sends(key, permit, tonumber(ARGV[3]))", "1", LIMITER),
     Mutant(
         "the category's rules are ignored",
         "admits_at",
@@ -127,8 +125,8 @@ MUTANTS = (
     Mutant(
         "a deadline wakes nobody",
         "enter_backlog",
-        "redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(first), user)",
-        "",
+        "look_by(user, lane, math.max(now, job.deadline))",
+        "look_by(user, lane, math.max(now, job.deadline) + 30000000)",
         "contract/test_direct.py::test_who_takes_the_heads_place_is_looked_at_when_it_expires",
     ),
     Mutant(
@@ -141,8 +139,8 @@ MUTANTS = (
     Mutant(
         "settling sets no wake-up",
         "settle",
-        "set_user_wake_ups(rules, user, touched[user], fields_of[user], now)",
-        "",
+        "set_user_wake_ups(rules, user, touched[user], fields, now)",
+        "local _ = set_user_wake_ups",
         WAKE_UPS,
     ),
     Mutant(
@@ -176,8 +174,8 @@ MUTANTS = (
     Mutant(
         "the collapsed lose their place",
         "collapse",
-        "return old.order, expected, needs_recheck",
-        "return order, expected, needs_recheck",
+        "return old.order, expected, targets",
+        "return order, expected, targets",
         "integration/test_worker.py::test_the_newest_takes_the_place_of_the_waiting_one",
     ),
     Mutant("nothing collapses", "pull", "local old = how ~= 'note' and", "local old = false and", BACKLOGS),
@@ -370,8 +368,8 @@ MUTANTS = (
     Mutant(
         "a device waits for what never came",
         "limits",
-        "if not job.reached then redis.call('ZREM', key, job.permit)",
-        "if not job.reached then redis.call('PING')",
+        "job.reached and look.now_text",
+        "look.now_text",
         ROUTES,
     ),
     Mutant(

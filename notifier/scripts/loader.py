@@ -160,7 +160,7 @@ def read_part(name: str, text: str) -> Part:
         told[word] += names.split() or [word]
     body = _FIELD.sub(_place, _TOLD.sub("", text))
     exports = told["exports"] + told["on_demand"]
-    made, words = Counter(_MADE_ALONE.findall(body)), set(_WORD.findall(body))
+    made, words = Counter(_MADE_ALONE.findall(body)), set(_WORD.findall(_COMMENT.sub("", body)))
     assigned = {each for names in _ASSIGNED.findall(body) for each in names.split(", ")}
     for exported in exports:
         if made[exported] != 1:

@@ -23,6 +23,7 @@ def test_a_script_brings_each_piece_that_it_needs(name: str) -> None:
     [
         ("--! needs nothing_of_the_kind\nreturn nothing_of_the_kind()\n", "which no piece exports"),
         ("--! needs now_us\nreturn 1\n", "does not use it"),
+        ("--! needs now_us\nreturn 1 -- not now_us\n", "does not use it"),
         ("return now_us('')\n", "does not say that it needs"),
         ("--! exports a\nlocal b = 1\n", "does not make once"),
         ("--! exports a\nlocal a = 1\nlocal function f()\n  a = 2\nend\n", "makes it anew"),

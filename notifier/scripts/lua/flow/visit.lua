@@ -1,5 +1,5 @@
 --! on_demand visit
---! needs ask backlogs_key decide history is_due lower pass_on passes_lowered read_job reschedule select_user send_head
+--! needs ask backlogs_key decide is_due lower pass_on passes_lowered read_job reschedule select_user send_head
 --! needs sort_backlogs step_aside waits
 -- Visit: takes as many heads of a user's backlogs as the rules admit, in order, and leaves the user's wake-ups at the
 -- moments when the rules admit the next.

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from notifier.queue.circuits import circuit
@@ -239,7 +239,8 @@ class Routed(World):
         flying = {other.leased.job_id: routes_of(self.going(other)) for other in self.flights}
         for job_id, other in self.told.items():
             alike = (other.user, other.category, other.lane) == (told.user, told.category, told.lane)
-            if not alike or not other.at_once or other.place >= told.place or self.may_pass(leased.job_id, job_id):
+            may_pass = job_id in self.came_behind or self.may_pass(leased.job_id, job_id)
+            if not alike or not other.at_once or other.place >= told.place or may_pass:
                 continue
             done = json.loads(other.answered or b"{}")
             asked = routes_of([target for n, target in enumerate(parsed(self.targets[job_id])) if str(n) not in done])
@@ -433,6 +434,17 @@ def mend_and_drain(world: Routed) -> None:
 
 
 @given(rule_sets(), schedules)
+@example(  # the last of the urgent comes from its queue when its user has been looked at
+    rules=Policies(limits={"fcm": PlatformLimits(device=Policy((Window(4, interval_us=3 * M),)))}),
+    schedule=[
+        ("enqueue", 6, "ann", ("news", "default"), "apns:n fcm:n", False, False, None),
+        ("round", 50, "w"),
+        ("enqueue", 4, "ann", ("news", "default"), "apns:n fcm:n", True, True, None),
+        ("cancel", 67),
+        ("change", "v", "fcm", "down"),
+        ("round", 2, "w"),
+    ],
+)
 @settings(max_examples=examples(200))
 def test_whatever_is_held_nothing_is_lost(redis: Redis, rules: Policies, schedule: list[tuple[Any, ...]]) -> None:
     """Laws 1 to 5 with circuits that open and close, probes that die, devices and projects that are full.

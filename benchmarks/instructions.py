@@ -32,7 +32,7 @@ from notifier.queue import calls
 from notifier.queue.calls import Leased, Measured, Settlement, Told
 from notifier.queue.history import Handed, Reply
 from notifier.queue.retention import Retention
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.rules.zones import zone_at
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run, script

@@ -14,7 +14,7 @@ from benchmarks.harness import Figure, at_least, at_most, own_redis
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
 from notifier.queue import calls
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.rules.verify import percentile
 from notifier.settings import parse_settings
 from tests.harness.processes import await_that, await_workers, child, total

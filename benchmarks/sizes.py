@@ -18,7 +18,7 @@ from benchmarks.null_worker import RATES
 from benchmarks.workload import QUEUE, STAGED, deliver_staged, notifications
 from notifier import Device, Notification, Notifier
 from notifier.queue import calls
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.settings import parse_settings
 from tests.harness.take import enter
 

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from notifier.queue.circuits import Held
     from notifier.queue.history import Record
     from notifier.rules.calendar_windows import CalendarWindow
+    from notifier.rules.category import Category
     from notifier.rules.hours import Hours
     from notifier.rules.policies import Policies, Rules
-    from notifier.rules.policy import Burst, Category, Policy, Window
+    from notifier.rules.policy import Burst, Policy, Window
     from notifier.rules.preferences import Mute, Preferences
     from notifier.settings import Settings, load_settings
     from notifier.user_limits.protocol import UserLimiter
@@ -102,7 +103,8 @@ __getattr__, __dir__ = lazily(
         "notifier.producer.notifier": "Notifier",
         "notifier.rules.calendar_windows": "CalendarWindow",
         "notifier.rules.policies": "Policies Rules",
-        "notifier.rules.policy": "Burst Category Policy Window",
+        "notifier.rules.category": "Category",
+        "notifier.rules.policy": "Burst Policy Window",
         "notifier.rules.preferences": "Mute Preferences",
         "notifier.rules.hours": "Hours",
         "notifier.settings": "Settings load_settings",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from notifier.errors import NotifierError, RedisUnusableError, SettingsError, needs_extra
 from notifier.log import configure_logging
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import RQ_VARIABLE, rq_prefix, under, use_prefixes
 from notifier.settings import settings_path
 from notifier.store.exchange import exchange, nothing

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 
 
 def worker(

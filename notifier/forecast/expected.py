@@ -19,9 +19,10 @@ from notifier.forecast.trace import Event
 from notifier.notification.notification import at_service, route
 from notifier.queue.circuits import OVERALL, Held, find_routes
 from notifier.queue.pauses import find_pauses, which_holds
+from notifier.rules.category import LANES
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Burst
+from notifier.rules.policy import Burst
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange

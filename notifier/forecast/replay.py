@@ -13,9 +13,9 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from notifier.forecast.trace import Event
+from notifier.rules.category import LANES
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import LANES
 from notifier.rules.preferences import FOREVER, Mute
 from notifier.rules.quiet_hours import ByClock, Decider, said
 from notifier.rules.zones import zone_or

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from notifier.errors import NotifierError
 from notifier.notification.notification import NAME_FORM
-from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.rules.zones import check_zone
 
 LONGEST_LINE: Final = 1_000_000

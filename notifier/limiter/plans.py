@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from notifier.limiter.protocol import BLOCK, BURST
-from notifier.rules.costs import check_fits_all
-from notifier.rules.policy import Policy
+from notifier.rules.policy import Policy, check_fits_all
 from notifier.rules.zones import zone_at
 from notifier.units import format_duration
 

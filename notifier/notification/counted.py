@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from notifier.notification.notification import Notification
-from notifier.rules.policy import Category
+from notifier.rules.category import Category
 
 
 def counted(notification: Notification, category: Category, count: int) -> Notification:

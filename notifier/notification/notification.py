@@ -13,7 +13,7 @@ from typing import Any, Final, Self, get_args
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import platforms
 from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping
-from notifier.rules.policy import Priority
+from notifier.rules.category import Priority
 from notifier.rules.zones import check_zone
 from notifier.units import mask
 

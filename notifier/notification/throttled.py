@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from notifier.errors import InvalidNotificationError
-from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.category import DEFAULT_CATEGORY
 
 MARKER: Final = "__push_throttled__"  # the attribute of a decorated function that holds its `Throttle`
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from notifier.notification.job import fields_of
 from notifier.queue.backlogs import queue_keys
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, rq_key
 from notifier.store.connection import ask_each, redis_answers
 

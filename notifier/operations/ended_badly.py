@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from notifier.notification.job import fields_of
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions

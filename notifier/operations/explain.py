@@ -19,10 +19,11 @@ from notifier.queue.circuits import OVERALL, Held, find_routes
 from notifier.queue.health import is_suspended
 from notifier.queue.pauses import find_pauses, which_holds
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.category import Category
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import closed_minutes, closed_times, text_of
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy
 from notifier.rules.preferences import Preferences
 from notifier.rules.quiet_hours import ByClock, said
 from notifier.rules.zones import Zone, zone_or

@@ -13,8 +13,8 @@ from notifier.errors import InvalidNotificationError
 from notifier.notification.job import FUNCTION, decode_data, fields_of
 from notifier.operations.explain import Inspection
 from notifier.operations.outside_backlogs import find_elsewhere
+from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.rules.policies import Policies
-from notifier.rules.policy import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, rq_key, user_key
 from notifier.store.connection import ask_each, redis_answers
 from notifier.units import mask, moment

@@ -10,7 +10,7 @@ from notifier.operations.action_log import Log, logged
 from notifier.operations.route_view import routes_of
 from notifier.queue.circuits import paused_words
 from notifier.queue.pauses import pause, pause_name, resume
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.loader import run
 from notifier.settings import Settings
 from notifier.settings.checks import check_user

@@ -10,7 +10,8 @@ from typing import Any, Final
 from notifier.notification.notification import route
 from notifier.queue.circuits import OVERALL, Held, find_limits, find_routes
 from notifier.queue.health import find_workers
-from notifier.rules.policy import NO_LIMITS, Window
+from notifier.rules.category import NO_LIMITS
+from notifier.rules.policy import Window
 from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import bucket_us
 from notifier.settings import Settings

@@ -15,7 +15,7 @@ from notifier.queue.history import WORDS, Why, describe_why
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.queue.pauses import find_pauses
 from notifier.queue.waits import IN_QUEUE, Waits, decode_waits, describe_waits
-from notifier.rules.policy import DEFAULT_CATEGORY, LANES
+from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions

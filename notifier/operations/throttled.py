@@ -14,7 +14,7 @@ from notifier.queue.backlogs import queue_keys
 from notifier.queue.circuits import FAR_US
 from notifier.queue.history import WORDS
 from notifier.queue.waits import IN_QUEUE, describe_waits
-from notifier.rules.policy import DEFAULT_CATEGORY, LANES
+from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions

@@ -11,7 +11,7 @@ from redis import Redis
 from notifier.operations.explain import Explanation, Inspection, places_of
 from notifier.operations.in_force import Known
 from notifier.operations.outside_backlogs import find_elsewhere
-from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.scripts.keys import user_key
 from notifier.store.connection import redis_answers
 

@@ -29,7 +29,7 @@ from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held, by_route
 from notifier.queue.history import Record
-from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import under
 from notifier.store.aio import Calls

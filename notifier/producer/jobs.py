@@ -14,8 +14,7 @@ from notifier.notification.job import encode_data, encode_meta, encode_targets
 from notifier.providers import check_payload
 from notifier.queue import calls
 from notifier.queue.spans import NO_SPAN, Operation, Spans
-from notifier.rules.costs import check_fits
-from notifier.rules.policy import Category
+from notifier.rules.category import Category, check_fits
 from notifier.scripts.loader import settled
 from notifier.store.partitions import Partitions
 

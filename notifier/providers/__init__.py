@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from notifier.providers.transport.backoff import Backoff, Turns
     from notifier.providers.transport.http1 import Pool, Response, tls_context
     from notifier.providers.transport.probes import http1_lives
-    from notifier.rules.policy import PlatformLimits
+    from notifier.rules.category import PlatformLimits
     from notifier.settings.checks import Duration, File, HttpsEndpoint, Rate, Rates
     from notifier.settings.schema_providers import PlatformSettings
     from notifier.settings.schema_types import Section
@@ -63,7 +63,7 @@ __getattr__, __dir__ = lazily(
         "notifier.providers.transport.backoff": "Backoff Turns",
         "notifier.providers.transport.http1": "Pool Response tls_context",
         "notifier.providers.transport.probes": "http1_lives",
-        "notifier.rules.policy": "PlatformLimits",
+        "notifier.rules.category": "PlatformLimits",
         "notifier.settings.schema_providers": "PlatformSettings",
         "notifier.settings.checks": "Duration File HttpsEndpoint Rate Rates",
         "notifier.settings.schema_types": "Section",

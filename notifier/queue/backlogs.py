@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from notifier.notification.job import encode_reason
 from notifier.queue.retention import Retention
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import CancelOfFields

@@ -16,7 +16,7 @@ from notifier.errors import Limit, Refused
 from notifier.notification import Device
 from notifier.queue.history import Handed, why_dropped
 from notifier.queue.retention import KEEP_NOTHING, Retention
-from notifier.rules.policy import Overflow
+from notifier.rules.category import Overflow
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import (
     Ended,

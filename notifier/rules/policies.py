@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from notifier.rules.policy import DEFAULT_CATEGORY, NO_LIMITS, NO_RULES, Category, PlatformLimits, Policy
+from notifier.rules.category import DEFAULT_CATEGORY, NO_LIMITS, Category, PlatformLimits
+from notifier.rules.policy import NO_RULES, Policy
 from notifier.rules.preferences import Chosen, Combining, Mute, Preferences, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
 

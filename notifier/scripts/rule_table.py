@@ -9,9 +9,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from notifier.rules.category import LANES, Category, PlatformLimits
 from notifier.rules.hours import WEEK_US
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, PlatformLimits, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Preferences
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.settings.schema_rules import CELLS
 from notifier.settings.users_files import Written
 from notifier.settings.yaml_source import Path as KeyPath

@@ -13,9 +13,9 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from notifier.errors import SettingsError
+from notifier.rules.category import Category, Digest, Lane, OnUnknown, Overflow, Priority, WhenBlocked
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies, WaitingLimits
-from notifier.rules.policy import Category, Digest, Lane, OnUnknown, Overflow, Priority, WhenBlocked
 from notifier.rules.preferences import How, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import hours

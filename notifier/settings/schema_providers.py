@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field
 from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.notification.platforms import find, installed
-from notifier.rules.policy import PlatformLimits
+from notifier.rules.category import PlatformLimits
 from notifier.settings import checks
 from notifier.settings.checks import Name, Positive, wrong_at
 from notifier.settings.schema_types import Section

@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import count
 
 from notifier.limiter import Hold
-from notifier.rules.costs import check_cost
+from notifier.rules.category import Category, check_cost
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy
 from notifier.rules.preferences import Mute
 from notifier.rules.quiet_hours import ByClock, said
 from notifier.user_limits.protocol import UserPermit, kept_for, split

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from notifier.limiter.protocol import Hold, Permit
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold
-from notifier.rules.costs import check_cost
+from notifier.rules.category import check_cost
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import NO_RULES, Policy, rule_words
 from notifier.scripts.connection_wait import in_turn

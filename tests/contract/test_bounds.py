@@ -11,8 +11,9 @@ from redis import Redis
 from notifier.queue import backlogs, calls
 from notifier.queue.calls import Job
 from notifier.queue.retention import Retention
+from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Burst, Policy
+from notifier.rules.policy import Burst, Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.harness.take import direct_way_shut, publish_own_rules

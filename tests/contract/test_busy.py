@@ -13,8 +13,9 @@ from notifier.queue import calls
 from notifier.queue.calls import Leased, Settlement, State
 from notifier.queue.circuits import BUSY_SHOWN_US, LIMITS, find_routes
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.store.exchange import exchange

@@ -11,8 +11,9 @@ from redis import Redis
 from notifier.queue import backlogs, calls
 from notifier.queue.calls import Job, Settlement
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.contract.test_direct import TARGETS, S, Worker

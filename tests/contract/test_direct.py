@@ -16,9 +16,10 @@ from redis.asyncio import Redis as AsyncRedis
 from notifier.queue import calls, own_rules
 from notifier.queue.calls import Job, Leased, Named, Pulled, Settlement, Told
 from notifier.queue.retention import KEEP_NOTHING, Retention
+from notifier.rules.category import LANES, Category, Digest, PlatformLimits
 from notifier.rules.hours import parse_hours
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Burst, CalendarWindow, Category, Digest, PlatformLimits, Policy, Window
+from notifier.rules.policy import Burst, CalendarWindow, Policy, Window
 from notifier.rules.preferences import Preferences
 from notifier.rules.zones import zone_or
 from notifier.scripts.loader import run

@@ -14,8 +14,9 @@ from notifier import AsyncNotifier, Notifier
 from notifier.limiter import Hold, Permit
 from notifier.queue import calls
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import NO_RULES, Category, Policy, Window
+from notifier.rules.policy import NO_RULES, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings

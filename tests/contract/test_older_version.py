@@ -17,7 +17,7 @@ from redis import Redis
 from notifier import Notifier
 from notifier.operations.audit.audit import Audit
 from notifier.queue import backlogs
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.loader import run
 from notifier.settings import parse_settings
 from workers import PushWorker

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from notifier import Notification
 from notifier.notification.job import TERMINAL
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
 from tests.faults.mortal_worker import STEPS
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet

@@ -17,7 +17,7 @@ from notifier import Notifier
 from notifier.notification.job import TERMINAL
 from notifier.queue import calls
 from notifier.queue.retention import Retention
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings

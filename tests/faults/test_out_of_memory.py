@@ -14,8 +14,9 @@ from redis.asyncio import Redis as AsyncRedis
 
 from notifier import Notifier, RedisUnusableError
 from notifier.queue import own_rules
+from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Policy
+from notifier.rules.policy import Policy
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.store.partitions import Partitions

@@ -10,8 +10,8 @@ import pytest
 
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
+from notifier.rules.category import LANES, Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.faults.consistency import assert_consistent

@@ -16,7 +16,7 @@ from notifier.notification import Device, Notification
 from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Outcome
 from notifier.queue.calls import Leased, Settlement
-from notifier.rules.policy import Category
+from notifier.rules.category import Category
 from workers.loop.in_flight import Flights
 from workers.loop.parts import Parts, Tuning
 from workers.loop.turns import Turns

@@ -20,7 +20,7 @@ from notifier import Notifier
 from notifier.operations.action_log import read_actions
 from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.queue import calls
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import user_key
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings

@@ -14,8 +14,8 @@ from redis.asyncio import Redis as AsyncRedis
 
 from notifier.errors import SettingsError
 from notifier.operations.action_log import read_actions
+from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES
 from notifier.settings import load_settings
 from notifier.store.partitions import Partitions
 from notifier.testing.embedded import EmbeddedRedis

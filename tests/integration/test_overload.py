@@ -16,8 +16,9 @@ from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableEr
 from notifier.operations.audit.audit import Audit
 from notifier.queue import calls
 from notifier.queue.calls import Named
+from notifier.rules.category import LANES, Category, Overflow
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Overflow, Policy
+from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis

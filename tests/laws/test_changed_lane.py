@@ -19,8 +19,9 @@ from notifier.queue import calls
 from notifier.queue.backlogs import cancel, sweep
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
+from notifier.rules.category import LANES, Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 

@@ -12,8 +12,9 @@ from redis import Redis
 from notifier.errors import Refused
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis

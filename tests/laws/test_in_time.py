@@ -7,7 +7,7 @@ from redis import Redis
 from notifier import Notifier
 from notifier.queue import calls
 from notifier.queue.calls import Pulled
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings

@@ -23,8 +23,9 @@ from notifier.queue.forget import forget
 from notifier.queue.in_flight import renew
 from notifier.queue.retention import Retention
 from notifier.queue.rq_runs import rq_run
+from notifier.rules.category import LANES, Category, PlatformLimits
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Burst, Category, PlatformLimits, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.records import CancelOfFields, RunFields
 from notifier.scripts.rule_table import RuleTable

@@ -10,8 +10,9 @@ from redis import Redis
 from notifier.queue import backlogs, calls, leaders
 from notifier.queue.calls import Job, Settlement
 from notifier.queue.retention import Retention
+from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
 

@@ -12,8 +12,9 @@ from redis import Redis
 from notifier.queue import calls
 from notifier.queue.calls import Job, Settlement
 from notifier.queue.retention import Retention
+from notifier.rules.category import LANES, Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.redis import RedisLimiter

@@ -22,7 +22,7 @@ from notifier.operations.audit.audit import Audit
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
 from notifier.queue.rq_runs import rq_run
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run, run_async
 from notifier.scripts.rule_table import RuleTable

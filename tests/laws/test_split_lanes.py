@@ -19,8 +19,9 @@ from redis import Redis
 from notifier.queue import calls, leaders
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy
+from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis

@@ -10,8 +10,9 @@ from redis import Redis
 from notifier.limiter.protocol import Permit
 from notifier.queue import calls, leaders
 from notifier.queue.calls import Job, Pulled
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.redis import RedisLimiter

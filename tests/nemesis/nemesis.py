@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 from notifier import Notifier
 from notifier.errors import NotifierError
 from notifier.notification.job import TERMINAL
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import RQ_VARIABLE, redis_key, rq_key
 from notifier.simulators.wire import Arrival, WireLog
 from notifier.store.published import followers

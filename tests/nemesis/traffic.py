@@ -18,7 +18,7 @@ from rq.serializers import JSONSerializer
 
 from notifier import Device, Notification, Notifier
 from notifier.errors import NotifierError
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.store.tags import number_of
 from tests.nemesis.history import History, wall_us
 from tests.nemesis.machines import Machines

@@ -13,8 +13,9 @@ from notifier.queue import backlogs, calls
 from notifier.queue.backlogs import Kind
 from notifier.queue.calls import DeadToken, Job, Settlement, State
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.user_limits.redis import RedisLimiter
 from tests.property.amount import examples

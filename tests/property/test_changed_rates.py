@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from notifier.limiter import Permit
 from notifier.queue import backlogs
+from notifier.rules.category import Category
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.memory import MemoryUserLimiter

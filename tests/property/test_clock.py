@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from notifier.forecast.replay import Replay
 from notifier.forecast.trace import Event
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.category import Category
 from notifier.rules.hours import EVERY_DAY, Hours, closed_minutes, longest_open_us
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.rule_table import RuleTable
 from tests.property.amount import examples
 from tests.property.clock_model import over_calendar, unquiet

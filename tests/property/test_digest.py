@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from notifier.rules.category import Category, Digest
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Digest, Policy
+from notifier.rules.policy import Policy
 from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
 from tests.property.world import LEASE, S, World

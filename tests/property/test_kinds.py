@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from notifier.limiter import Hold, Permit
 from notifier.operations.audit.times import Times
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.user_limits.memory import MemoryUserLimiter
 from notifier.user_limits.redis import RedisLimiter
 from tests.harness.support import expire_alike

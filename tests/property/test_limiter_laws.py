@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notifier.limiter import Hold, Permit
+from notifier.rules.category import Category
 from notifier.rules.policies import Rules
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.user_limits.memory import MemoryUserLimiter
 from notifier.user_limits.protocol import split
 from notifier.user_limits.redis import RedisLimiter

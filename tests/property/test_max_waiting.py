@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from notifier.queue import calls
 from notifier.queue.calls import Job
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category
 from notifier.scripts.loader import run
 from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, blocked, carry_out, drain, policies, schedules

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from notifier.operations.explain import Inspection
 from notifier.queue import backlogs
+from notifier.rules.category import LANES, Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.store.connection import time_us

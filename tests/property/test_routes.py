@@ -12,9 +12,10 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from notifier.queue.circuits import circuit
+from notifier.rules.category import Category, PlatformLimits
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.records import CircuitFields
 from tests.property.amount import examples

@@ -34,8 +34,9 @@ from notifier.notification.job import targets_in
 from notifier.queue import backlogs, calls
 from notifier.queue.calls import Job, Leased, Settlement, State, Told
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.redis import RedisLimiter

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+    from notifier.rules.category import Category
     from notifier.rules.policies import Policies
-    from notifier.rules.policy import Category
 
 START = 1_700_000_000_000_000
 S = 1_000_000

@@ -21,7 +21,7 @@ OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGE = tomllib.loads((ROOT / "packaging/limiter/pyproject.toml").read_text())["project"]
 HOUSE = {
     *("errors", "lazy", "units", "rules", "scripts"),
-    *(f"rules.{name}" for name in ("calendar_windows", "costs", "hours", "policy", "rate_text", "zones")),
+    *(f"rules.{name}" for name in ("calendar_windows", "hours", "policy", "rate_text", "zones")),
     *("rules.kinds", *(f"rules.kinds.{path.stem}" for path in (ROOT / "notifier/rules/kinds").glob("[a-z]*.py"))),
     *(f"scripts.{name}" for name in ("keys", "loader", "packed", "records", "connection_wait")),
 }

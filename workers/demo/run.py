@@ -19,7 +19,7 @@ from redis import Redis
 from notifier import Device, Notification, Notifier
 from notifier.errors import NotifierError
 from notifier.notification.job import TERMINAL
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.simulators.wire import WireLog
 from notifier.store.connection import connect

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 from notifier.queue import calls
 from notifier.queue.calls import Leased, Measured, Settlement, Worker
 from notifier.queue.in_flight import renew
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.rule_table import RuleTable
 from workers.loop.parts import Parts, RqJob

@@ -27,7 +27,7 @@ from notifier.queue import backlogs
 from notifier.queue.calls import Plain, Settlement, State
 from notifier.queue.in_flight import begin
 from notifier.queue.rq_runs import encode_run, rq_run
-from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import Call, run
 from notifier.scripts.records import RunFields

@@ -11,7 +11,7 @@ from notifier.errors import InvalidNotificationError
 from notifier.notification.job import STEERING, is_plain, read_meta
 from notifier.notification.notification import LONGEST_EXPIRY
 from notifier.notification.rq_call import PICKLED, RqCall, read_pickle
-from notifier.rules.policy import DEFAULT_CATEGORY
+from notifier.rules.category import DEFAULT_CATEGORY
 from workers.rq.functions import AllowedFunctions
 
 CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")

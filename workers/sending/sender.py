@@ -25,7 +25,7 @@ from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.queue.calls import DeadToken, Leased, Settlement, State
 from notifier.queue.history import Handed, Reply
-from notifier.rules.policy import Category
+from notifier.rules.category import Category
 from notifier.units import mask
 from workers.sending.capacity import Capacity
 from workers.sending.circuits import Circuits, CircuitsOfAll

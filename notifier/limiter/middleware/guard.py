@@ -32,7 +32,7 @@ from notifier.limiter.middleware.keys import Key, client_address, digest
 from notifier.limiter.middleware.request import WebRequest
 from notifier.limiter.protocol import UNREACHABLE, Hold, Permit
 from notifier.limiter.rates import Rates
-from notifier.rules.costs import check_fits_all
+from notifier.rules.policy import check_fits_all
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, 
 from notifier.operations.audit.queues import Queues
 from notifier.operations.audit.times import Times, shown
 from notifier.queue.preferences import prefer
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key, types_of
 from notifier.scripts.loader import Call, run

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.loader import Call, script
 
 _LANES: Final = json.dumps(LANES)

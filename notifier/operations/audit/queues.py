@@ -8,7 +8,7 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.operations.audit.calls import Finding, audit_jobs, audit_queue
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run
 

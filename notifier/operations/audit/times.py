@@ -12,7 +12,7 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.operations.audit.calls import Finding, Kind, audit_key
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import run
 from notifier.store.connection import ask_each, time_us

@@ -11,7 +11,8 @@ from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Notification
 from notifier.providers.apns import broadcast
 from notifier.providers.apns.options import check_by_certificate
-from notifier.rules.policy import PlatformLimits, Policy, Window
+from notifier.rules.category import PlatformLimits
+from notifier.rules.policy import Policy, Window
 from notifier.settings import checks
 from notifier.settings.checks import AppleEndpoint, File, HttpsEndpoint, Rates, wrong_at
 from notifier.settings.schema_providers import PlatformSettings

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from notifier.rules.policy import PlatformLimits, Policy, Window
+from notifier.rules.category import PlatformLimits
+from notifier.rules.policy import Policy, Window
 from notifier.settings import checks
 from notifier.settings.checks import Duration, File, HttpsEndpoint, Rate, Rates
 from notifier.settings.schema_providers import PlatformSettings

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from notifier.errors import SettingsError
-from notifier.rules.policy import Burst, PlatformLimits, Policy, Window
+from notifier.rules.category import PlatformLimits
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings.checks import File, HttpsEndpoint, Positive, Rate, Rates
 from notifier.settings.schema_providers import PlatformSettings
 from notifier.settings.schema_types import Section

@@ -7,7 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from notifier.rules.policy import PlatformLimits, Policy
+from notifier.rules.category import PlatformLimits
+from notifier.rules.policy import Policy
 from notifier.settings import checks
 from notifier.settings.checks import File, HttpsEndpoint, Rate, Rates, wrong_at
 from notifier.settings.schema_providers import PlatformSettings

@@ -18,8 +18,9 @@ from notifier.queue.backlogs import Kind
 from notifier.queue.calls import Leased, Settlement
 from notifier.queue.forget import Sends, forget, keys_of
 from notifier.queue.retention import Retention
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.redis import RedisLimiter

@@ -21,9 +21,10 @@ from notifier.queue.circuits import circuit
 from notifier.queue.history import Handed, Record, Reply, decode_records, history_keys, name_those_before
 from notifier.queue.retention import Retention
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.category import LANES, Category, Digest, PlatformLimits
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Burst, Category, Digest, PlatformLimits, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.scripts import loader
 from notifier.scripts.keys import declared, in_script
 from notifier.scripts.loader import run

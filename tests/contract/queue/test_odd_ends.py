@@ -12,8 +12,9 @@ from redis import Redis
 from notifier.queue import backlogs, calls
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
+from notifier.rules.category import LANES, Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Policy
+from notifier.rules.policy import Policy
 from notifier.rules.preferences import Preferences
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable

@@ -15,9 +15,10 @@ from redis import Redis
 
 from notifier.limiter import Hold, Permit
 from notifier.queue.preferences import prefer
+from notifier.rules.category import Category
 from notifier.rules.hours import Hours, parse_hours
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Preferences, UsersMay
 from notifier.scripts.loader import run
 from notifier.user_limits.choice import Choice, Stale

@@ -18,8 +18,9 @@ from notifier.limiter import Hold, Permit
 from notifier.queue import calls
 from notifier.queue.calls import Job
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.user_limits.memory import MemoryUserLimiter

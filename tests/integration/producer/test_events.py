@@ -28,7 +28,7 @@ from notifier import AsyncNotifier, InvalidNotificationError, Record, SettingsEr
 from notifier.producer.events import Outcome
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.server import webhook

@@ -18,9 +18,10 @@ from notifier.forecast.replay import DROPPED, EXPIRED
 from notifier.forecast.trace import Event
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
+from notifier.rules.category import LANES
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable

@@ -18,8 +18,9 @@ from notifier.forecast.trace import Event
 from notifier.queue import calls
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import KEEP_NOTHING, Retention
+from notifier.rules.category import LANES, Category, Digest
 from notifier.rules.policies import Policies
-from notifier.rules.policy import LANES, Category, Digest, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run

@@ -6,10 +6,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from notifier.rules import verify
+from notifier.rules.category import Category
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import longest_open_us
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Burst, Category, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.rules.quiet_hours import ByClock
 from notifier.rules.zones import zone_at
 from tests.property import test_clock

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from notifier.forecast.expected import FIELDS, Forecast, Record
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.category import Category
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 
 S = 1_000_000
 NOON = 1_767_268_800 * S  # 2026-01-01 12:00 UTC

@@ -18,7 +18,8 @@ from workers.configuration.wiring import build_providers, circuit_names, dry_run
 
 PIGEON = """
 from notifier.providers import Answer, Outcome, Platform, PlatformSettings
-from notifier.rules.policy import PlatformLimits, Window
+from notifier.rules.category import PlatformLimits
+from notifier.rules.policy import Window
 from pydantic import Field
 
 class Loft(PlatformSettings):

@@ -3,8 +3,9 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from notifier.rules.category import Category, PlatformLimits
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

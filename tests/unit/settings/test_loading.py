@@ -12,8 +12,9 @@ import notifier.settings
 from notifier.errors import SettingsError
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.category import Category, PlatformLimits
 from notifier.rules.hours import Hours
-from notifier.rules.policy import Burst, Category, PlatformLimits, Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.rules.zones import VERSION
 from notifier.settings import errors, load_settings, parse_settings, settings_path
 from notifier.settings.json_schema import schema

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from notifier.errors import InvalidNotificationError, SettingsError
-from notifier.rules.costs import check_fits
+from notifier.rules.category import check_fits
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings import parse_settings
 

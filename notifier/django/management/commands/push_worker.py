@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from notifier.django.sending import config_path
-from notifier.rules.policy import LANES
+from notifier.rules.category import LANES
 
 
 class Command(BaseCommand):

@@ -15,7 +15,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from notifier.operations.action_log import read_actions
-from notifier.rules.policy import LANES, Policy, Window
+from notifier.rules.category import LANES
+from notifier.rules.policy import Policy, Window
 from notifier.settings import load_settings
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from notifier.forecast.trace import Event
 from notifier.operations.preview.report import Waits, compare, timeline
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category, Policy, Window
+from notifier.rules.policy import Policy, Window
 
 S = 1_000_000
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from notifier.queue.calls import Leased, Settlement
 from notifier.queue.history import Handed, Reply
+from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Category
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import parse_settings
 from workers.configuration.wiring import build_tuning

@@ -15,7 +15,7 @@ from notifier.notification import Device, Notification
 from notifier.notification.job import encode_data
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.queue.calls import DeadToken, Leased, Settlement
-from notifier.rules.policy import Category, Digest
+from notifier.rules.category import Category, Digest
 from workers.sending.capacity import Capacity, RouteLimit
 from workers.sending.proofs import Unproven
 from workers.sending.sender import MAX_CRASHES, Backoff, NotOursError, Sender

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from notifier.queue.circuits import OVERALL, paused_words
-from notifier.rules.policy import rule_words
+from notifier.rules.marks import rule_words
 from notifier.scripts.keys import user_key
 from notifier.units import moment, seconds_text
 

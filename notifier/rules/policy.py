@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Literal
@@ -13,12 +12,11 @@ from notifier.rules.kinds.burst import Burst
 from notifier.rules.kinds.gap import Gap
 from notifier.rules.kinds.kind import RuleOfSends
 from notifier.rules.kinds.window import Window
-from notifier.units import LARGEST_LIMIT, format_duration
+from notifier.units import LARGEST_LIMIT
 
 __all__ = ["Burst", "Policy", "Window"]
 
 MAX_BUCKETS: Final = 1_000
-_MARK: Final = re.compile(r"g(?P<gap>\d+)|(?P<burst>t?)(?P<limit>\d+)/(?P<interval>\w+)")
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
@@ -163,18 +161,6 @@ def check_fits_all(policy: Policy, cost: int, most: int = LARGEST_LIMIT) -> None
     for rule in policy.listed:
         if cost > rule.max_cost:
             raise ValueError(f"a cost of {cost} never fits into {rule}")
-
-
-def rule_words(mark: str) -> str:
-    """Return the words of a rule by its mark in Redis, see `rules.lua`, as `str` of a policy has them; or none."""
-    found = _MARK.fullmatch(mark)
-    if found is None:
-        return ""
-    gap, burst, limit, interval = found.groups()
-    if gap:
-        return str(Gap(int(gap)))
-    per = format_duration(int(interval)) if interval.isdigit() else f"calendar-{interval}"
-    return f"burst {limit} then 1/{per}" if burst else f"{limit}/{per}"
 
 
 @lru_cache(maxsize=1024)  # for tens of thousands of users there are few

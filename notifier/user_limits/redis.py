@@ -11,8 +11,9 @@ from redis.exceptions import RedisError
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold
 from notifier.rules.category import check_cost
+from notifier.rules.marks import rule_words
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.policy import NO_RULES, Policy, rule_words
+from notifier.rules.policy import NO_RULES, Policy
 from notifier.scripts.connection_wait import in_turn
 from notifier.scripts.keys import user_key
 from notifier.scripts.loader import Call, run, script

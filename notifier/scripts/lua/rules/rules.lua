@@ -55,7 +55,7 @@ local function next_for(sent, policy, cost, now)
   return at, rule
 end
 
--- rule_mark: the rule that decides, in words for `rule_words` of notifier/rules/policy.py: '<limit>/<µs>' is a window,
+-- rule_mark: the rule that decides, in words for `rule_words` of notifier/rules/marks.py: '<limit>/<µs>' is a window,
 -- 'g<µs>' a gap, 't<limit>/<µs>' a burst.
 local function rule_mark(policy, rule)
   if rule == 0 then return 'g' .. text(policy.gap) end

@@ -22,7 +22,7 @@ PACKAGE = tomllib.loads((ROOT / "packaging/limiter/pyproject.toml").read_text())
 HOUSE = {
     *("errors", "lazy", "units", "rules", "scripts"),
     *(f"rules.{name}" for name in ("calendar_windows", "hours", "policy", "rate_text", "zones")),
-    *("rules.kinds", *(f"rules.kinds.{path.stem}" for path in (ROOT / "notifier/rules/kinds").glob("[a-z]*.py"))),
+    *("rules.kinds", *(f"rules.kinds.{name}" for name in ("burst", "gap", "kind", "window"))),
     *(f"scripts.{name}" for name in ("keys", "loader", "packed", "records", "connection_wait")),
 }
 IN_MEMORY = """

@@ -37,7 +37,7 @@ def json_object(text: str, name: str) -> dict[str, Any]:
     why = ""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         value, why = None, f": {error}"
     if not isinstance(value, dict):
         raise typer.BadParameter(f'give a JSON object, such as \'{{"screen": "inbox"}}\'{why}', param_hint=name)

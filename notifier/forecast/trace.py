@@ -17,6 +17,7 @@ from sys import intern
 from typing import Any, Final, NamedTuple
 
 from notifier.errors import NotifierError
+from notifier.notification.json_values import read_object
 from notifier.notification.notification import NAME_FORM
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.rules.zones import check_zone
@@ -91,14 +92,9 @@ def read_event(line: bytes) -> tuple[str, Event]:
     """Return the user and the event of one line; raise ValueError, saying what would be right."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"is longer than {LONGEST_LINE:,} bytes")
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError(  # noqa: TRY004 - of a line of a file, as the others
-            'is not a JSON object such as {"at": 1.5, "user": "42", "category": "chat"}'
-        )
+    fields = read_object(line)
+    if fields is None:
+        raise ValueError('is not a JSON object such as {"at": 1.5, "user": "42", "category": "chat"}')
     user, category = fields.get("user"), fields.get("category", DEFAULT_CATEGORY)
     if not isinstance(user, str) or not user:
         raise ValueError("user: must be text, and is needed")

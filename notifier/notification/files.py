@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +11,7 @@ from difflib import get_close_matches
 from typing import IO, Any, Final, Literal
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification.json_values import read_object
 from notifier.notification.notification import MAPPINGS, Notification, unknown_field
 
 Format = Literal["jsonl", "csv"]
@@ -54,11 +54,8 @@ def _json_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]
         if len(line) > LONGEST_LINE:
             yield number, f"is longer than {LONGEST_LINE:,} characters", line
             continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            fields = None
-        yield number, fields if isinstance(fields, dict) else "is not a JSON object", line
+        fields = read_object(line)
+        yield number, "is not a JSON object" if fields is None else fields, line
 
 
 def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]]:

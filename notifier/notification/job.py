@@ -46,15 +46,6 @@ MAX_REASON_BYTES: Final = 65_536  # somebody else may have written it, and peopl
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
-def fields_of(meta: bytes | None) -> dict[str, Any]:
-    """Return the fields of JSON in a job, such as its meta; none where it is no object: others may have written it."""
-    try:
-        fields = json.loads(meta or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
 def accepted_at(text: bytes | None) -> datetime | None:
     """When a job was enqueued, as RQ writes it; None where it is not told, or is no time."""
     try:

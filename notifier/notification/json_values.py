@@ -1,7 +1,11 @@
-"""The checks of texts and JSON values in a notification. Each raises InvalidNotificationError, by the field."""
+"""JSON of others: how it is read, and the checks of texts and values in a notification.
+
+Each check raises InvalidNotificationError, by the field.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -10,6 +14,20 @@ from notifier.errors import InvalidNotificationError
 
 DATA_DEPTH: Final = 32
 NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
+
+
+def read_object(text: bytes | str) -> dict[str, Any] | None:
+    """Return the JSON object that this is; None where it is anything else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def fields_of(text: bytes | str | None) -> dict[str, Any]:
+    """Return the fields of the JSON object that this is, such as a job's meta; none where it is anything else."""
+    return (read_object(text) if text else None) or {}
 
 
 def is_mapping(value: object) -> bool:

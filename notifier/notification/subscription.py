@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import binascii
 import contextlib
-import json
 import re
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from notifier.notification.json_values import read_object
 
 ENDPOINT_CHARACTERS: Final = 2048
 MAX_KEPT: Final = 1_024  # subscriptions that were read lately: as many as a worker may have in flight…
@@ -84,11 +85,8 @@ def read_subscription(token: str) -> Subscription:
 
 
 def _read(token: str) -> Subscription:
-    try:
-        given = json.loads(token)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict) or not {"endpoint", "keys"} <= given.keys() <= FIELDS:
+    given = read_object(token)
+    if given is None or not {"endpoint", "keys"} <= given.keys() <= FIELDS:
         raise ValueError("is not what JSON.stringify(subscription) makes: an object of endpoint, keys, expirationTime")
     keys, expires = given["keys"], given.get("expirationTime")
     if not isinstance(keys, dict) or keys.keys() != {"p256dh", "auth"}:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from notifier.notification.job import fields_of
+from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, rq_key

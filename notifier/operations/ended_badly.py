@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from notifier.notification.job import fields_of
+from notifier.notification.json_values import fields_of
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange

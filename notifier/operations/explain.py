@@ -5,7 +5,6 @@ Changes nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import Any, Final, Literal
 from redis import Redis
 
 from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_sends
+from notifier.notification.json_values import fields_of
 from notifier.operations.in_force import Known
 from notifier.queue.circuits import OVERALL, Held, find_routes
 from notifier.queue.health import is_suspended
@@ -251,7 +251,7 @@ class Inspection:
                     place=place,
                     job_id=job_id.decode(),
                     lane=(origin or b"").decode(),
-                    priority=str(json.loads(meta or b"{}").get("priority", "normal")),
+                    priority=str(fields_of(meta).get("priority", "normal")),
                     attempts=int(attempts or 0),
                     expected_at=expected.at,
                     not_before=expected.not_before,

@@ -10,7 +10,8 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.job import FUNCTION, decode_data, fields_of
+from notifier.notification.job import FUNCTION, decode_data
+from notifier.notification.json_values import fields_of
 from notifier.operations.explain import Inspection
 from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.category import DEFAULT_CATEGORY, LANES

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from notifier.notification.job import fields_of
+from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.scripts.keys import job_key, redis_key
 from notifier.store.connection import ask_each, redis_answers

@@ -8,7 +8,8 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from notifier.notification.job import accepted_at, fields_of
+from notifier.notification.job import accepted_at
+from notifier.notification.json_values import fields_of
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
 from notifier.queue.health import Alive, find_workers
 from notifier.queue.history import WORDS, Why, describe_why

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from notifier.notification.job import accepted_at, fields_of
+from notifier.notification.job import accepted_at
+from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.queue.circuits import FAR_US
 from notifier.queue.history import WORDS

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, cast
 
-from notifier.notification.job import decode_reason, fields_of
+from notifier.notification.job import decode_reason
+from notifier.notification.json_values import fields_of
 from notifier.producer.stream import Entry
 
 ENCODED: Final = frozenset({"rejected", "failed", "expired"})  # whose reason stands there as RQ stores it

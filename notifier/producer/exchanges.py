@@ -14,7 +14,8 @@ from redis.exceptions import RedisError
 from notifier.errors import NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, find_forecast
 from notifier.limiter import Hold, Permit
-from notifier.notification.job import decode_reason, fields_of
+from notifier.notification.job import decode_reason
+from notifier.notification.json_values import fields_of
 from notifier.producer.admission import accepted, all_accepted, by_choice, refused
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, read_ended

@@ -6,14 +6,13 @@ status, then its class, and what nobody knows may have delivered.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.providers.contract import Answer, Outcome
@@ -85,15 +84,6 @@ def retry_after_us(value: str, date: str) -> int | None:
     now = _moment(date)
     left_us = int((until - (time.time() if now is None else now)) * SECOND_US)
     return min(max(left_us, 0), LONGEST_WAIT_US)
-
-
-def parse(body: bytes | str) -> Mapping[str, Any]:
-    """Return the JSON object in a body; an empty one for anything else."""
-    try:
-        parsed = json.loads(body) if body else None
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def word(value: object) -> str:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from notifier.errors import needs_extra
-from notifier.notification.job import fields_of
+from notifier.notification.json_values import fields_of
 
 if TYPE_CHECKING:
     from notifier.queue.calls import Leased

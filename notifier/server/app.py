@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from notifier.errors import NotifierError, RedisAwayError, SettingsError
+from notifier.notification.json_values import read_object
 from notifier.server import actions, limits, page_data
 from notifier.server.actions import Asked
 from notifier.server.answers import (
@@ -330,11 +330,8 @@ async def _json_body(request: Request) -> dict[str, Any]:
         return {}
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ProblemError(415, "Not JSON", "give Content-Type: application/json")
-    try:
-        given = json.loads(raw)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+    given = read_object(raw)
+    if given is None:
         raise ProblemError(400, "Not JSON", "the body must be a JSON object")
     return given
 

@@ -11,7 +11,8 @@ import structlog
 from starlette.requests import Request
 
 from notifier.errors import NotifierError, RedisAwayError
-from notifier.notification.job import accepted_at, fields_of
+from notifier.notification.job import accepted_at
+from notifier.notification.json_values import fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
 from notifier.operations.history import record_json

@@ -129,11 +129,11 @@ def _tell(folder: Path, text: str) -> None:
     path = folder / ANNOUNCEMENT
     try:
         control = Path(json.loads(path.read_text(encoding="utf-8"))["control"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise UnusableError(f"{path} is missing or unreadable: no simulators run in this folder") from None
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnusableError(f"--tell is no JSON: {error}") from None
     print(json.dumps(tell(control, document), indent=2))  # noqa: T201 - asked for
 
@@ -220,9 +220,9 @@ def _ports_of_before(folder: Path) -> dict[str, int]:
         before = json.loads((folder / ANNOUNCEMENT).read_text(encoding="utf-8"))
         endpoints = {name: said["endpoint"] for name, said in before.items() if isinstance(said, dict)}
         endpoints["channels"] = before["apns"]["channels_endpoint"]
-    except (OSError, ValueError, KeyError):
-        return {}
-    return {name: urlsplit(endpoint).port or 0 for name, endpoint in endpoints.items()}
+        return {name: urlsplit(endpoint).port or 0 for name, endpoint in endpoints.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # somebody wrote it over: they get ports anew
 
 
 def _announce(folder: Path, told: Mapping[str, dict[str, Any]], more: Mapping[str, str]) -> None:

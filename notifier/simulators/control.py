@@ -155,7 +155,7 @@ class Control:
             await self.tell(document)
         except UnusableError as error:
             return {"error": str(error)}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return {"error": f"this is no JSON: {error}"}
         except OSError as error:
             return {"error": f"cannot listen: {error.strerror}"}

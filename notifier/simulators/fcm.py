@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from notifier.providers.answers import parse
+from notifier.notification.json_values import fields_of
 from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.https import Message
@@ -161,7 +161,7 @@ class FcmSimulator(OauthSimulator):
         """Read the message as far as there is one, whether it is only to be validated, and what its form earns."""
         if refusal := self._refusal(request.headers.get("Authorization", ""), request.match_info["project"]):
             return {}, False, refusal
-        asked = parse(body)
+        asked = fields_of(body)
         message = asked.get("message")
         if request.content_type != "application/json" or not isinstance(message, dict):
             return {}, False, Reply(400, "INVALID_ARGUMENT")

@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 
 from aiohttp import web
 
-from notifier.providers.answers import parse
+from notifier.notification.json_values import fields_of
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
 from notifier.simulators.https import Message
 from notifier.simulators.oauth import OauthSimulator
@@ -75,7 +75,7 @@ class HmsSimulator(OauthSimulator):
         ttl = TTL.fullmatch(part(message, "android", "ttl", kind=str) or "")
         fields = {
             "collapse_id": part(message, "android", "notification", "tag", kind=str),
-            "data": parse(part(message, "data", kind=str) or ""),
+            "data": fields_of(part(message, "data", kind=str) or ""),
             "title": part(message, "android", "notification", "title", kind=str),
             "ttl_us": None if ttl is None else int(ttl[1]) * 1_000_000,
             "app": request.match_info["whose"],
@@ -98,7 +98,7 @@ class HmsSimulator(OauthSimulator):
             return {}, Reply(401, "80200003")
         if owner != app:
             return {}, Reply(400, "80300002")
-        asked = parse(body)
+        asked = fields_of(body)
         message = asked.get("message") if asked.keys() <= {"message", "validate_only"} else None
         if request.content_type != "application/json" or not isinstance(message, dict):
             return {}, Reply(400, "80100003")

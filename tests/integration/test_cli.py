@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import re
 import socket
 import subprocess
@@ -192,6 +193,7 @@ def test_what_users_chose(run: Run, tmp_path: Path) -> None:
         (["send", "42", "--device", DEVICE], 1, "nothing to send"),
         (["send", "42", "--device", "fcm", "--title", "T"], 2, "platform:token"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--data", "[1]"], 2, "JSON object"),
+        (["send", "42", "--device", DEVICE, "--title", "T", "--data", "[" * 100_000], 2, "JSON object"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "soon"], 2, "such as 2026"),
         (
             ["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "2026-12-24T18:00"],
@@ -233,6 +235,19 @@ def test_a_password_that_nobody_asked_for(run: Run, config: Path, monkeypatch: p
         assert done == Ran(
             4, "", "Redis has no password, but one is given; look at redis.password_file and NOTIFIER_REDIS_URL\n"
         )
+
+
+def test_those_are_listed_whose_meta_rqs_tools_wrote_over(
+    run: Run, redis: Redis, config: Path, producer: Notifier
+) -> None:
+    """RQ's tools, called without its JSON, leave a pickle there; the job waits where it stands."""
+    for number in range(2):
+        waiting = producer.send(note("42", f"n{number}", fcm("42")))
+    enter_backlog(redis, config)
+    key = f"rq:job:{waiting}"
+    redis.hset(key, "meta", pickle.dumps({"meta": redis.hget(key, "meta")}))
+    (listed,) = json.loads(run("line", "42", "--json").out)
+    assert (listed["job_id"], listed["priority"]) == (waiting, "normal")
 
 
 def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:

@@ -18,7 +18,8 @@ import structlog
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification, route
 from notifier.notification.counted import counted
-from notifier.notification.job import FUNCTION, fields_of, read_notification
+from notifier.notification.job import FUNCTION, read_notification
+from notifier.notification.json_values import fields_of
 from notifier.notification.notification import at_service, platform_of
 from notifier.notification.rq_call import read_call
 from notifier.providers.answers import MINUTE_US

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from notifier.providers.answers import MINUTE_US, Table, parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import MINUTE_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 MS_US: Final = 1_000
@@ -66,7 +67,7 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes, *, own_topic:
 
     own_topic: the topic follows from the message's own options, not from the configuration alone.
     """
-    content = parse(body)
+    content = fields_of(body)
     reason = word(content.get("reason"))
     answer = TABLE.read(status, reason, lambda name: headers.get(name.encode(), b"").decode("latin-1"))
     if answer.outcome is Outcome.DEAD_TOKEN:

@@ -8,7 +8,8 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import ChannelError, RedisUnusableError, SettingsError
-from notifier.providers.answers import parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import word
 from notifier.providers.apns import tls as apns_tls
 from notifier.providers.apns.answers import NO_BROADCAST
 from notifier.providers.apns.broadcast import BroadcastChannel
@@ -69,7 +70,7 @@ class ChannelServer:
 
     async def read(self, channel_id: str) -> BroadcastChannel:
         """How a channel was made."""
-        told = parse((await self._ask(b"GET", "channels", FOUND, channel_id)).body)
+        told = fields_of((await self._ask(b"GET", "channels", FOUND, channel_id)).body)
         return BroadcastChannel(channel_id, told.get("message-storage-policy") == 1)
 
     async def delete(self, channel_id: str) -> None:
@@ -79,7 +80,7 @@ class ChannelServer:
     async def list(self) -> list[str]:
         """The ids of all channels of the app."""
         response = await self._ask(b"GET", "all-channels", FOUND)
-        found: Any = parse(response.body).get("channels")
+        found: Any = fields_of(response.body).get("channels")
         if not isinstance(found, list):
             raise ChannelError("NoChannels", response.status)
         return [str(each) for each in found]
@@ -111,6 +112,6 @@ class ChannelServer:
         if isinstance(answer, Answer):
             raise ChannelError(answer.reason)
         if answer.status != expected:
-            reason = word(parse(answer.body).get("reason"))
+            reason = word(fields_of(answer.body).get("reason"))
             raise ChannelError(reason or "without a reason", answer.status, HELP.get(reason, ""))
         return answer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import MINUTE_US, SECOND_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
@@ -52,7 +53,7 @@ TABLE: Final = Table(
 
 def read_request(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what a response without tickets means, for each message of the request."""
-    errors = parse(body).get("errors")
+    errors = fields_of(body).get("errors")
     first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
     reason = NO_TICKET if status == OK else word(first.get("code"))
     return TABLE.read(status, reason, lambda name: headers.get(name, ""))
@@ -60,7 +61,7 @@ def read_request(status: int, headers: Mapping[str, str], body: bytes) -> Answer
 
 def read_tickets(body: bytes, count: int) -> list[Mapping[str, Any]]:
     """Return the tickets of a response, in the order of the messages; none where there are not as many."""
-    data = parse(body).get("data")
+    data = fields_of(body).get("data")
     given = [data] if isinstance(data, dict) else data
     if not isinstance(given, list) or len(given) != count or not all(isinstance(ticket, dict) for ticket in given):
         return []

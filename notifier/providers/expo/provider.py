@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
-from notifier.providers.answers import parse, unsendable
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import unsendable
 from notifier.providers.build import Late, keep_silent
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.expo import answers as expo_answers
@@ -91,7 +92,7 @@ class ExpoProvider(OneServerProvider):
         response = await self._request(RECEIPTS_PATH, body, asyncio.get_running_loop().time() + self._timeout_s)
         if isinstance(response, Answer) or response.status != OK:
             return None
-        data = parse(response.body).get("data")
+        data = fields_of(response.body).get("data")
         return data if isinstance(data, dict) else None
 
     async def _request(self, path: str, body: bytes, send_by: float) -> Response | Answer:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import MINUTE_US, SECOND_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
@@ -59,7 +60,7 @@ TABLE: Final = Table(
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
-    answer = TABLE.read(status, _reason(status, parse(body)), lambda name: headers.get(name, ""))
+    answer = TABLE.read(status, _reason(status, fields_of(body)), lambda name: headers.get(name, ""))
     return replace(answer, help=NO_THIRD_PARTY) if answer.reason == THIRD_PARTY else answer
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from notifier.errors import SettingsError
+from notifier.notification.json_values import read_object
 from notifier.rules.category import PlatformLimits
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings.checks import File, HttpsEndpoint, Positive, Rate, Rates
@@ -58,11 +58,8 @@ class FcmSettings(PlatformSettings[FcmApp], FcmApp):
         Raise SettingsError if there is neither, or it cannot be read, or it is not a service account.
         """
         text, where = self.read_secret(environ, "NOTIFIER_FCM_SERVICE_ACCOUNT", "service_account", app)
-        try:
-            account = json.loads(text)
-        except (ValueError, RecursionError):
-            account = None
-        if not isinstance(account, dict):
+        account = read_object(text)
+        if account is None:
             raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
         for key in ("project_id", "client_email", "private_key", "token_uri"):
             if not isinstance(account.get(key), str):

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import MINUTE_US, SECOND_US, Table
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
@@ -57,7 +58,7 @@ TABLE: Final = Table(
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
-    said = parse(body)
+    said = fields_of(body)
     code = str(said.get("code", ""))
     reason = code if _CODE.fullmatch(code) else NO_CODE if code or status == OK else ""
     known = CODES.get(reason)

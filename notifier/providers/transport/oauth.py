@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from notifier.providers.answers import MINUTE_US, parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import MINUTE_US, word
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.backoff import SECOND_US, Backoff
 from notifier.providers.transport.http1 import Pool, Response
@@ -143,7 +144,7 @@ class AccessTokens:
             self._fetching = None
 
     def _read(self, response: Response, began: float) -> None:
-        content = parse(response.body)
+        content = fields_of(response.body)
         error = word(content.get("error"))
         if response.status in PASSING or response.status >= SERVER_ERROR or error in PASSING_WORDS:
             self._failed(began, "TokenEndpointUnavailable")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table, parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import MINUTE_US, SECOND_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = range(200, 300)
@@ -63,6 +64,6 @@ def why(answer: Answer) -> str:
 
 def _reason(body: bytes) -> str:
     """Apple's reason, or Mozilla's number; the others write prose, which is not repeated."""
-    parsed = parse(body)
+    parsed = fields_of(body)
     number = parsed.get("errno")
     return f"errno_{number}" if type(number) is int and number in NUMBERS else word(parsed.get("reason"))

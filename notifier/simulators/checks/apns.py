@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import uuid
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 import jwt
 
+from notifier.notification.json_values import read_object
 from notifier.simulators.checks.apns_push_types import PAYLOAD_BYTES, RULES, Rules
 from notifier.simulators.wire import Refusal
 
@@ -186,11 +186,8 @@ def read_payload(body: bytes, max_bytes: int, *, bad: str) -> dict[str, Any]:
         raise Refusal(400, "PayloadEmpty")
     if len(body) > max_bytes:
         raise Refusal(413, "PayloadTooLarge")
-    try:
-        payload = json.loads(body)
-    except (ValueError, RecursionError):
-        payload = None
-    if not isinstance(payload, dict) or not isinstance(payload.get("aps", {}), dict):
+    payload = read_object(body)
+    if payload is None or not isinstance(payload.get("aps", {}), dict):
         raise Refusal(400, bad)
     return payload
 

@@ -103,6 +103,7 @@ def test_told_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert state["fcm"].items() >= {"listening": False, "fail": {}}.items()
         for wrong, said in (
             ("{", "--tell is no JSON"),
+            ("[" * 100_000, "--tell is no JSON"),
             ('{"scripts": []}', "give an object: by device token"),
             ('{"scripts": {"t": [{"state": 200}]}}', "t: state: unknown"),
             ('{"apns": {"max_streams": 2, "cat": true}}', "apns.cat: unknown"),
@@ -137,6 +138,23 @@ def test_a_folder_without_simulators_is_one_clear_line(tmp_path: Path, capsys: p
     assert main(["--folder", str(tmp_path), "--tell", "{}"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "simulators.json is missing or unreadable: no simulators run in this folder" in line
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "[]",
+        '{"apns": 7}',
+        '{"apns": {"endpoint": 7, "channels_endpoint": ""}}',
+        "x",
+        '{"apns": {"endpoint": "https://127.0.0.1:65536", "channels_endpoint": ""}}',
+    ],
+)
+def test_a_file_of_ports_that_somebody_wrote_over_is_passed_over(tmp_path: Path, written: str) -> None:
+    """They start at ports of their own then."""
+    (tmp_path / "simulators.json").write_text(written)
+    with running(tmp_path) as told:
+        assert told["apns"]["endpoint"].startswith("https://127.0.0.1:")
 
 
 def test_a_folder_has_one_set_of_simulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,7 @@ WRONG = [
     (b'{"scripts": [7]}', "give an object"),
     (b"[]", "give an object with any of: fcm, scripts"),
     (b"cut fcm", "this is no JSON"),
+    (b"[" * 50_000, "this is no JSON"),
 ]
 
 

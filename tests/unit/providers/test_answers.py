@@ -9,7 +9,7 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from notifier.providers.answers import LONGEST_WAIT_US, SECOND_US, Table, parse, retry_after_us, word
+from notifier.providers.answers import LONGEST_WAIT_US, SECOND_US, Table, retry_after_us, word
 from notifier.providers.apns import answers as apns_answers
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.fcm import answers as fcm_answers
@@ -88,12 +88,6 @@ def test_without_the_servers_clock_a_date_is_read_by_ours(date: str) -> None:
     left_us = retry_after_us(formatdate(time.time() + 300, usegmt=True), date)
     assert left_us is not None
     assert 290 * SECOND_US < left_us <= 300 * SECOND_US
-
-
-@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"[]", b"null", b"7", b"<html>", b"[" * 100_000, b'{"a":'])
-def test_a_body_that_is_no_object_is_an_empty_one(body: bytes) -> None:
-    """Reading a body never raises."""
-    assert parse(body) == {}
 
 
 def test_only_a_single_word_is_a_reason() -> None:

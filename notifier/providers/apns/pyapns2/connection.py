@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from notifier.providers.answers import parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import word
 from notifier.providers.apns.pyapns2.compat import (
     BufferedSocket,
     ConnectionState,
@@ -63,7 +64,7 @@ class _H2(H2Connection):
         super()._receive_goaway_frame(frame)
         self.state_machine.state = ConnectionState.CLIENT_OPEN  # the streams up to the last one go on
         self.last_stream_id = frame.last_stream_id
-        reason = word(parse(frame.additional_data or b"").get("reason"))
+        reason = word(fields_of(frame.additional_data or b"").get("reason"))
         structlog.get_logger(__name__).info("goaway", code=frame.error_code, reason=reason)
         return [], []
 

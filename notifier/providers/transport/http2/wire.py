@@ -22,7 +22,8 @@ from h2.events import (
 from h2.exceptions import H2Error
 from hpack import HeaderTuple
 
-from notifier.providers.answers import parse, word
+from notifier.notification.json_values import fields_of
+from notifier.providers.answers import word
 from notifier.providers.transport.cut import cut
 from notifier.providers.transport.http2.credit import Credit
 from notifier.providers.transport.http2.lean import LeanH2
@@ -339,4 +340,4 @@ def _read_headers(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 def _goaway_reason(data: bytes) -> str:
     """Read Apple's ``{"reason": …}``; of another server whatever it says."""
-    return word(parse(data).get("reason")) or data[:GOAWAY_CHARACTERS].decode("utf-8", "replace")
+    return word(fields_of(data).get("reason")) or data[:GOAWAY_CHARACTERS].decode("utf-8", "replace")

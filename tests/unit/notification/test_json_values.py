@@ -1,0 +1,20 @@
+"""The reader of what others wrote as JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from notifier.notification.json_values import fields_of, read_object
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"[]", b"null", b"7", b"<html>", b"[" * 100_000, b'{"a":'])
+def test_what_is_no_object_has_no_fields(body: bytes) -> None:
+    """Reading never raises."""
+    assert read_object(body) is None
+    assert fields_of(body) == {}
+
+
+def test_an_object_is_read() -> None:
+    """What is one is what it says; where there is nothing to read, there are no fields."""
+    assert read_object('{"a": 1}') == fields_of(b'{"a": 1}') == {"a": 1}
+    assert fields_of(None) == {}

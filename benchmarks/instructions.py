@@ -1,4 +1,4 @@
-"""How many instructions Redis needs for a message, counted by callgrind: load on the machine does not disturb them.
+"""How many instructions Redis needs for a message, counted by callgrind: load on the machine moves them by 3 % at most.
 
 `python -m benchmarks.instructions [count]`, and with `features` behind it what each feature costs a message that uses
 it; it needs valgrind and redis-server. Beside the engine stand the commands alone that a message needs, which decide

@@ -127,18 +127,20 @@ class AsyncNotifier(Producer):
     ) -> int:
         """See `Notifier.send_many`. timeout: of each hundred."""
         await self._follow(timeout)
-        bulk = Bulk(self._builder, self._chunk, partial(self._enqueue, timeout=timeout), on_accepted)
+        enqueue = partial(self._enqueue, timeout=timeout)
+        bulk = Bulk(self._builder, self._chunk, enqueue, lambda jobs: asyncio.ensure_future(enqueue(jobs)), on_accepted)
         ids = None if job_ids is None else iter(job_ids)
         try:
             async for notification in _each(notifications):
-                if bulk.add(notification, _next_id(ids)) and not await bulk.flush():
-                    break
+                if bulk.add(notification, _next_id(ids)):
+                    if not await bulk.go_on():
+                        break
+                    await asyncio.sleep(0)  # what has begun is written now
             else:
                 if ids is not None and next(ids, MISSING) is not MISSING:
                     raise ValueError("job_ids has more entries than there are notifications")
         finally:
-            await bulk.flush()
-            bulk.check()
+            await bulk.finish()
         return bulk.tried
 
     async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, Refused, SettingsError
@@ -123,7 +124,7 @@ class JobBuilder:
 class Bulk:
     """One call of `send_many`: gathers jobs into chunks, hands them over, and keeps what was refused.
 
-    tried: how many are known to be accepted or refused.
+    While a chunk is on its way, the next is built. tried: how many are known to be accepted or refused.
     """
 
     def __init__(
@@ -131,20 +132,22 @@ class Bulk:
         builder: JobBuilder,
         size: int,
         enqueue: Callable[[Sequence[calls.Job]], Any],
+        begin: Callable[[Sequence[calls.Job]], Any],
         on_accepted: Callable[[Sequence[str]], object] | None,
     ) -> None:
-        """enqueue: accepts a chunk, and returns its job ids; of either kind of client."""
+        """enqueue: accepts a chunk, and returns its job ids; of either kind of client. begin: returns their future."""
         self._builder = builder
         self._size = size
-        self._enqueue = enqueue
+        self._enqueue, self._begin = enqueue, begin
         self._on_accepted = on_accepted
         self._chunk: list[calls.Job] = []
+        self._under_way: Any = None  # the future of the chunk before
         self._over: list[Refused] = []
         self._seen = 0
         self.tried = 0
 
     def add(self, notification: Notification, job_id: str | None) -> bool:
-        """Take one more; True where the chunk is full. Raises InvalidNotificationError with its place."""
+        """Take one more; True where it is time for `go_on`. Raises InvalidNotificationError with its place."""
         index = self._seen
         self._seen += 1
         try:
@@ -152,16 +155,45 @@ class Bulk:
                 self._chunk.append(self._builder.build(notification, job_id, trace))
         except InvalidNotificationError as error:
             raise InvalidNotificationError(f"notifications[{index}].{error.field}", error.why) from None
-        return len(self._chunk) == self._size
+        return len(self._chunk) == self._size or (self._under_way is not None and self._under_way.done())
 
-    async def flush(self) -> bool:
-        """Hand the chunk over; False where no more is to be tried. Raises NotReplicatedError, with all refused."""
-        # Where Redis fails, the same jobs are not tried once more on the way out.
-        jobs, self._chunk = self._chunk, []
+    async def go_on(self) -> bool:
+        """Note how the chunk before ended, and hand over the next, if it is full; False where no more is to be tried.
+
+        Raises NotReplicatedError, with all refused.
+        """
+        if not await self._end_before():
+            return False
+        if len(self._chunk) == self._size:
+            jobs, self._chunk = self._chunk, []
+            self._under_way = self._begin(jobs)
+        return True
+
+    async def finish(self) -> None:
+        """Hand over what is left. Raises OverloadedError where some were refused; else as `go_on`."""
         try:
-            job_ids: list[str] = await settled(self._enqueue(jobs)) if jobs else []
+            if await self._end_before() and self._chunk:
+                jobs, self._chunk = self._chunk, []
+                await self._note(partial(self._enqueue, jobs))
+        finally:
+            if self._over:
+                raise OverloadedError(self._over, self.tried)
+
+    async def _end_before(self) -> bool:
+        before, self._under_way = self._under_way, None
+        if before is None:
+            return True
+        jobs, self._chunk = self._chunk, []  # where the one before failed, these are not tried
+        if not await self._note(lambda: before if hasattr(before, "__await__") else before.result()):
+            return False
+        self._chunk = jobs
+        return True
+
+    async def _note(self, job_ids_of: Callable[[], Any]) -> bool:
+        try:
+            job_ids: list[str] = await settled(job_ids_of())
             self.tried += len(job_ids)
-            if job_ids and not self._over and self._on_accepted is not None:
+            if not self._over and self._on_accepted is not None:
                 self._on_accepted(job_ids)
         except (OverloadedError, NotReplicatedError) as error:
             return self._refused(error)
@@ -175,11 +207,6 @@ class Bulk:
             raise NotReplicatedError(error.job_ids, error.why, over) from error
         self.tried += error.tried
         return self._over[-1].limit == "user"
-
-    def check(self) -> None:
-        """Raise OverloadedError where some were refused."""
-        if self._over:
-            raise OverloadedError(self._over, self.tried)
 
 
 def _checked(job_id: str | None) -> str | None:

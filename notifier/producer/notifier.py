@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from itertools import repeat
@@ -118,7 +120,9 @@ class Notifier(Producer):
         job_ids: Iterable[str] | None = None,
         on_accepted: Callable[[Sequence[str]], object] | None = None,
     ) -> int:
-        """Accept any number, a hundred to a round trip; returns how many. Never holds more than a hundred.
+        """Accept any number, a hundred to a round trip; returns how many. Never holds more than two hundred.
+
+        A thread of its own waits for Redis, while the next hundred is taken from the iterable and checked.
 
         job_ids: as for `send`, one for each. on_accepted: called with the job ids of each hundred, in order.
         Raises InvalidNotificationError, its field led by the place in the iterable, as in
@@ -127,15 +131,22 @@ class Notifier(Producer):
         not called from the first of these on.
         """
         self._follow()
-        bulk = Bulk(self._builder, self._chunk, self._enqueue, on_accepted)
-        try:
-            ids = repeat(None) if job_ids is None else job_ids
-            for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
-                if bulk.add(notification, job_id) and not finished(bulk.flush()):
-                    break
-        finally:
-            finished(bulk.flush())
-            bulk.check()
+        with ThreadPoolExecutor(1) as beside:
+            within = copy_context().run
+            bulk = Bulk(
+                self._builder,
+                self._chunk,
+                self._enqueue,
+                lambda jobs: beside.submit(within, self._enqueue, jobs),
+                on_accepted,
+            )
+            try:
+                ids = repeat(None) if job_ids is None else job_ids
+                for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
+                    if bulk.add(notification, job_id) and not finished(bulk.go_on()):
+                        break
+            finally:
+                finished(bulk.finish())
         return bulk.tried
 
     def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> Permit | Hold:

@@ -23,7 +23,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
-from tests.harness.support import clean_environ, note, notifier, queue, state, write_config
+from tests.harness.support import clean_environ, eventually, note, notifier, queue, state, write_config
 from tests.harness.take import publish_own_rules
 
 SECTIONS: dict[str, Any] = {
@@ -139,6 +139,8 @@ def test_what_redis_did_not_answer_was_not_tried(tmp_path: Path) -> None:
 
         def given() -> Iterator[Notification]:
             yield from (note("ann" if n < 4 else f"u{n}") for n in range(100))
+            with Redis.from_url(server.url) as beside:
+                eventually(lambda: beside.llen("rq:queue:default") == 99, "the first hundred to be answered")
             server.kill()
             yield from (note(f"v{n}") for n in range(100))
 

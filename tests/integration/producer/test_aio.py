@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +27,7 @@ from notifier import (
     Permit,
     RedisUnusableError,
 )
+from notifier.producer.exchanges import CHUNK
 from notifier.queue import calls
 from notifier.queue.calls import DeadToken, Settlement
 from notifier.queue.retention import Retention
@@ -32,6 +35,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.processes import stop
 from tests.harness.support import fcm, note, notifier, write_config
 from tests.harness.take import take
 
@@ -120,6 +124,22 @@ def test_many_come_from_an_async_iterable(redis: Redis, config: Path) -> None:
 
     with_notifier(config, session)
     assert redis.llen("rq:queue:default") == 250 + len({"carl", "a", "b"})
+
+
+def test_redis_and_the_producer_work_at_the_same_time(redis: Redis, redis_server: EmbeddedRedis, config: Path) -> None:
+    """As of `Notifier.send_many`; an iterable that never waits needs no turn of the loop for it."""
+
+    def given() -> Iterator[Notification]:
+        yield from (note(f"u{number}") for number in range(CHUNK - 1))
+        stop(redis_server.pid)
+        yield from (note(f"v{number}") for number in range(CHUNK - 1))
+        os.kill(redis_server.pid, signal.SIGCONT)
+
+    try:
+        assert with_notifier(config, lambda made: made.send_many(given())) == 2 * CHUNK - 2
+    finally:
+        os.kill(redis_server.pid, signal.SIGCONT)
+    assert redis.llen("rq:queue:default") == 2 * CHUNK - 2
 
 
 def test_what_is_too_much_is_refused_by_its_place(redis: Redis, config: Path) -> None:

@@ -1,6 +1,8 @@
 """The producer's side: what `Notifier` promises, on a real Redis, with a real worker where one is needed."""
 
 import json
+import os
+import signal
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from notifier.queue import calls
 from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.processes import stop
 from tests.harness.support import (
     WORKER,
     Simulators,
@@ -102,6 +105,26 @@ def test_a_million_would_not_sit_in_memory(redis: Redis, producer: Notifier) -> 
     assert max(ahead) <= CHUNK
     assert peak < 2_000_000  # 6,000 notifications are at least 6 MB
     assert redis.llen("rq:queue:default") == 6_000
+
+
+def test_redis_and_the_producer_work_at_the_same_time(
+    redis: Redis, redis_server: EmbeddedRedis, producer: Notifier
+) -> None:
+    """The next are taken from the iterable while Redis has not answered for the hundred before."""
+
+    def some() -> Iterator[Notification]:
+        yield from (note(f"u{number}") for number in range(CHUNK - 1))
+        stop(redis_server.pid)
+        yield from (note(f"v{number}") for number in range(CHUNK - 1))
+        os.kill(redis_server.pid, signal.SIGCONT)
+        yield from (note(f"w{number}") for number in range(CHUNK))
+
+    told: list[str] = []
+    try:
+        assert producer.send_many(some(), on_accepted=told.extend) == 3 * CHUNK - 2
+    finally:
+        os.kill(redis_server.pid, signal.SIGCONT)
+    assert told == queued(redis)
 
 
 def test_job_ids_are_told_in_order(redis: Redis, producer: Notifier) -> None:

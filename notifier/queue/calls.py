@@ -81,7 +81,8 @@ def enqueue(
     max_waiting: how many may wait in all. keep: of what makes room for them.
     """
     in_all = "" if max_waiting is None else max_waiting
-    args = [*EnqueueFields(clock, -(-dedupe_for_us // 1000), timeout_s, stamp, in_all, keep.encode())]
+    keeps_history = "1" if keep.history_us else ""
+    args = [*EnqueueFields(clock, -(-dedupe_for_us // 1000), timeout_s, stamp, in_all, keep.encode(), keeps_history)]
     for job in jobs:
         expires = "" if job.expires_in_us is None else job.expires_in_us
         send_at = "" if job.send_at_us is None else job.send_at_us

@@ -11,6 +11,7 @@ record of `records` has.
 
 To make functions takes longer than most commands, so a piece that few calls need says `--! on_demand NAME …` in the
 place of its exports, and is made when one of these names is first used. In the script they become `on_demand.NAME`.
+So is each piece that only pieces on demand need there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -102,18 +104,21 @@ def assemble(name: str, text: str) -> str:
     verb = read_part(name, text)
     order: dict[str, Part] = {}
     _add_needed(verb, order)
-    late, early = ([part for part in order.values() if part.is_late is is_late] for is_late in (True, False))
+    at_once = _made_at_once(verb, set())
+    early = [part for part in order.values() if part.name in at_once]
+    late = [part for part in order.values() if part.name not in at_once]
+    late_names = {name for part in late for name in part.exports}
     # Lua looks for a local of the script from the last back to the first, so those that most parts need stand last.
     wanted = Counter(need for part in [verb, *order.values()] for need in part.needs)
     names = sorted((name for part in early for name in part.exports), key=lambda name: wanted[name])
-    pieces = "".join(part.as_piece() for part in early)
+    pieces = "".join(part.as_piece(late_names) for part in early)
     if late:
         names.append("on_demand")
-        cases = "else".join(part.as_case() for part in late)
+        cases = "else".join(part.as_case(late_names) for part in late)
         pieces = _LATE.format(cases) + pieces
     declared = f"local {', '.join(names)}\ndo\n{pieces}end\n" if names else ""
     first = f"{_FIRST_WRITE}\n" if verb.writes_first else ""
-    before, _, rest = verb.text().rpartition(_PIECES)
+    before, _, rest = verb.text(late_names).rpartition(_PIECES)
     whole = f"{first}{before}{declared}local function script()\n{rest}end\nreturn script()\n"
     return "local call = redis.call\n" + whole.replace("redis.call(", "call(")
 
@@ -132,25 +137,25 @@ class Part:
     is_late: bool
     body: str
 
-    def text(self) -> str:
+    def text(self, late_names: AbstractSet[str]) -> str:
         """Its text, in which what is made on demand is a field of `on_demand`. Raises ValueError if it hides that."""
-        late = {need for need in self.needs if _pieces()[need].is_late}
+        late = late_names & {*self.needs}
         own = {name for names in _OWN.findall(_COMMENT.sub("", self.body)) for name in names.replace(",", " ").split()}
         if hidden := sorted({*late, "on_demand"} & own):
             raise ValueError(f"{self.name}.lua has {', '.join(hidden)}, which hides what it needs")
         return _USED.sub(lambda used: f"on_demand.{used[1]}" if used[1] in late else used[0], self.body)
 
-    def as_piece(self) -> str:
+    def as_piece(self, late_names: AbstractSet[str]) -> str:
         """The text that makes what it exports."""
         exports = ", ".join(self.exports)
-        made = f"local function piece_{self.name}()\n{self.text()}return {exports}\nend\n"
+        made = f"local function piece_{self.name}()\n{self.text(late_names)}return {exports}\nend\n"
         return f"{made}{exports} = piece_{self.name}()\n"
 
-    def as_case(self) -> str:
+    def as_case(self, late_names: AbstractSet[str]) -> str:
         """The text that makes it where one of its names is asked for."""
         asked = " or ".join(f"name == '{each}'" for each in self.exports)
         fields = ", ".join(f"on_demand.{each}" for each in self.exports)
-        return f"if {asked} then\n{self.text()}{fields} = {', '.join(self.exports)}\n"
+        return f"if {asked} then\n{self.text(late_names)}{fields} = {', '.join(self.exports)}\n"
 
 
 def read_part(name: str, text: str) -> Part:
@@ -203,6 +208,15 @@ def _add_needed(part: Part, order: dict[str, Part]) -> None:
     own = {*part.needs, *_MADE.findall(text)}
     if unsaid := sorted(name for name in {*_CALLED.findall(text)} - own if name in _pieces()):
         raise ValueError(f"{part.name}.lua calls {', '.join(unsaid)}, and does not say that it needs that")
+
+
+def _made_at_once(part: Part, found: set[str]) -> set[str]:
+    """The names of the pieces that this one needs, without those that nothing needs but what is made on demand."""
+    for piece in (_pieces()[name] for name in part.needs):
+        if not piece.is_late and piece.name not in found:
+            found.add(piece.name)
+            _made_at_once(piece, found)
+    return found
 
 
 def _files(room: str = "*") -> Iterator[Traversable]:

@@ -15,7 +15,7 @@ class EnqueueFields(NamedTuple):
     """The arguments of *enqueue*; a JobFields for each notification follows.
 
     clock: '' for Redis's own, here and below. stamp: now as RQ writes it, ISO 8601. max_waiting: how many may wait in
-    all, or ''. keep: see ends.lua.
+    all, or ''. keep: see ends.lua. keeps_history: '1' if it says so, or ''.
     """
 
     clock: Text
@@ -24,6 +24,7 @@ class EnqueueFields(NamedTuple):
     stamp: Text
     max_waiting: Text
     keep: Text
+    keeps_history: Text
 
 
 class JobFields(NamedTuple):

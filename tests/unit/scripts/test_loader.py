@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from redis import Redis
 
@@ -35,6 +37,12 @@ def test_what_a_script_says_of_itself_is_held(text: str, why: str) -> None:
     """An error says which file, and what is wrong."""
     with pytest.raises(ValueError, match=rf"^odd\.lua .*{why}"):
         loader.assemble("odd", text)
+
+
+def test_what_only_pieces_on_demand_need_is_made_on_demand() -> None:
+    """*enqueue* tells of the end of what it drops, and that alone: nothing of it is made where nothing is dropped."""
+    early = re.findall(r"^local function piece_(\w+)", loader.script("enqueue").source, re.MULTILINE)
+    assert sorted(early) == ["clock", "idle_leaders", "job_key", "minute"]
 
 
 def test_a_piece_on_demand_is_made_when_one_of_its_names_is_used(redis: Redis) -> None:

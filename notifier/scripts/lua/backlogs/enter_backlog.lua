@@ -187,9 +187,9 @@ end
 local function note_place(now, job, backlog, user, lane, is_new, needs_recheck)
   local is_head = redis.call('ZRANK', backlog, job.id) == 0
   local behind = is_head and redis.call('ZRANGE', backlog, '1', '1')[1] or not is_head and job.id
-  local ends = job.deadline
-  if is_head and behind then ends = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
-  if behind and ends then redis.call('ZADD', '@expiring', text(ends), behind) end
+  local due = job.deadline
+  if is_head and behind then due = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
+  if behind and due then redis.call('ZADD', '@expiring', text(due), behind) end
   if is_head and needs_recheck then return true end
   if is_head and not is_new then look_by(user, lane, math.max(now, job.deadline)) end -- it may expire before
   return is_new

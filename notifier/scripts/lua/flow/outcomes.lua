@@ -73,7 +73,7 @@ local function unreadable(look, job)
   return true
 end
 
--- mark_of_rq: what push_rq_job says of a job that RQ got from the holder of this permit; see keys.lua.
+-- mark_of_rq: what push_rq_job says of a job that RQ got from the holder of this permit; see job_key.lua.
 local function mark_of_rq(job) return (job.user == '' and '0' or '') .. job.permit end
 
 -- back: it goes on, there or in its backlog. Returns true where it ends instead.

@@ -1,0 +1,118 @@
+--! on_demand make_room note_waiting take_place
+--! needs arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH job_key LANES leave_backlog
+--! needs note_candidate note_due same_waiting supersede tally text waits
+-- How much may wait, for *enqueue*. Counted is what stands somewhere, not what was once added up: in all the queues and
+-- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
+local NORMAL = text(-HIGH / 2) -- orders below it are of high priority: these are dropped only where nothing else waits
+local MAX_GONE, MAX_OLDEST = 50, 10
+local waiting_in_all, looked_through = nil, {}
+
+local function count_in_all()
+  if waiting_in_all then return waiting_in_all end
+  waiting_in_all = 0
+  for _, lane in ipairs(LANES) do
+    waiting_in_all = waiting_in_all + redis.call('LLEN', '@rq:queue:' .. lane)
+      + redis.call('ZCARD', '@rq:scheduled:' .. lane)
+  end
+  return waiting_in_all
+end
+
+local function count_of_user(user)
+  local n = redis.call('ZCARD', arriving_key(user))
+  for _, category in ipairs(redis.call('HKEYS', backlogs_key(user))) do
+    if category:sub(1, 1) ~= '#' then n = n + redis.call('ZCARD', backlog_key(user, category)) end
+  end
+  return n
+end
+
+-- forget_gone: who was deleted or cancelled through RQ in the queue arrives no more. Once for a user in a call, the
+-- first of them: those behind come to the front in time.
+local function forget_gone(user)
+  if looked_through[user] then return end
+  looked_through[user] = true
+  for _, id in ipairs(redis.call('ZRANGE', arriving_key(user), 0, MAX_GONE - 1)) do
+    local job = redis.call('HMGET', job_key(id), 'status', 'push_arriving')
+    if not job[2] or job[1] == 'canceled' then redis.call('ZREM', arriving_key(user), id) end
+  end
+end
+
+-- is_arriving: whether any of the user's is in a queue still: it would come after what takes a place before it.
+local function is_arriving(now, user)
+  forget_gone(user)
+  return redis.call('ZCOUNT', arriving_key(user), '-inf', text(now)) > 0
+end
+
+-- beyond: the limit that one more would exceed, 'user' or 'all', how many wait, and how many may; or nil.
+local function beyond(user, of_user, in_all)
+  if of_user > 0 and count_of_user(user) >= of_user then
+    forget_gone(user)
+    local waiting = count_of_user(user)
+    if waiting >= of_user then return 'user', waiting, of_user end
+  end
+  if in_all and count_in_all() >= in_all then return 'all', count_in_all(), in_all end
+end
+
+-- drop_oldest: ends the oldest that waits in the backlog and that no worker has tried. Returns whether there was one.
+local function drop_oldest(now, user, category)
+  local backlog = backlog_key(user, category)
+  local ids = redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
+  if #ids == 0 then ids = redis.call('ZRANGE', backlog, 0, MAX_OLDEST - 1) end
+  for _, id in ipairs(ids) do
+    local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_collapse', 'push_attempts', 'push_crashes',
+      'push_answered', 'push_refusals', 'push_sent')
+    if job[1] and job[2] == 'scheduled' and not (job[4] or job[5] or job[6] or job[7] or job[8]) then
+      leave_backlog(now, user, category, id, job[3])
+      end_unsent(now, id, job[1], 'dropped', 'push_reason', 'overflow')
+      tally(user, 'dropped')
+      waits.write()
+      if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
+      return true
+    end
+  end
+  return false
+end
+
+-- make_room: where a limit holds. Returns 'collapse' for what is to take the place of one that waits, else 'queue'; and
+-- the user whose arrival is noted, or false. Or nil and the refusal. limit: of the user, 0 for none, and the category's
+-- overflow. in_all: how many of all users may wait, or nil. at: its own time; then it takes nobody's place.
+local function make_room(now, meta, limit, in_all, at)
+  ends.read(ARGV[ENQUEUE.keep])
+  local of_user, overflow = limit:match('^(%d+) (.+)$')
+  local read = cjson.decode(meta)
+  local user, category, same = read.user, read.category or 'default', nil
+  of_user = tonumber(of_user)
+  local which, waiting, most = beyond(user, of_user, in_all)
+  if which then
+    if overflow == 'collapse' and read.collapse_id and not at and not is_arriving(now, user) then
+      same = same_waiting(user, category, read.collapse_id)
+    end
+    if not same and not (overflow == 'drop_oldest' and drop_oldest(now, user, category)) then
+      tally(user, 'refused')
+      return nil, '!' .. which .. ' ' .. waiting .. ' ' .. most
+    end
+  end
+  return same and 'collapse' or 'queue', (of_user > 0 or overflow == 'collapse') and user
+end
+
+-- take_place: the job goes at once to the place of the one that waits under its collapse id.
+local function take_place(now, id)
+  local function join(_, user, category, collapse_id, order)
+    local old = same_waiting(user, category, collapse_id)
+    note_candidate(user, category, collapse_id, id)
+    return supersede(now, user, category, old, id, order)
+  end
+  local _, user, lane, is_new = enter_backlog(now, id, join)
+  if is_new then redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(now), user) end
+  note_due(now, lane)
+  waits.write()
+end
+
+-- note_waiting: one more waits. user: whose arrival is noted, or false. at: the µs of its own time, or of now: so those
+-- of next week do not hide from *forget_gone* who is gone.
+local function note_waiting(user, id, key, at)
+  if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
+  if not user then return end
+  redis.call('HSET', key, 'push_arriving', 1)
+  redis.call('ZADD', arriving_key(user), at, id)
+  redis.call('EXPIRE', arriving_key(user), 2592000)
+end

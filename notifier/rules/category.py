@@ -122,11 +122,6 @@ def check_fits(user: Policy, category: Category) -> None:
 
 
 def check_cost(user: Policy, category: Category | None, cost: int) -> None:
-    """Raise ValueError for rules that only the workers keep, and for a cost that no window ever admits."""
-    if user.uses_local_time or (category is not None and category.policy.uses_local_time):
-        raise ValueError(
-            "quiet hours and calendar windows need a time zone, which acquire does not have: pass"
-            " policy.without_local_time"
-        )
+    """Raise ValueError for a cost that some rule of these never admits."""
     for policy in (user, category.policy) if category else (user,):
         check_fits_all(policy, cost, MAX_COST)

@@ -56,7 +56,10 @@ def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
 
 
 def kept_for(user: str, rules: Policy | Rules, policies: Policies) -> Policy | Rules:
-    """The same rules, whose sends are kept for as long as the workers' rules need them."""
+    """The same rules, whose sends are kept for as long as the workers' rules need them.
+
+    Raises ValueError for rules that only the workers keep.
+    """
     policy, category = split(rules)
     policy = _kept(policy, policies.for_user(user))
     if category is None:
@@ -65,4 +68,9 @@ def kept_for(user: str, rules: Policy | Rules, policies: Policies) -> Policy | R
 
 
 def _kept(policy: Policy, other: Policy) -> Policy:
+    if policy.uses_local_time:
+        raise ValueError(
+            "quiet hours and calendar windows need a time zone, which acquire does not have: pass"
+            " policy.without_local_time"
+        )
     return policy if policy.horizon_us >= other.horizon_us else replace(policy, kept_us=other.horizon_us)

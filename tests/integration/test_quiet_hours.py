@@ -27,6 +27,8 @@ CATEGORIES = {
     "default": {"lane": "default"},
     "alarm": {"lane": "urgent", "quiet_hours": "ignore"},
     "security": {"lane": "urgent", "bypass": True},
+    "dear": {"lane": "bulk", "cost": 2},
+    "rare": {"lane": "bulk", "cost": 2, "windows": ["3/calendar-month"], "quiet_hours": "ignore"},
     "own": {"lane": "bulk", "quiet_hours": f"{BEGAN:%H:%M}-{ENDS:%H:%M}"},
 }
 
@@ -82,6 +84,20 @@ def test_what_may_pass_the_night(world: World) -> None:
     for user, category in (("dan", "alarm"), ("eve", "security"), ("owl", "default")):
         ends(world.producer, world.producer.send(note(user, category=category)), "delivered")
     waits(world, world.producer.send(note("owl", category="own")))
+
+
+def test_what_counts_as_two_by_the_clock(world: World) -> None:
+    """It is held by night as all others, and in a calendar window takes the room of two."""
+    waits(world, world.producer.send(note("ivy", category="dear")))
+    first, second = (world.producer.send(note("joe", category="rare")) for _ in range(2))
+    ends(world.producer, first, "delivered")
+
+    def until_next_month() -> bool:
+        status = world.producer.status(second)
+        assert status is not None
+        return (status.state, status.held_by) == ("waiting", "rare 3/calendar-month until 00:00 Etc/UTC")
+
+    eventually(until_next_month, "the second to wait for the next month")
 
 
 def test_zones_that_redis_lost_are_told_again(world: World) -> None:

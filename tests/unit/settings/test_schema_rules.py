@@ -109,3 +109,10 @@ def test_a_cost_that_never_fits_is_said() -> None:
     with pytest.raises(InvalidNotificationError, match="a cost of 5 never fits into burst 3 then 1/1m"):
         check_fits(Policy(burst=Burst(3, every_us=MINUTE)), big)
     check_fits(Policy((Window(4, interval_us=DAY),)), replace(big, bypass=True))
+    by_the_clock = (
+        "user: {windows: [5/calendar-week], quiet_hours: '22:00-07:00'}\ncategories: {big: {lane: bulk, cost: 5}}"
+    )
+    own = parse_settings(by_the_clock).policies()
+    check_fits(own.for_user("ann"), own.category("big"))
+    with pytest.raises(InvalidNotificationError, match="a cost of 6 never fits into 5/calendar-week"):
+        check_fits(own.for_user("ann"), replace(own.category("big"), cost=6))

@@ -156,6 +156,24 @@ def test_what_is_in_flight_stays_until_it_is_settled(redis: Redis) -> None:
     assert isinstance(one.acquire(POLICIES[0], "chat"), Hold), "the gap"
 
 
+@pytest.mark.parametrize("how", ["reset", "forget"])
+def test_what_is_in_flight_counts_whatever_is_begun_anew(redis: Redis, how: str) -> None:
+    """Law 1: it has not reached its user yet, so no call can take back that it will have."""
+    one = hand(redis, POLICIES[0])
+    one.send("chat", direct=True)
+    one.now += S // 2
+    if how == "reset":
+        RedisLimiter(redis, clock=one.clock).reset(WHO, "chat", "news")
+    else:
+        one.forget(hard=True)
+    one.now += LEASE // 2
+    one.settle()
+    one.now += S // 2
+    one.send("news", direct=True)
+    assert one.flights == [], "the gap"
+    assert redis.zcard(f"notifier:sent:{{{WHO}}}:chat") == 1
+
+
 def test_a_reset_takes_what_is_hidden_too(redis: Redis) -> None:
     """And a refund finds its permit there."""
     one = hand(redis, POLICIES[0])

@@ -2,7 +2,7 @@
 -- ARGV a FORGET, see records.py, and keys of the user
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
---! needs backlog_key backlogs_key drop_hold hide job_key LANES leave_lane now_us remember SENDS
+--! needs backlog_key backlogs_key drop_hold hide job_key LANES leave_lane now_us remember SENDS text
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
 local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
@@ -28,10 +28,17 @@ local function forget_backlogs()
   drop_hold('user:' .. user)
 end
 
+-- drop: deletes a key; of the sends what is in flight stays, as it reaches the user later. Returns how many have gone.
+local function drop(key)
+  if key:sub(1, #SENDS.sent) ~= SENDS.sent then return redis.call('DEL', key) end
+  local gone = redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now))
+  return gone > 0 and redis.call('EXISTS', key) == 0 and 1 or 0
+end
+
 local function begin()
   local places, gone = {KEYSPACE}, 0
   if sends == 'delete' then remember(user) end
-  for i = FORGET.n + 1, #ARGV do gone = gone + redis.call('DEL', ARGV[i]) end
+  for i = FORGET.n + 1, #ARGV do gone = gone + drop(ARGV[i]) end
   forget_backlogs()
   for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane
@@ -92,7 +99,7 @@ local function forget_key(key)
   if scope_of(key, '@collapse:') or is_dedupe(key) then return redis.call('DEL', key) end
   for kind, first in pairs(SENDS) do
     local of = scope_of(key, first)
-    if of and sends == 'delete' then return redis.call('DEL', key) end
+    if of and sends == 'delete' then return drop(key) end
     if of and sends == 'hide' then hide(user, kind, of, ARGV[FORGET.salt], now) end
   end
   return 0

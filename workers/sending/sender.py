@@ -157,7 +157,9 @@ class Sender:
         poison, log = isinstance(error, PoisonError), self._bound(leased)
         log.error("poison", crashes=leased.crashes) if poison else log.warning("malformed", reason=str(error))
         self._circuits.not_sent()
-        return failed(leased, f"malformed: {error}")._replace(poison=poison)
+        was_taken = poison and Outcome.DELIVERED.value in _read_answers(leased.answered).values()
+        settlement = delivered(leased, reached=False) if was_taken else failed(leased, f"malformed: {error}")
+        return settlement._replace(poison=poison)
 
     def _label(self, routes: Sequence[str]) -> str:
         """The routes of all devices, for the numbers: anybody may invent an app."""

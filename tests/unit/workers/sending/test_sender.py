@@ -273,6 +273,12 @@ def test_a_poisonous_one_is_not_tried() -> None:
     assert settled.state == "delivered"
 
 
+def test_a_poisonous_one_that_a_device_took_is_delivered() -> None:
+    """The workers died on the rest of it, which no device gets any more."""
+    settled, provider = settle(leased(crashes=MAX_CRASHES, answered=b'{"0": "delivered"}'), Answer(Outcome.DELIVERED))
+    assert (settled.state, settled.word, settled.poison, provider.asked) == ("delivered", "delivered", True, [])
+
+
 def test_the_longest_wait_asked_for_is_kept() -> None:
     """Of several Retry-After the longest holds, and the backoff comes on top where an attempt was spent."""
     answers = (Answer(Outcome.RETRY, retry_after_us=90_000_000), Answer(Outcome.RETRY, retry_after_us=5))

@@ -117,6 +117,25 @@ def test_what_no_device_has_is_dropped_by_a_mute(redis: Redis) -> None:
     assert [(leased.job_id, leased.dropped != "") for leased in worker.take()] == [("one", True)]
 
 
+def test_what_is_muted_is_dropped_behind_what_a_device_has(redis: Redis) -> None:
+    """Its rest steps aside, and goes once the mute is lifted; before its expiry it ends by that."""
+    worker = Worker(redis, rules=RULES)
+    plain = json.dumps({"user": "ann", "category": "default"}).encode()
+    worker.accept(offer("rest", meta=plain, category="default"))
+    settle(worker, worker.take()[0], "later", detail=S, answered=json.dumps({"0": "delivered"}))
+    redis.hset("notifier:preferences", "ann", Preferences.of({"mutes": [{"what": "drop"}]}).encode())
+    worker.accept(*(offer(name, meta=plain, category="default") for name in "abc"))
+    for _ in range(3):
+        worker.now += 60 * S
+        for leased in worker.take():
+            assert (leased.job_id in "abc", leased.dropped) == (True, "muted")
+            settle(worker, leased, "dropped", word="dropped", detail="muted")
+    assert redis.hget("notifier:stats", "dropped") == b"3"
+    redis.delete("notifier:preferences")
+    worker.now += 60 * S
+    assert [(leased.job_id, leased.dropped) for leased in worker.take()] == [("rest", "")]
+
+
 def test_what_was_delivered_long_ago_is_forgotten_where_nothing_more_is_settled(redis: Redis) -> None:
     """Its id may be used again once it is kept no more."""
     worker = Worker(redis, rules=RULES)

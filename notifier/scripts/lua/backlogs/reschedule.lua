@@ -5,15 +5,16 @@
 -- Reschedule: what does not go now, and when its user is looked at again.
 local MAX_EXPECTED = 100
 
--- step_aside: the rest of what other routes took leaves its backlog, or it would keep back what can go by them. It
--- comes back to its place when its route is up, or when it expires. What has met a fault lets the others of its backlog
--- pass.
-local function step_aside(look, backlog, job, names)
+-- step_aside: the rest of what a device took leaves its backlog, or it would keep back those behind it. It comes back
+-- to its place at µs `at`, when one of these routes is up, or when it expires. What has met a fault lets the others of
+-- its backlog pass. why: as history.lua has it.
+local function step_aside(look, backlog, job, at, why, names)
+  at = math.min(at, job.deadline or at)
   redis.call('ZREM', backlog.key, backlog.head)
   waits.add(backlog.why, -1)
-  history.note(backlog.head, job.accepted, job.held, look.now, 'p' .. names[1])
-  redis.call('ZADD', '@later', text(job.deadline or FAR), backlog.head)
-  if job.deadline then look.earliest = math.min(look.earliest, job.deadline) end
+  history.note(backlog.head, job.accepted, job.held, look.now, why)
+  redis.call('ZADD', '@later', text(at), backlog.head)
+  look.earliest = math.min(look.earliest, at)
   for _, name in ipairs(names) do
     redis.call('ZADD', waiting_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)
     if not job.refusals then

@@ -1,5 +1,5 @@
 --! on_demand visit
---! needs ask backlogs_key decide is_due lower pass_on passes_lowered read_job reschedule select_user send_head
+--! needs ask backlogs_key decide FAR is_due lower pass_on passes_lowered read_job reschedule select_user send_head
 --! needs sort_backlogs step_aside waits
 -- Visit: takes as many heads of a user's backlogs as the rules admit, in order, and leaves the user's wake-ups at the
 -- moments when the rules admit the next.
@@ -9,8 +9,10 @@
 -- open, its project full or this worker has no room for it, it is *held*, and what would go by it *waits for it*.
 -- look: of *pull*.
 local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
+local MUTED_US = 60000000 -- until a rest that its user has dropped is looked at again
 
--- end_or_drop: what becomes of a head that is not judged: deleted or cancelled meanwhile, expired, or dropped.
+-- end_or_drop: what becomes of a head that is not judged: deleted or cancelled meanwhile, expired, or dropped. What a
+-- device has received is not dropped for the others: it steps aside, as the mute may be lifted at any time.
 -- Returns false where it is to be judged.
 local function end_or_drop(look, user, i, job, origin)
   local backlog = user.backlogs[i]
@@ -19,6 +21,9 @@ local function end_or_drop(look, user, i, job, origin)
     if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, backlog.head) end
     pass_on(user, i)
   elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job, {})
+  elseif backlog.at > look.now and backlog.mutes and (job.answered or ''):find('"delivered"', 1, true) then
+    step_aside(look, backlog, job, math.min(backlog.at, look.now + MUTED_US), 'm', {})
+    pass_on(user, i)
   elseif backlog.at > look.now then
     send_head(look, user, i, job, {dropped = backlog.mutes and 'm' or backlog.by or '?'})
   else return false end
@@ -55,7 +60,7 @@ local function try(look, user, i)
   else -- waits_for_route
     local hold = look.circuits[said.waits_for[1]]
     if job.answered and not said.paused and hold.state ~= 'busy' and hold.state ~= 'full' then
-      step_aside(look, backlog, job, said.waits_for)
+      step_aside(look, backlog, job, FAR, 'p' .. said.waits_for[1], said.waits_for)
       pass_on(user, i)
     else -- What is busy, or full, has room soon: the backlog keeps its order.
       backlog.waits_for, backlog.at, backlog.refused = said.waits_for, tonumber(hold['until']), job.refusals

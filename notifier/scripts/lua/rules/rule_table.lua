@@ -55,10 +55,7 @@ end
 
 -- is_dropped: whether the head of a backlog is dropped while it may not go. backlog: as of *opens_at*, with drops.
 local function is_dropped(backlog)
-  if backlog.mutes then
-    return not (redis.call('HGET', job_key(backlog.head), 'push_answered') or ''):find('"delivered"', 1, true)
-  end
-  return backlog.drops and is_untried(backlog.head)
+  return backlog.mutes or backlog.drops and is_untried(backlog.head)
 end
 
 -- digest_at: when the head of a backlog may go that the rules admit at `at`: in a category with a digest one that was

@@ -93,6 +93,25 @@ def test_what_may_have_been_sent_keeps_its_dedupe_key_when_it_is_requeued(redis:
     assert accepted(worker, offer("two", dedupe="key")) == "one"
 
 
+@pytest.mark.parametrize("by", ["a look", "the sweep", "us"])
+def test_what_had_failed_is_cancelled_by_rq_and_counted(redis: Redis, by: str) -> None:
+    """It was requeued; its second end is told as the first was."""
+    worker = Worker(redis, rules=RULES)
+    accepted(worker, offer("one", dedupe="key"))
+    settle(worker, worker.take()[0], "failed", word="failed", detail="why")
+    redis.hset("rq:job:one", "status", "canceled")
+    redis.zadd("rq:canceled:default", {"one": worker.now // S})
+    if by == "a look":
+        redis.rpush("rq:queue:default", "one")
+        assert worker.take() == []
+    elif by == "the sweep":
+        assert run(redis, backlogs.sweep(LANES, KEEP, clock=str(worker.now))) == 1
+    else:
+        assert run(redis, backlogs.cancel(["one"], KEEP, clock=str(worker.now))) == ["cancelled"]
+    assert redis.hmget("notifier:stats", "failed", "cancelled") == [b"1", b"1"]
+    assert accepted(worker, offer("two", dedupe="key")) == "two"
+
+
 def test_what_may_have_been_sent_is_not_dropped_as_untried(redis: Redis) -> None:
     """Its worker ended before the answer came: its own permit holds it back now, and its category lets nothing wait."""
     rules = RuleTable(Policies(Policy(gap_us=60 * S), categories={"default": Category("default"), "offers": OFFERS}))

@@ -2,7 +2,7 @@
 -- ARGV 1 clock  2 keep, see ends.lua  3.. job ids
 -- returns for each 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late; also where one of its devices
 --   took it: then it is delivered, and the others get it no more) or 'unknown'
---! needs end_cancelled ends job_key now_us waits
+--! needs end_cancelled ends job_key now_us UNSENT waits
 local now, reply = now_us(ARGV[1]), {}
 ends.read(ARGV[2])
 
@@ -11,7 +11,7 @@ local function cancel(id)
   if not job[1] then return redis.call('ZSCORE', '@delivered', id) and 'ended' or 'unknown' end
   if job[2] then return 'sending' end
   -- The same call again.
-  if job[3] == 'canceled' and job[4] then return job[4] == 'cancelled' and 'cancelled' or 'ended' end
+  if job[3] == 'canceled' and UNSENT[job[4]] then return job[4] == 'cancelled' and 'cancelled' or 'ended' end
   if job[3] ~= 'queued' and job[3] ~= 'scheduled' and job[3] ~= 'canceled' then return 'ended' end
   return end_cancelled(now, id)
 end

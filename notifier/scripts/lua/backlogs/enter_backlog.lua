@@ -1,6 +1,7 @@
 --! on_demand forget is_another enter_backlog leave_lane
 --! needs arriving_key backlog_key backlogs_in backlogs_key ends goes_by_clock HIGH history is_background is_text
---! needs job_key LANES leave_backlog look_by LOWERED number orders seconds steering tally text waiting_key waits
+--! needs job_key LANES leave_backlog look_by LOWERED number orders seconds steering tally text UNSENT waiting_key
+--! needs waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 local held -- looked up once in a call
@@ -232,7 +233,7 @@ end
 local function enter_backlog(now, id, join, known, from, is_left)
   local job = read_arrival(id)
   if not job or not is_free(job, from, is_left) then return nil end
-  if job.status == 'canceled' then return not job.outcome and 'cancelled' or nil end
+  if job.status == 'canceled' then return not UNSENT[job.outcome] and 'cancelled' or nil end
   local meta = not job.rq_job and is_text(id) and steering(job.meta)
   if not meta or known and not job.order and is_unknown(meta, known) then return 'rq_job' end
   local another = begin(now, job, from)

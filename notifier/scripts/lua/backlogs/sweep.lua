@@ -7,7 +7,7 @@
 -- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
 --! first_write
 --! needs add_to_minute backlog_key end_cancelled ends free_dedupe job_key leave_backlog now_us number
---! needs steering tally text waits
+--! needs steering tally text UNSENT waits
 local MOST, MOST_FORGOTTEN = 100, 20000
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
@@ -19,7 +19,7 @@ local function end_if_rq_cancelled(canceled, id)
   local job = redis.pcall('HMGET', key, 'status', 'push_outcome', 'push_permit', 'push_rq_job', 'meta', 'origin')
   if job.err or job[1] ~= 'canceled' then
     redis.call('ZREM', canceled, id) -- it has gone, or was enqueued again
-  elseif job[2] then
+  elseif UNSENT[job[2]] then
     redis.call('ZADD', canceled, whole + math.max(1, redis.call('TTL', key)), id)
   elseif job[4] or not job[6] or not (job[5] or ''):find('"user"', 1, true) then
     redis.call('ZADD', canceled, whole + ends.failed, id) -- no notification: left to RQ

@@ -1,7 +1,7 @@
 --! on_demand leave_backlog free_dedupe end_unsent tally end_cancelled UNSENT
 --! needs add_to_minute arriving_key backlog_key backlogs_key ends forget_candidate job_key note_due text waits
 -- What ends without being sent, wherever it waits.
--- Outcomes of what is cancelled by us. With another one, RQ has cancelled what had failed before and was enqueued again.
+-- The outcomes of what we cancelled. With another, RQ has cancelled what had failed before and was enqueued again.
 local UNSENT = {cancelled = true, dropped = true, superseded = true}
 local MAX_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
 

@@ -206,7 +206,9 @@ class Forecast:
             opens = max(job.else_us for job in backlog)
             why = next(job.otherwise for job in backlog if job.else_us > self._now_us)
             for job, (at, by) in zip(backlog, self._replay([job.event for job in backlog], backlog), strict=True):
-                self.by_job[job.id] = self._expected(max(at, opens) if at >= 0 else at, why, by)
+                ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
+                goes = at if at < 0 else EXPIRED if opens >= ends else max(at, opens)
+                self.by_job[job.id] = self._expected(goes, why, by)
 
     def _stops(self, category: str) -> Iterator[tuple[int, str]]:
         """Until when a pause, the pace of all users and a mute hold a category, and how each is called."""

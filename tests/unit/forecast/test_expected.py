@@ -8,9 +8,23 @@ from notifier.rules.category import Category
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
+from notifier.rules.preferences import Preferences
 
 S = 1_000_000
 NOON = 1_767_268_800 * S  # 2026-01-01 12:00 UTC
+
+
+def test_what_expires_while_its_category_is_muted_does_not_go() -> None:
+    """A mute ends in an hour, and one of the two expires before: no rule of the user's has a part in it."""
+    mute = {"mutes": [{"until": "2026-01-01T13:00:00+00:00"}]}
+    policies = Policies(categories={"news": Category("news")}).under({"ann": Preferences.of(mute)})
+    fields = dict.fromkeys(FIELDS)
+    ends = [str(NOON + minutes * 60 * S).encode() for minutes in (59, 61)]
+    backlog = [(name, float(n), [*(fields | {FIELDS[0]: ends[n]}).values()]) for n, name in enumerate((b"a", b"b"))]
+    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
+    forecast = Forecast(policies, "ann", record)
+    assert [forecast.by_job[name].not_before for name in "ab"] == ["it expires before", "the user's mute"]
+    assert [forecast.by_job[name].at is None for name in "ab"] == [True, False]
 
 
 def test_the_rule_that_holds_the_longest_is_named() -> None:

@@ -174,6 +174,15 @@ def test_what_is_in_flight_counts_whatever_is_begun_anew(redis: Redis, how: str)
     assert redis.zcard(f"notifier:sent:{{{WHO}}}:chat") == 1
 
 
+def test_a_reset_forgets_what_is_dated_ahead_since_the_clock_was_set_back(redis: Redis) -> None:
+    """Nothing of the user is in flight."""
+    one = hand(redis, POLICIES[0])
+    one.acquire(POLICIES[0], "chat")
+    one.now -= 60 * S
+    assert RedisLimiter(redis, clock=one.clock).reset(WHO, "chat") == 1
+    assert redis.exists(f"notifier:sent:{{{WHO}}}", f"notifier:sent:{{{WHO}}}:chat") == 0
+
+
 def test_a_reset_takes_what_is_hidden_too(redis: Redis) -> None:
     """And a refund finds its permit there."""
     one = hand(redis, POLICIES[0])

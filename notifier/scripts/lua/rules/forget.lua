@@ -28,17 +28,31 @@ local function forget_backlogs()
   drop_hold('user:' .. user)
 end
 
+-- scope_of: ':chat' where a key is `first`, the user and that category; '' where it is `first` and the user.
+local function scope_of(key, first)
+  local whole = first .. '{' .. user .. '}'
+  local of = key:sub(1, #whole) == whole and key:sub(#whole + 1)
+  return of and (of == '' or of:find('^:[a-z0-9][a-z0-9_-]*$')) and of
+end
+
+-- is_in_flight: whether a worker has something of this scope in flight.
+local function is_in_flight(of) return redis.call('EXISTS', '@claim:{' .. user .. '}' .. of) == 1 end
+
 -- drop: deletes a key; of the sends what is in flight stays, as it reaches the user later. Returns how many have gone.
-local function drop(key)
-  if key:sub(1, #SENDS.sent) ~= SENDS.sent then return redis.call('DEL', key) end
+local function drop(key, in_flight)
+  if not (in_flight and scope_of(key, SENDS.sent)) then return redis.call('DEL', key) end
   local gone = redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now))
   return gone > 0 and redis.call('EXISTS', key) == 0 and 1 or 0
 end
 
 local function begin()
-  local places, gone = {KEYSPACE}, 0
+  local places, gone, in_flight = {KEYSPACE}, 0, false
   if sends == 'delete' then remember(user) end
-  for i = FORGET.n + 1, #ARGV do gone = gone + drop(ARGV[i]) end
+  for i = FORGET.n + 1, #ARGV do
+    local of = scope_of(ARGV[i], SENDS.sent)
+    in_flight = in_flight or of and is_in_flight(of)
+  end
+  for i = FORGET.n + 1, #ARGV do gone = gone + drop(ARGV[i], in_flight) end
   forget_backlogs()
   for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane
@@ -81,13 +95,6 @@ local function forget_entries()
   return {#entries == most and entries[#entries][1] or '0', {}, gone}
 end
 
--- scope_of: ':chat' where a key is `first`, the user and that category; '' where it is `first` and the user.
-local function scope_of(key, first)
-  local whole = first .. '{' .. user .. '}'
-  local of = key:sub(1, #whole) == whole and key:sub(#whole + 1)
-  return of and (of == '' or of:find('^:[a-z0-9][a-z0-9_-]*$')) and of
-end
-
 -- is_dedupe: whether a key is a dedupe key of the user: it says how many characters the user's name has.
 local function is_dedupe(key)
   local characters = select(2, user:gsub('[^\128-\191]', ''))
@@ -99,7 +106,9 @@ local function forget_key(key)
   if scope_of(key, '@collapse:') or is_dedupe(key) then return redis.call('DEL', key) end
   for kind, first in pairs(SENDS) do
     local of = scope_of(key, first)
-    if of and sends == 'delete' then return drop(key) end
+    if of and sends == 'delete' then
+      return of == '' and 0 or drop(key, is_in_flight(of)) -- what is of no category went in the beginning
+    end
     if of and sends == 'hide' then hide(user, kind, of, ARGV[FORGET.salt], now) end
   end
   return 0

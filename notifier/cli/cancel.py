@@ -43,6 +43,8 @@ def cancel(
             raise typer.BadParameter("--all-users goes with --category, --tag or both, and with nothing else")
         _cancel_of_all(context, category, tag, dry_run=dry_run, yes=yes, json=json)
         return
+    if dry_run or yes:
+        raise typer.BadParameter("--dry-run and --yes go with --all-users only: nothing was cancelled")
     if bool(ids) == (user is not None) or (ids and not category is collapse_id is tag is None):
         raise typer.BadParameter("give job ids, or --user and what else is to match; not both")
     settings, _ = settings_to_stop(context.obj)

@@ -128,6 +128,7 @@ def test_history_says_what_held_those_before(run: Run, redis: Redis) -> None:
 def test_cancel_by_what_they_have_in_common(run: Run, redis: Redis) -> None:
     """All of a user with a tag, several ids at once; what is not found is named, and ids and a user are not mixed.
 
+    A dry run, which is of all users, cancels nothing of one.
     What was cancelled is in the log of who changed what.
     """
     send = ("send", "42", "--device", DEVICE, "--title", "Hello")
@@ -142,6 +143,10 @@ def test_cancel_by_what_they_have_in_common(run: Run, redis: Redis) -> None:
     for mixed in ([], ["--tag", "thread-9"], ["x", "--user", "42"], ["x", "--tag", "thread-9"]):
         refused = run("cancel", *mixed)
         assert (refused.status, "give job ids, or --user" in " ".join(refused.err.split())) == (2, True)
+    for mixed in (["--user", "42", "--dry-run"], [others[1], "--dry-run"], [others[1], "--yes"]):
+        refused = run("cancel", *mixed)
+        assert (refused.status, refused.out) == (2, "")
+        assert "--dry-run and --yes go with --all-users only" in " ".join(refused.err.replace("│", " ").split())
     assert "at most 64 are allowed" in run("cancel", "--user", "42", "--tag", "x" * 65).err
     assert run("cancel", others[1]).status == 0
     assert [(each.action, each.of, each.answer) for each in reversed(read_actions(redis, 9))] == [

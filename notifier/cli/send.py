@@ -96,8 +96,11 @@ def send_file(
         why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
         raise typer.BadParameter(why, param_hint="FILE")
     form = form or ("csv" if file.suffix.lower() == ".csv" else "jsonl")
+    kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
+    for other in (Path("/dev/stdin") if kept_at is None else file, kept_at):
+        if refused is not None and other is not None and _is_one_file(refused, other):
+            raise typer.BadParameter("is what is sent, or its progress; name another file", param_hint="--refused")
     with notifier_of(context) as notifier, _open(file) as lines:
-        kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
         progress = _progress(file, kept_at, again=again)
         if progress.done:
             fail(f"{file}: was sent before, {progress.accepted} accepted; --again sends it again")
@@ -172,6 +175,12 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
     progress.refused, progress.done = refused, True
     if kept_at is not None:
         progress.save(kept_at)
+
+
+def _is_one_file(one: Path, other: Path) -> bool:
+    if one.is_file() and other.is_file():  # not so of a terminal, which is read and written
+        return one.samefile(other)
+    return one.resolve() == other.resolve()
 
 
 @contextmanager

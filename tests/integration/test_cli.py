@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import re
 import socket
@@ -361,6 +362,27 @@ def test_refused_lines_are_written_out_once_however_often_it_is_broken_off(
     assert statuses == [130, 130, 1]
     assert out.read_text(encoding="utf-8").splitlines() == lines[::100]
     assert len(set(redis.lrange("rq:queue:default", 0, -1))) == len(lines) - len(lines[::100])
+
+
+@pytest.mark.parametrize("name", ["some.jsonl", "some.csv"])
+def test_refused_lines_are_not_written_over_what_is_read(run: Run, redis: Redis, tmp_path: Path, name: str) -> None:
+    """Neither over the file itself, by whatever name, nor over its progress: nothing is lost, and nothing is sent."""
+    (file := tmp_path / name).write_text(row("a") + "\n", encoding="utf-8")
+    (tmp_path / "symbolic").symlink_to(file)
+    (tmp_path / "hard").hardlink_to(file)
+    for out in (file, tmp_path / "symbolic", tmp_path / "hard", tmp_path / f"{name}.progress"):
+        done = run("send-file", str(file), "--refused", str(out))
+        assert (done.status, done.out) == (2, "")
+        assert "--refused" in done.err
+        assert "is what is sent, or its progress; name another file" in " ".join(done.err.replace("│", " ").split())
+    with file.open(encoding="utf-8") as piped:
+        done = subprocess.run(
+            [sys.executable, "-m", "notifier.cli", "send-file", "-", "--refused", str(file)],
+            env=clean_environ(NOTIFIER_CONFIG=os.environ["NOTIFIER_CONFIG"]), stdin=piped, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert file.read_text(encoding="utf-8") == row("a") + "\n"
+    assert redis.llen("rq:queue:default") == 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
@@ -16,6 +17,7 @@ from notifier.cli.options import JsonOption
 from notifier.cli.output import Rows, answer, complain, moment
 from notifier.operations.explain import Explanation, Inspection, Use, places_by_rule, places_of
 from notifier.operations.in_force import read_known, settings_in_force
+from notifier.operations.outside_backlogs import MAX_READ, Elsewhere, find_elsewhere
 from notifier.operations.route_view import NO_WORKER, RouteNow, view_routes
 from notifier.producer.notifier import Notifier
 from notifier.queue.circuits import Held
@@ -27,6 +29,7 @@ from notifier.store.partitions import opened, opened_all
 from notifier.store.published import rates_in_force
 from notifier.units import format_duration
 
+PART = f"of what is in no backlog, only the first {MAX_READ} of each queue were looked at"
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MAX_SHOWN = 50
 
@@ -78,11 +81,14 @@ def line(
     limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = MAX_SHOWN,
     json: JsonOption = False,
 ) -> None:
-    """List what waits for a user, in order, and when each should go."""
+    """List what waits for a user, in order, and when each should go; then what is in no backlog, without a place."""
     settings = settings_in_force(context.obj)
     with opened(settings, user) as redis:
         standing = list(islice(Inspection(redis, settings.policies()).backlog(user, category), limit + 1))
-    shown = standing[:limit]
+        found, is_all = find_elsewhere(redis, user)
+    if category is not None and not json:
+        _tell_unknown(category, settings.categories)
+    shown, others = standing[:limit], [each for each in _waiting(found) if category in {None, each.category}]
     columns, tables = ("place", "job", "for", "priority", "tries", "expected", "expires"), list[str | Rows]()
     for name, entries in groupby(shown, lambda entry: entry.category):
         rows = [
@@ -90,8 +96,12 @@ def line(
             for s in entries
         ]
         tables.append(Rows(columns, rows, name))
-    more = [f"… and more: --limit {limit * 10}"] if len(standing) > limit else []
-    answer([asdict(entry) for entry in shown], *(tables or [f"nothing waits for {user}"]), *more, json=json)
+    more = [f"… and more: --limit {limit * 10}"] if max(len(standing), len(others)) > limit else []
+    if others:
+        outside = [(each.job_id, each.category, each.held_by, each.at) for each in others[:limit]]
+        tables.append(Rows(("job", "category", "why", "until"), outside, "in no backlog"))
+    told = [asdict(entry) for entry in shown] + [asdict(each) | {"place": None} for each in others[:limit]]
+    answer(told, *(tables or [f"nothing waits for {user}"]), *more, *([] if is_all else [PART]), json=json)
 
 
 def explain(
@@ -112,27 +122,40 @@ def explain(
     with opened(load_settings(path), user) as redis:
         known = read_known(path, redis, rates_in_force)
         found = Inspection(redis, known.policies, known.settings.redis.partitions).explain(user, category, zone)
+        elsewhere, is_all = find_elsewhere(redis, user)
     of_user, of_category = known.places.of_user(user), known.places.of_category(category)
     places = places_of(found, of_user, "user") + places_of(found, of_category, "category")
     used = list(zip(found.uses, places, strict=True))
     uses = [asdict(use) | {"at": at} for use, at in used]
     told = {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path}
+    outside = {"elsewhere": [asdict(each) for each in elsewhere], "elsewhere_is_all": is_all}
     categories = known.settings.categories
-    if category not in categories and not json:
-        configured = ", ".join(categories) or "there are none"
-        complain(f"{category!r} is not among the categories ({configured}); this applies instead:")
+    if not json:
+        _tell_unknown(category, categories, "; this applies instead:")
     expires_us = categories[category].expires_us if category in categories else None
     ends = tuple(_expires(found, category, expires_us))
     answer(
-        found.as_json() | told,
+        found.as_json() | told | outside,
         f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}",
-        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, used),
+        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, used, elsewhere),
+        *([] if is_all else [PART]),
         *ends,
         json=json,
     )
 
 
-def _explained(found: Explanation, category: str, used: Iterable[tuple[Use, str]]) -> Iterator[str | Rows]:
+def _tell_unknown(category: str, categories: Collection[str], more: str = "") -> None:
+    if category not in categories:
+        complain(f"{category!r} is not among the categories ({', '.join(categories) or 'there are none'}){more}")
+
+
+def _waiting(elsewhere: Iterable[Elsewhere]) -> list[Elsewhere]:
+    return [each for each in elsewhere if each.state != "sending"]
+
+
+def _explained(
+    found: Explanation, category: str, used: Iterable[tuple[Use, str]], elsewhere: Iterable[Elsewhere]
+) -> Iterator[str | Rows]:
     if lines := chosen_lines(found.preferences, after=datetime.now(UTC)):
         yield from ("the user chose", *(f"  {line}" for line in lines))
     owner = {"user": "the user", "category": category}
@@ -143,7 +166,10 @@ def _explained(found: Explanation, category: str, used: Iterable[tuple[Use, str]
     if found.zone is not None:
         yield f"in the time zone {found.zone}"
     waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
-    yield f"waiting: {waiting or 'nothing'}"
+    others = Counter((each.category, each.held_by) for each in _waiting(elsewhere))
+    if waiting or not others:
+        yield f"waiting: {waiting or 'nothing'}"
+    yield from (f"waiting in no backlog: {count} of {name}: {why}" for (name, why), count in others.items())
     holds = [*_holds(found)]
     # Where others wait, it is to be seen of which this is said.
     of = f" of {category}" if any(n for name, n in found.waiting.items() if name != category) else ""

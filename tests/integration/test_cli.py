@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -293,6 +294,45 @@ def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifi
     assert "the next may go now" in run("explain", "--user", "41", "--category", "chat").out
     of_chat = run("explain", "--user", "42", "--category", "chat").out
     assert "waiting: 3 of default\nthe next of chat may go at " in of_chat
+
+
+def test_line_and_explain_tell_what_waits_in_no_backlog(
+    run: Run, redis: Redis, config: Path, producer: Notifier
+) -> None:
+    """Until its own time, for a retry, or because no worker has looked yet; a category that is none is named."""
+    later = producer.send(note("42", "later", fcm("42"), send_at=datetime(2096, 1, 1, tzinfo=UTC)))
+    retried = producer.send(note("42", "retried", fcm("42"), send_at=datetime(2096, 1, 2, tzinfo=UTC)))
+    producer.send(note("41", "another's", fcm("41")))
+    enter_backlog(redis, config)
+    redis.hset(f"rq:job:{retried}", "push_attempts", 1)
+    queued = producer.send(note("42", "queued", fcm("42"), category="chat"))
+    whys = {
+        later: ("default", "later", "its own time, send_at"),
+        retried: ("default", "later", "it is tried again"),
+        queued: ("chat", "queued", "no worker has looked at it yet"),
+    }
+
+    listed = json.loads(run("line", "42", "--json").out)
+    assert {each["job_id"]: (each["category"], each["state"], each["held_by"]) for each in listed} == whys
+    assert {each["place"] for each in listed} == {None}
+    words = " ".join(run("line", "42").out.split())
+    assert "nothing waits" not in words
+    assert words.startswith("in no backlog job category why until")
+    for job_id, (category, _, why) in whys.items():
+        assert f"{job_id} {category} {why}" in words
+    only = json.loads(run("line", "42", "--category", "chat", "--json").out)
+    assert [each["job_id"] for each in only] == [queued]
+    assert run("line", "42", "--limit", "2").out.endswith("… and more: --limit 20\n")
+    assert run("line", "42", "--category", "chatt") == Ran(
+        0, "nothing waits for 42\n", "'chatt' is not among the categories (chat, default, marketing)\n"
+    )
+
+    shown = run("explain", "--user", "42").out
+    assert "waiting: nothing" not in shown
+    for category, _, why in whys.values():
+        assert f"waiting in no backlog: 1 of {category}: {why}\n" in shown
+    told = json.loads(run("explain", "--user", "42", "--json").out)
+    assert ({each["job_id"] for each in told["elsewhere"]}, told["elsewhere_is_all"]) == (set(whys), True)
 
 
 def test_send_file(run: Run, redis: Redis, tmp_path: Path) -> None:

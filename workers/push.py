@@ -34,11 +34,12 @@ from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
 from notifier.queue.circuits import LIMITS
-from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, read_others
+from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, find_workers, read_others
 from notifier.queue.spans import Spans
 from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
 from notifier.store.connection import ask, check, eviction_warning, is_away, time_us, unusable
+from notifier.store.exchange import exchange
 from notifier.store.partitions import Partition, Partitions
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
@@ -215,8 +216,9 @@ class PushWorker(Worker):
                     self._forget_own_entry()
                 self.bootstrap(*args)
                 self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to
-            except ValueError as error:  # RQ's answer to a name that a living worker has
-                raise NotifierError(str(error)) from None
+            except ValueError as error:  # RQ's answer to a name that has an entry
+                if not self._outlives_namesake():
+                    raise NotifierError(str(error)) from None
             except RedisError as error:
                 if not is_away(error):  # one that cannot take a worker's entry is full, or may not be written to
                     raise unusable(error) from error
@@ -225,6 +227,28 @@ class PushWorker(Worker):
             else:
                 wait.is_over()
                 break
+
+    def _outlives_namesake(self) -> bool:
+        """Remove the entry of a worker of this name that does not look for work any more; False if there is another.
+
+        One that was killed is started again before anybody can know: it is waited for until it is known.
+        """
+        age_us = 0
+        while not self._stop_requested:
+            found = {each.name: each for each in exchange(self.connection, find_workers())}
+            alive = found.get(self.name)
+            if alive is None:
+                return not self.connection.exists(self.key)
+            if not alive.is_healthy():
+                self.connection.delete(self.key)
+                break
+            if alive.age_us < age_us:  # it has looked meanwhile
+                return False
+            if not age_us:
+                self._structlog.warning("name_taken", waits="until that worker looks for work, or is found dead")
+            age_us = alive.age_us
+            Wait(self._structlog).sleep()
+        return True
 
     def _warn_of_others(self) -> None:
         with contextlib.suppress(RedisError):  # no more than a warning

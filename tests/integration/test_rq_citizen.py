@@ -387,6 +387,23 @@ def test_it_finds_the_functions_of_the_folder_that_it_is_started_in(
     assert job.return_value() == 42
 
 
+def test_the_name_of_a_killed_worker_is_taken_by_the_next(redis: Redis, config: Path) -> None:
+    """As soon as the killed one counts as hanging, not when RQ forgets it; and not while it lives."""
+    with worker(config) as killed:
+        killed.ready(redis)
+        with worker(config) as namesake:
+            assert namesake.process.wait(PATIENCE_S) == 1
+        assert "There exists an active worker named 'worker' already" in namesake.log
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait(PATIENCE_S)
+    with worker(config) as second:
+        eventually(lambda: '"name_taken"' in second.log, "it to find the name taken")
+        redis.hincrby("rq:worker:worker", "push_looked", -30_000_000)
+        pid = str(second.process.pid).encode()
+        eventually(lambda: redis.hget("rq:worker:worker", "pid") == pid, "it to take the name")
+        second.ready(redis)
+
+
 def test_it_warns_of_rq_workers_on_its_lanes(redis: Redis, config: Path) -> None:
     """They would fail notifications. Workers of other queues, and one that has just begun, are not meant."""
     now = datetime.now(UTC).isoformat()

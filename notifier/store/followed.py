@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from redis import Redis
 
@@ -13,6 +13,8 @@ from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint
 from notifier.store.published import Published, read_due, read_rates
+
+MISSED: Final = 5  # looks in a row that find no file: one that is only being replaced is there again before
 
 # Asks Redis a question, whichever Redis is to answer it.
 Ask = Callable[[Callable[[Redis], Any]], Any]
@@ -22,7 +24,8 @@ class Followed:
     """A configuration that is followed: what is in force, and what was read last. Its owner decides when to read.
 
     A changed file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of
-    limits. What cannot be used is read once, and what is in force holds on. Not for two threads at once.
+    limits. One that has gone is refused after some looks. What cannot be used is read once, and what is in force holds
+    on. Not for two threads at once.
 
     settings: in force. published: what was seen in Redis last.
     """
@@ -38,6 +41,7 @@ class Followed:
         # Where it may have changed since, or while it was read, it is read once more.
         self._seen: Seen = seen if settings is None and seen and seen[:1] == begun else ()
         self._before: Seen = self._seen
+        self._missed = 0
 
     def fingerprint(self) -> Seen:
         """Of the files as they are now; None where one is missing."""
@@ -46,11 +50,12 @@ class Followed:
     def is_settled(self, seen: Seen) -> bool:
         """Whether these files may be read: they are those in force, or the same as at the last look, or missing."""
         before, self._before = self._before, seen
+        self._missed = 0 if seen else self._missed + 1
         return seen in {self._seen, before, None}
 
     def is_changed(self, seen: Seen, published: Published) -> bool:
         """Whether there is something to read."""
-        return published != self.published or seen not in {self._seen, None}
+        return published != self.published or (seen != self._seen and (seen is not None or self._missed >= MISSED))
 
     def note(self, seen: Seen, published: Published) -> None:
         """These have been read, and are not read again. () for `seen` has the files read once more."""

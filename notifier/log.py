@@ -33,6 +33,7 @@ _TOKEN_WORD: Final = re.compile(r"tokens?")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 _MASKED_TOKEN: Final = re.compile(r"(?:.{6}…..)|…")
+_COLOR: Final = re.compile(r"\x1b\[[\d;]*m")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64,}")
 _PATTERNS: Final = (
     # PEM armour with all that it holds, also when the end was cut off.
@@ -93,7 +94,7 @@ def configure_logging(
     handler = _Handler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=common,
+            foreign_pre_chain=[*common, _without_colors],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 mask_secrets,
@@ -118,6 +119,13 @@ def _renderers(*, console: bool, colors: bool) -> list[Processor]:
         _steer_nothing,
         structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24, exception_formatter=plain),
     ]
+
+
+def _without_colors(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Take out the colours that RQ writes into its texts: in ours they are letters."""
+    if event["logger"].startswith("rq."):
+        event["event"] = _COLOR.sub("", event["event"])
+    return event
 
 
 def _steer_nothing(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

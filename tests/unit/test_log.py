@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from rq.logutils import colorizer, green
 
 from notifier.log import configure_logging, mask_secrets, mask_text
 
@@ -53,6 +54,15 @@ def test_the_standard_library_and_rq_go_the_same_way() -> None:
     logging.getLogger("rq.worker").info("Worker %s: started", "w1")
     (record,) = lines(stream)
     assert (record["event"], record["logger"], record["level"]) == ("Worker w1: started", "rq.worker", "info")
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_rqs_own_colours_are_left_out(format_: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ writes them into its texts where its standard output is a terminal, and knows nothing of our lines."""
+    monkeypatch.setattr(colorizer, "notty", False)
+    configure_logging(format_, stream=(stream := io.StringIO()))
+    logging.getLogger("rq.worker").info("*** Listening on %s...", green("urgent, default"))
+    assert "*** Listening on urgent, default..." in stream.getvalue()
 
 
 def test_auto_is_coloured_on_a_terminal_and_json_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,10 @@ def main() -> None:
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         sys.exit(1)
     except UNREADABLE as error:
+        for given in sys.argv if isinstance(error, UnicodeEncodeError) else ():
+            if given.encode(errors="surrogateescape").decode(errors="ignore") != given:
+                complain(f"the argument {given} is not valid UTF-8 text")
+                sys.exit(2)
         if sys.flags.dev_mode:
             raise
         at = extract_tb(error.__traceback__)[-1]

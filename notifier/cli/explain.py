@@ -78,7 +78,7 @@ def line(
     user: str,
     *,
     category: Annotated[str | None, typer.Option(help="only this category")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = MAX_SHOWN,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="show at most this many")] = MAX_SHOWN,
     json: JsonOption = False,
 ) -> None:
     """List what waits for a user, in order, and when each should go; then what is in no backlog, without a place."""

@@ -214,6 +214,13 @@ def test_what_users_chose(run: Run, tmp_path: Path) -> None:
         (["send-file", "/nowhere"], 2, "there is no file /nowhere"),
         (["--config", "/nowhere.yaml", "status", "x"], 3, "cannot be read"),
         (["statsu"], 2, "No such command"),
+        (["line", "42", "--limit", "9" * 23], 2, "less than or equal to 1000000"),
+        (["line", "a\udcff"], 2, "the argument a\\udcff is not valid UTF-8 text"),
+        (["line", "42", "--category", "a\udcff"], 2, "the argument a\\udcff is not valid UTF-8 text"),
+        (["status", "a\udcff"], 2, "the argument a\\udcff is not valid UTF-8 text"),
+        (["cancel", "a\udcff"], 2, "the argument a\\udcff is not valid UTF-8 text"),
+        (["history", "--job", "a\udcff"], 2, "the argument a\\udcff is not valid UTF-8 text"),
+        (["explain", "--user", "a\udcff"], 2, "the argument a\\udcff is not valid UTF-8 text"),
     ],
 )
 def test_a_mistake_is_a_line_and_a_status(run: Run, arguments: list[str], status: int, said: str) -> None:

@@ -549,6 +549,40 @@ def test_config_check_finds_what_a_worker_would_refuse(run: Run, tmp_path: Path,
     assert run("config", "check", "--worker", str(config)).status == 0
 
 
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ("redis: {password_file: none}", "redis.password_file: cannot read"),
+        ("redis: {password_file: empty}", "redis.password_file: "),
+        ("redis: {url: 'rediss://127.0.0.1:1', ca_file: none}", "redis.ca_file"),
+        ("redis: {partitions: 4}", "redis.partitions is for a Redis Cluster"),
+        ("redis: {url: 'redis://127.0.0.1:1/0?colour=red'}", "the URL of Redis has an option 'colour'"),
+        ("worker: {functions: [no_such.tasks]}", "worker.functions: no_such.tasks cannot be imported"),
+    ],
+)
+def test_config_check_tries_redis_and_the_functions(run: Run, tmp_path: Path, sections: str, said: str) -> None:
+    """What of them a worker would refuse before it connects is an error with --worker; else it is a warning."""
+    (file := tmp_path / "n.yaml").write_text(
+        f"categories: {{default: {{lane: default}}}}\nproviders: {{fcm: {{client: console}}}}\n{sections}\n", "utf-8"
+    )
+    (tmp_path / "empty").touch()
+    done = run("config", "check", "--worker", str(file))
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(said)
+    assert done.err.count("\n") == 1
+    warned = run("config", "check", str(file))
+    assert (warned.status, f"warning: {said}" in warned.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/x", "redis+cluster://127.0.0.1:1"]
+)
+def test_config_check_asks_no_redis(run: Run, tmp_path: Path, url: str) -> None:
+    """One that is away is no mistake of the file: a worker waits for it."""
+    (file := tmp_path / "n.yaml").write_text(f"redis: {{url: {url}}}\nproviders: {{fcm: {{client: console}}}}\n")
+    assert run("config", "check", "--worker", str(file)).status == 0
+
+
 def test_config_init_writes_a_first_file_that_is_right(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +17,7 @@ from structlog.testing import capture_logs
 from notifier.cli.configuration.first_config import init
 from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us
 from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say
-from notifier.errors import SettingsError
+from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
 from notifier.operations.apply import Change, change_to
 from notifier.operations.in_force import read_known
@@ -27,6 +28,7 @@ from notifier.settings.json_schema import schema_text
 from notifier.settings.loading import unread
 from notifier.settings.rates import rates_in
 from notifier.settings.secret_files import read_by_others
+from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
 from notifier.store.published import followers, publish, rates_before, withdraw
@@ -54,7 +56,8 @@ def check(
     """Print all errors of a configuration, and warn of what is probably a mistake. Exit status 1 if there is an error.
 
     It also warns of what a worker on this host would refuse at its start: keys, accounts and certificates that are
-    missing, unreadable, expired or do not fit. With --worker that is an error.
+    missing, unreadable, expired or do not fit, how it connects to Redis, and functions that it cannot import. With
+    --worker that is an error. Redis itself is not asked.
     """
     path = settings_path(file or context.obj)
     try:
@@ -87,15 +90,18 @@ def _started(settings: Settings) -> tuple[list[str], list[str]]:
     Producers need no keys, so it is no mistake.
     """
     from workers.configuration.wiring import provider_builders  # noqa: PLC0415 - it loads RQ, which no other of these commands needs
+    from workers.rq.functions import AllowedFunctions  # noqa: PLC0415 - as above
 
-    if not settings.providers.platforms() and not settings.worker.functions:
-        return ["providers names no platform: nothing can be sent"], []
-    found = []
+    sys.path.append(str(Path.cwd()))  # as a worker does
+    builds: list[Callable[[], object]] = [partial(client_of, settings.redis), *provider_builders(settings)]
+    builds.append(partial(AllowedFunctions, settings.worker.functions))
+    sends = settings.providers.platforms() or settings.worker.functions
+    found = [] if sends else ["providers names no platform: nothing can be sent"]
     with capture_logs() as logged:  # they would stand between the lines of the answer
-        for build in provider_builders(settings):
+        for build in builds:
             try:
                 build()
-            except SettingsError as error:
+            except (SettingsError, RedisUnusableError) as error:
                 found.append(f"{error}; without it no worker starts on this host")
     said = [" ".join(str(value) for key, value in entry.items() if key != "log_level") for entry in logged]
     return list(dict.fromkeys(found)), list(dict.fromkeys(said))  # once, however many apps share it

@@ -614,6 +614,30 @@ def test_config_init_writes_a_first_file_that_is_right(
     assert not (tmp_path / "x.yaml").exists()
 
 
+def test_config_init_takes_answers_as_they_are(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path may begin with the home folder, and an answer may hold quotes and backslashes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", io.StringIO('webpush\n~/a "key" \\ é.pem\nmailto:"a.b\\c"@example.com\n'))
+    file = tmp_path / "n.yaml"
+    assert run("config", "init", str(file)).status == 0
+    webpush = load_settings(file, {}).providers.webpush
+    assert webpush is not None
+    assert webpush.key_file == tmp_path / 'a "key" \\ é.pem'
+    assert webpush.subject == 'mailto:"a.b\\c"@example.com'
+
+
+def test_config_init_overwrites_no_schema(run: Run, tmp_path: Path) -> None:
+    """Of somebody else; its own, of a file that was removed, may stand there. Where it fails it leaves nothing."""
+    (schema := tmp_path / "n.schema.json").write_text("{}", encoding="utf-8")
+    done = run("config", "init", "--yes", str(tmp_path / "n.yaml"))
+    assert done == Ran(1, "", f"{schema} exists already; name another file, or remove it first\n")
+    assert schema.read_text(encoding="utf-8") == "{}"
+    assert run("config", "init", "--yes", str(tmp_path / "a\udcff.yaml")).status == 2
+    assert [path.name for path in tmp_path.iterdir() if path.name != "notifier.yaml"] == ["n.schema.json"]
+    schema.write_text(run("config", "schema").out, encoding="utf-8")
+    assert run("config", "init", "--yes", str(tmp_path / "n.yaml")).status == 0
+
+
 def test_config_apply_shows_what_changes_and_asks(
     run: Run, tmp_path: Path, redis: Redis, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

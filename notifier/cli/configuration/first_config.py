@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -63,16 +64,18 @@ def init(
 ) -> None:
     """Write a first configuration. Asks for the platform and for the key's file. Never overwrites a file."""
     path = file or context.obj or Path(DEFAULT_PATH)
-    if path.exists():
-        fail(f"{path} exists already; name another file, or remove it first")
+    schema, known = path.with_suffix(".schema.json"), schema_text().encode()
+    for each in (path, schema):
+        if each.exists() and (each == path or each.read_bytes() != known):
+            fail(f"{each} exists already; name another file, or remove it first")
     chosen = "" if full else platform or (CONSOLE if yes else _asked_platform())
     text = template("full") if full else first_text(_section(chosen, key_file, asks=not yes))
     settings = parse_settings(text, name=str(path))
+    written = f"# yaml-language-server: $schema={schema.name}\n{text}".encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    schema = path.with_suffix(".schema.json")
-    with path.open("x", encoding="utf-8") as new:
-        new.write(f"# yaml-language-server: $schema={schema.name}\n{text}")
-    schema.write_text(schema_text(), encoding="utf-8")  # by which editors complete and check it
+    with path.open("xb") as new:
+        new.write(written)
+    schema.write_bytes(known)  # by which editors complete and check it
     where = "" if str(path) == DEFAULT_PATH else f"NOTIFIER_CONFIG={path} "
     through = ", ".join(settings.providers.platforms())
     say(f"wrote {path}, which {'prints in place of sending' if chosen == CONSOLE else f'sends through {through}'}")
@@ -88,7 +91,7 @@ def first_text(providers: dict[str, dict[str, Any]]) -> str:
         return template("first")
     lines = ["providers:"]
     for name, keys in providers.items():
-        lines += [f"  {name}:", *(f'    {key}: "{value}"' for key, value in keys.items())]
+        lines += [f"  {name}:", *(f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())]
     return _PROVIDERS.sub("", template("first")) + "\n".join(lines) + "\n"
 
 
@@ -109,7 +112,7 @@ def _section(platform: str, key_file: Path | None, *, asks: bool) -> dict[str, d
     if key_file is None:
         raise typer.BadParameter(f"--key-file is missing: {what}")
     named = _P8.fullmatch(key_file.name)
-    section: dict[str, Any] = {file_key: str(key_file.absolute()).replace("\\", "\\\\").replace('"', '\\"')}
+    section: dict[str, Any] = {file_key: str(key_file.expanduser().absolute())}
     for key, question, example in others:
         own = named[1] if named and key == "key_id" else ""
         section[key] = own or (str(typer.prompt(question)) if asks else example)

@@ -43,9 +43,12 @@ class UsersFiles:
 
 
 def files_at(place: Path) -> list[Path]:
-    """The file at a place, or the .csv files of the folder there, by name. Empty where there is none."""
+    """The file at a place, or the .csv files of the folder there, by name. Empty where there is none.
+
+    A name that begins with a dot is a side file of an editor, or of a system that copies.
+    """
     if place.is_dir():
-        return sorted(path for path in place.iterdir() if path.suffix == ".csv")
+        return sorted(path for path in place.iterdir() if path.suffix == ".csv" and path.name[0] != ".")
     return [place] if place.is_file() else []
 
 

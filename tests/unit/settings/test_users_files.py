@@ -15,6 +15,7 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Hours
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings, read_source
+from notifier.settings.loading import fingerprint
 from notifier.settings.provenance import Provenance
 from notifier.settings.yaml_source import write_yaml
 from workers.configuration.reload import read
@@ -57,6 +58,23 @@ def test_a_folder(tmp_path: Path) -> None:
     found = load(tmp_path, "", CONFIG.replace("users.csv", "users"))
     assert found.policies().for_user("a").gap_us == 9 * S
     assert found.policies().for_user("b").gap_us == 3 * S
+
+
+def test_side_files_of_a_folder_are_no_users(tmp_path: Path) -> None:
+    """While somebody edits a file, Emacs keeps a link to nowhere beside it; macOS and editors keep files of bytes."""
+    config = CONFIG.replace("users.csv", "of")
+    (of := tmp_path / "of").mkdir()
+    (of / "a.csv").write_text("user,gap\na,5s\n", encoding="utf-8")
+    before = load(tmp_path, "", config)
+    (of / ".#a.csv").symlink_to("ann@host.4711:1700000000")
+    (of / "._a.csv").write_bytes(b"\x00\x05\x16\x07\xff")
+    (of / ".a.csv").write_text("user,gap\na,6s\n", encoding="utf-8")
+    after = load(tmp_path, "", config)
+    assert after.policies().for_user("a").gap_us == 5 * S
+    assert after.rates_version == before.rates_version
+    seen = fingerprint(tmp_path / "n.yaml", of)
+    assert seen is not None
+    assert len(seen) == 2
 
 
 def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import IO, Annotated, Final
 
@@ -104,6 +105,10 @@ def send_file(
         progress = _progress(file, kept_at, again=again)
         if progress.done:
             fail(f"{file}: was sent before, {progress.accepted} accepted; --again sends it again")
+        rows = read_rows(lines, form)
+        first = next(rows, None)
+        if first is not None and first.problem and not first.raw:
+            fail(f"{file}:{first.number}: {first.problem}; nothing of the file was sent")
         size = None if kept_at is None else file.stat().st_size
         with ProgressBar(file.name, size) as bar:
 
@@ -111,8 +116,8 @@ def send_file(
                 bar.move(progress.row if size is None else lines.buffer.tell())  # type: ignore[attr-defined]
 
             try:
-                with _writer(refused, file, form, progress) as refuse:
-                    _send_rows(notifier, file, read_rows(lines, form), progress, kept_at, show, refuse)
+                with _writer(refused, progress) as refuse:
+                    _send_rows(notifier, file, chain([first] if first else [], rows), progress, kept_at, show, refuse)
             except KeyboardInterrupt:
                 rest = "" if kept_at is None else "; the same command goes on from there"
                 complain(f"{file}: interrupted, {progress.accepted:,} accepted so far{rest}")
@@ -148,11 +153,12 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
                 continue
             problem = row.problem or _why_refused(notifier, row.notification)
             if problem:
+                raw = row.raw if refused else row.header + row.raw
                 refused += 1
                 if kept_at is None:  # nobody can go on from there
-                    refuse([row.raw])
+                    refuse([raw])
                 else:
-                    since.append(row.raw)
+                    since.append(raw)
                 complain(f"{file}:{row.number}: {problem}")
             else:
                 assert row.notification is not None
@@ -184,18 +190,13 @@ def _is_one_file(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def _writer(
-    refused: Path | None, file: Path, form: Format, progress: Progress
-) -> Iterator[Callable[[list[str]], object]]:
-    """Return the writer of the refused lines; a CSV of them begins as the file does. Resuming goes on writing."""
+def _writer(refused: Path | None, progress: Progress) -> Iterator[Callable[[list[str]], object]]:
+    """Return the writer of the refused lines. Resuming goes on writing."""
     if refused is None:
         yield len
         return
     mode = "a" if progress.row else "w"
     with refused.open(mode, buffering=1, encoding="utf-8", errors="surrogateescape") as out:
-        if form == "csv" and not progress.row and file != STANDARD_INPUT:
-            with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
-                out.write(lines.readline())
         yield out.writelines
 
 
@@ -226,7 +227,7 @@ def _progress(file: Path, kept_at: Path | None, *, again: bool) -> Progress:
 def _open(file: Path) -> AbstractContextManager[IO[str]]:
     # What is not UTF-8 comes through, and the check of the notification names its field.
     if file == STANDARD_INPUT:
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")  # type: ignore[union-attr]
         return nullcontext(sys.stdin)
     return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 

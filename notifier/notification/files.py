@@ -15,6 +15,7 @@ from notifier.notification.json_values import read_object
 from notifier.notification.notification import MAPPINGS, Notification, unknown_field
 
 Format = Literal["jsonl", "csv"]
+Line = tuple[int, dict[str, Any] | str, str, str]  # its number, its fields or what is wrong, its text, its header
 
 LONGEST_LINE: Final = 1_000_000
 # The columns of a CSV beside `data.<key>`; the device's two, and the rest under the notification's own names.
@@ -26,39 +27,43 @@ COLUMNS: Final = (FIELDS - {"devices", *MAPPINGS}) | set(DEVICE)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a file, from 1: a notification, or why it is none. raw: as it stands in the file."""
+    """One line of a file, from 1: a notification, or why it is none. raw: as it stands in the file.
+
+    header: of a CSV, the line that names the columns; of a row that is this line, and wrong, '' as `raw`.
+    """
 
     number: int
     notification: Notification | None
     problem: str = ""
     raw: str = ""
+    header: str = ""
 
 
 def read_rows(file: IO[str], form: Format) -> Iterator[Row]:
     """The rows of a file; empty lines are none. In a CSV the first line names the columns and is row 1."""
     lines = _json_lines(file) if form == "jsonl" else _csv_lines(file)
-    for number, fields, raw in lines:
+    for number, fields, raw, header in lines:
         if isinstance(fields, str):
-            yield Row(number, None, fields, raw)
+            yield Row(number, None, fields, raw, header)
             continue
         try:
-            yield Row(number, notification_of(fields), raw=raw)
+            yield Row(number, notification_of(fields), "", raw, header)
         except InvalidNotificationError as error:
-            yield Row(number, None, str(error), raw)
+            yield Row(number, None, str(error), raw, header)
 
 
-def _json_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]]:
+def _json_lines(file: IO[str]) -> Iterator[Line]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         if len(line) > LONGEST_LINE:
-            yield number, f"is longer than {LONGEST_LINE:,} characters", line
+            yield number, f"is longer than {LONGEST_LINE:,} characters", line, ""
             continue
         fields = read_object(line)
-        yield number, "is not a JSON object" if fields is None else fields, line
+        yield number, "is not a JSON object" if fields is None else fields, line, ""
 
 
-def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]]:
+def _csv_lines(file: IO[str]) -> Iterator[Line]:
     read: list[str] = []  # of the row in hand
 
     def lines() -> Iterator[str]:
@@ -68,25 +73,26 @@ def _csv_lines(file: IO[str]) -> Iterator[tuple[int, dict[str, Any] | str, str]]
 
     reader = csv.reader(lines(), strict=True)
     columns: list[str] = []
+    header = ""
     while True:
         read.clear()
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            yield reader.line_num, f"is not CSV: {error}", "".join(read)
+            yield reader.line_num, f"is not CSV: {error}", "".join(read), header
             continue
         if cells is None:
             return
         if not columns:
-            columns = [cell.strip() for cell in cells]
+            columns, header = [cell.strip() for cell in cells], csv_line(cells)
             if problem := _why_not_columns(columns):
-                yield reader.line_num, problem, ""
+                yield reader.line_num, problem, "", ""
                 return
         elif cells and len(cells) != len(columns):
             problem = f"has {len(cells)} cells; the first line names {len(columns)} columns"
-            yield reader.line_num, problem, csv_line(cells)
+            yield reader.line_num, problem, csv_line(cells), header
         elif cells:
-            yield reader.line_num, _from_cells(dict(zip(columns, cells, strict=True))), csv_line(cells)
+            yield reader.line_num, _from_cells(dict(zip(columns, cells, strict=True))), csv_line(cells), header
 
 
 def csv_line(cells: Sequence[str]) -> str:

@@ -463,8 +463,10 @@ def test_send_file_begins_anew_where_nothing_was_sent(run: Run, tmp_path: Path) 
     """A file of which all was refused is put right and sent, without a word about the first time."""
     file = tmp_path / "some.csv"
     file.write_text("user,platform,token,titel\n" + f"a,fcm,{DEVICE[4:]},T\n", encoding="utf-8")
-    done = run("send-file", str(file))
-    assert done == Ran(1, "0 accepted, 1 refused\n", f"{file}:1: titel: is not a column; did you mean title?\n")
+    done = run("send-file", str(file), "--refused", str(tmp_path / "out.csv"))
+    problem = "titel: is not a column; did you mean title?; nothing of the file was sent"
+    assert done == Ran(1, "", f"{file}:1: {problem}\n")
+    assert not (tmp_path / "out.csv").exists()
     file.write_text(file.read_text(encoding="utf-8").replace("titel", "title"), encoding="utf-8")
     assert run("send-file", str(file)) == Ran(0, "1 accepted, 0 refused\n", "")
 
@@ -475,6 +477,24 @@ def test_send_file_from_standard_input(run: Run, redis: Redis, monkeypatch: pyte
     monkeypatch.setattr(sys, "stdin", piped)
     assert run("send-file", "-") == Ran(0, "2 accepted, 0 refused\n", "")
     assert redis.llen("rq:queue:default") == 2
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_refused_rows_of_a_csv_can_be_sent_alone(
+    run: Run, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piped: bool
+) -> None:
+    """They stand under the header, also where a pipe brings them or a line of nothing comes before it."""
+    text = f"\ufeff\nuser,platform,token,title\na,fcm,x,T\nb,fcm,{DEVICE[4:]},T\nc,fcm,x,T\n"
+    (file := tmp_path / "some.csv").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    out = tmp_path / "out.csv"
+    name = "-" if piped else str(file)
+    done = run("send-file", name, "--format", "csv", "--refused", str(out))
+    assert (done.status, done.out) == (1, "1 accepted, 2 refused\n")
+    assert out.read_text(encoding="utf-8") == "user,platform,token,title\na,fcm,x,T\nc,fcm,x,T\n"
+    out.write_text(out.read_text(encoding="utf-8").replace(",x,", f",{DEVICE[4:]},"), encoding="utf-8")
+    assert run("send-file", str(out)) == Ran(0, "2 accepted, 0 refused\n", "")
+    assert redis.llen("rq:queue:default") == 3
 
 
 def test_what_a_pipe_brings_and_is_refused_is_written_out_at_once(

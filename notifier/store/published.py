@@ -49,9 +49,9 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
 
 
 def rates_before(redis: Any) -> dict[str, Any] | None:
-    """The rates that were published before those of now; {} if none were, None if nothing was ever published."""
+    """The rates that were published before those of now; None if none were."""
     written = redis.hget(redis_key("rates"), "before")
-    return None if written is None else read_rates(written)
+    return read_rates(written) if written else None
 
 
 def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
@@ -92,7 +92,7 @@ def _written(rates: Mapping[str, Any]) -> str:
         entries = list(section.items())
         parts = (dict(entries[first : first + PART]) for first in range(0, len(entries), PART))
         lines += [json.dumps({name: part}) for part in parts]
-    return "\n".join(lines)
+    return "\n".join(lines) or "{}"  # '' is none
 
 
 def read_rates(written: bytes) -> dict[str, Any]:

@@ -755,6 +755,18 @@ def test_rates_are_reverted(run: Run, tmp_path: Path, redis: Redis) -> None:
     assert "withdraw rates" in run("config", "log", "--limit", "2").out
 
 
+def test_rates_that_are_empty_are_reverted_too(run: Run, tmp_path: Path, redis: Redis) -> None:
+    """They were published as others are; only before the first there was nothing."""
+    (empty := tmp_path / "empty.yaml").write_text("{}\n", encoding="utf-8")
+    (some := tmp_path / "some.yaml").write_text("user: {gap: 5s}\n", encoding="utf-8")
+    assert run("config", "apply", str(some), "--yes", "--replace").status == 0
+    assert "no rates were published before" in run("config", "revert", "--yes").err
+    assert run("config", "apply", str(empty), "--yes", "--replace").status == 0
+    for rates in ({"user": {"gap": "5s"}}, {}, {"user": {"gap": "5s"}}):
+        assert run("config", "revert", "--yes").status == 0
+        assert published_rates(redis)[1] == rates
+
+
 def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, redis: Redis, config: Path) -> None:
     """What is applied is right, holds for `explain` too, is shown by `status`, and can be taken back once."""
     new = tmp_path / "new.yaml"

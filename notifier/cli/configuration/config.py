@@ -155,7 +155,7 @@ def revert(
     settings = _without_rates(context)
     with opened_all(settings) as partitions:
         before = partitions.ask_any(rates_before)
-    if not before:
+    if before is None:
         fail("no rates were published before those of now; notifier config withdraw takes these back")
     own = load_settings(context.obj, rates=before)
     _apply(context, own, before, HOLDS_IN_US, By(who, message, yes=yes, json=json), replaces=True)

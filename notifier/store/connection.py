@@ -284,7 +284,9 @@ def _why(error: redis.exceptions.RedisError) -> str:
             return meaning
     if isinstance(error, redis.exceptions.ConnectionError):
         return f"cannot be reached: {_system_error(error)}"
-    return f"answers with an error: {type(error).__name__}"
+    number = "has no database of this number: DB index is out of range; look at the end of redis.url"
+    # No other text is shown, as it may hold a secret.
+    return number if "DB INDEX IS OUT OF RANGE" in text else f"answers with an error: {type(error).__name__}"
 
 
 def _system_error(error: BaseException) -> str:

@@ -197,6 +197,7 @@ def test_a_redis_that_does_not_tell_its_policy_is_taken_with_a_warning() -> None
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers with an error: "),
         (b"$30\r\nredis_version:7.0.0\r\nloading:1\r\n", "is still loading its data"),
         (b"-ERR hunter2\r\n", "answers with an error: ResponseError"),
+        (b"-ERR DB index is out of range\r\n", "has no database of this number: DB index is out of range; look at"),
     ],
 )
 def test_what_is_no_ready_redis_is_one_line(reply: bytes, says: str) -> None:

@@ -91,7 +91,7 @@ def apply(
     file: Annotated[Path, typer.Argument(help="a JSON object a line, as `export` prints them")],
 ) -> None:
     """Let each user of a file have exactly what its line says. Exit status 1 if a line is refused; it ends there."""
-    if not file.is_file():
+    if not file.exists():
         raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
     with notifier_of(context) as notifier, file.open(encoding="utf-8") as lines:
         applied = 0

@@ -231,6 +231,18 @@ def test_a_mistake_is_a_line_and_a_status(run: Run, arguments: list[str], status
     assert "Traceback" not in done.err
 
 
+def test_what_users_chose_comes_from_any_file(run: Run, tmp_path: Path) -> None:
+    """Also from a pipe; a folder is called one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "notifier.cli", "users", "apply", "/dev/stdin"],
+        env=clean_environ(NOTIFIER_CONFIG=os.environ["NOTIFIER_CONFIG"]),
+        input='{"user": "43", "gap": "10m"}\n', capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 applied\n", "")
+    assert run("users", "apply", str(tmp_path)) == Ran(1, "", f"{tmp_path}: Is a directory\n")
+    assert run("users", "apply", str(tmp_path / "none")).status == 2
+
+
 def test_without_redis(run: Run, tmp_path: Path) -> None:
     """Where Redis is not there the status is 4, for every command that needs it."""
     config = write_config(tmp_path / "away", "redis://127.0.0.1:1/0", CONSOLE)

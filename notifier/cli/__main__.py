@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import sys
 from contextlib import suppress
@@ -24,10 +25,9 @@ def main() -> None:
             from notifier.cli.output import complain  # noqa: PLC0415 - as above
     except SettingsError as error:
         sys.exit(str(error))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # some pipes cannot
-                stream.reconfigure(errors="backslashreplace")  # a terminal need not know all letters
+    except KeyboardInterrupt:  # later the app says it
+        sys.exit(130)
+    _ready_streams()
     try:
         app(prog_name="notifier")
     except NotifierError as error:
@@ -37,16 +37,30 @@ def main() -> None:
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         sys.exit(1)
     except UNREADABLE as error:
-        for given in sys.argv if isinstance(error, UnicodeEncodeError) else ():
-            if given.encode(errors="surrogateescape").decode(errors="ignore") != given:
-                complain(f"the argument {given} is not valid UTF-8 text")
-                sys.exit(2)
+        if isinstance(error, UnicodeEncodeError) and (given := _no_text()):
+            complain(f"the argument {given} is not valid UTF-8 text")
+            sys.exit(2)
         if sys.flags.dev_mode:
             raise
         at = extract_tb(error.__traceback__)[-1]
         where = f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}"
         complain(f"Redis holds something that cannot be read ({where}); notifier audit may find it")
         sys.exit(RedisUnusableError.exit_status)
+
+
+def _ready_streams() -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever starts this has closed it
+            setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115 - until this ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # some pipes cannot
+                stream.reconfigure(errors="backslashreplace")  # a terminal need not know all letters
+
+
+def _no_text() -> str:
+    """Return the first argument that is no UTF-8; '' where all are."""
+    return next((each for each in sys.argv if os.fsencode(each).decode(errors="ignore") != each), "")
 
 
 if __name__ == "__main__":

@@ -227,6 +227,8 @@ def _progress(file: Path, kept_at: Path | None, *, again: bool) -> Progress:
 def _open(file: Path) -> AbstractContextManager[IO[str]]:
     # What is not UTF-8 comes through, and the check of the notification names its field.
     if file == STANDARD_INPUT:
+        if sys.__stdin__ is None:
+            raise typer.BadParameter("standard input is closed", param_hint="FILE")
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")  # type: ignore[union-attr]
         return nullcontext(sys.stdin)
     return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")

@@ -243,6 +243,38 @@ def test_what_users_chose_comes_from_any_file(run: Run, tmp_path: Path) -> None:
     assert run("users", "apply", str(tmp_path / "none")).status == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("send-file - 0<&-", 2, "standard input is closed"),
+        ("users forget 42 0<&-", 2, "there is no terminal to ask at"),
+        ("config init {folder}/n.yaml 0<&-", 1, "Aborted"),
+        ("config schema 1>&-", 0, ""),
+        ("users get 42 2>&-", 0, ""),
+    ],
+)
+def test_closed_streams_are_borne(tmp_path: Path, config: Path, words: str, status: int, said: str) -> None:
+    """What starts a command may have closed them: there is no traceback."""
+    done = subprocess.run(
+        ["sh", "-c", f"exec '{sys.executable}' -m notifier.cli {words.format(folder=tmp_path)}"],
+        env=clean_environ(NOTIFIER_CONFIG=str(config)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (status, True, False)
+
+
+def test_an_interruption_while_a_command_is_imported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with the status of any interruption, without a traceback."""
+
+    class Interrupts:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "notifier.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "notifier.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    assert run("stats") == Ran(130, "", "")
+
+
 def test_without_redis(run: Run, tmp_path: Path) -> None:
     """Where Redis is not there the status is 4, for every command that needs it."""
     config = write_config(tmp_path / "away", "redis://127.0.0.1:1/0", CONSOLE)

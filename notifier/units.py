@@ -70,9 +70,9 @@ def interval_of(
 
 
 def duration_us(value: str | timedelta) -> int:
-    """The microseconds in text such as `1.5s`, or in a timedelta; TypeError for a bare number, which has no unit."""
+    """The microseconds, from 0 to 366 days, in text such as `1.5s` or a timedelta; TypeError for a bare number."""
     if isinstance(value, timedelta):
-        return value // timedelta(microseconds=1)
+        return _within(value // timedelta(microseconds=1), value, 0, LONGEST_US)
     if isinstance(value, str):
         return parse_duration(value)
     raise TypeError(f"a duration is text such as '1.5s' or a timedelta, not {value!r}: a bare number has no unit")
@@ -108,10 +108,13 @@ def parse_duration(text: str, *, least_us: int = 0, max_us: int = LONGEST_US) ->
     unit = unit_of(unit)
     if unit not in UNITS:
         raise ValueError(f"{shown(text)}: unknown unit {shown(unit)}; use {_short_units()}")
-    us = math.ceil(Fraction(number) * UNITS[unit])
+    return _within(math.ceil(Fraction(number) * UNITS[unit]), text, least_us, max_us)
+
+
+def _within(us: int, said: object, least_us: int, max_us: int) -> int:
     if not least_us <= us <= max_us:
         bounds = f"from {format_duration(least_us)} to {format_duration(max_us)}"
-        raise ValueError(f"{shown(text)} is outside what is allowed; give {bounds}")
+        raise ValueError(f"{shown(said)} is outside what is allowed; give {bounds}")
     return us
 
 

@@ -13,10 +13,9 @@ from typing import Final, Literal, TypeAlias
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.protocol import UNREACHABLE, Hold, Permit
-from notifier.limiter.requests import Mode, Request, Timeout
+from notifier.limiter.requests import Mode, Request, Timeout, ahead_us
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.units import duration_us
 
 OnError: TypeAlias = Literal["raise", "hold", "permit", "memory"]
 RETRY_US: Final = 1_000_000  # what a Hold says where nobody knows
@@ -140,8 +139,8 @@ def is_of_its_keys(error: Exception) -> bool:
 
 def seconds_of(timeout: str | timedelta | float) -> float:
     """A time-out in seconds; raises ValueError for one that is over at once."""
-    seconds = float(timeout) if isinstance(timeout, int | float) else duration_us(timeout) / 1e6
-    if seconds <= 0:
+    seconds = ahead_us(timeout) / 1e6
+    if not seconds:
         raise ValueError(f"timeout must be longer than {timeout!r}")
     return seconds
 

@@ -25,6 +25,7 @@ NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RANKS: Final[Mapping[By, str]] = {"total": "total", "last_used": "last", "rate": "rate", "held": "held"}
 MINUTE_US: Final = 60_000_000
 HOUR_S: Final = 3600
+FOR_EVER_US: Final = 10**15
 MAX_KEY_BYTES: Final = 1024
 MAX_TOP: Final = 1_000  # keys in one answer: Redis does nothing else meanwhile
 
@@ -155,10 +156,10 @@ def check_used(used: int) -> None:
 def ahead_us(value: Timeout) -> int:
     """How long a caller is ready to wait, in µs: text, a timedelta, seconds, or None for ever."""
     if value is None:
-        return 10**15
-    if isinstance(value, int | float):
-        return max(0, round(value * 1_000_000))
-    return max(0, duration_us(value))
+        return FOR_EVER_US
+    if isinstance(value, timedelta):
+        value = value.total_seconds()  # what is left until a deadline may be less than none
+    return round(min(max(duration_us(value) if isinstance(value, str) else value * 1e6, 0), FOR_EVER_US))
 
 
 def ranks_by(by: By, count: int) -> str:

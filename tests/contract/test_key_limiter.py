@@ -610,6 +610,36 @@ def test_a_block_that_is_over_does_not_come_back(subject: Subject) -> None:
     assert subject.limiter.acquire("k", "9/day")
 
 
+@pytest.mark.parametrize("days", [-1, 367, 107_000_000, timedelta.max.days])
+def test_a_span_is_up_to_366_days(subject: Subject, days: int) -> None:
+    """A timedelta has the bounds of text: what does not fit into Redis's numbers would admit everything."""
+    span = timedelta(days=days)
+    for ask in (
+        lambda limiter: limiter.block("k", span),
+        lambda limiter: limiter.acquire("k", Window(1, span)),
+        lambda limiter: limiter.add("k", keep=span),
+        lambda limiter: limiter.count("k", last=span),
+    ):
+        with pytest.raises(ValueError, match="is outside what is allowed; give from 0s to 366d"):
+            ask(subject.limiter)
+    subject.limiter.block("k", timedelta(days=366))
+    assert subject.limiter.acquire("k", "5/minute").time_left == timedelta(days=366)
+
+
+@pytest.mark.parametrize("rates", [Burst(10**12, "366d"), Window(1, interval_us=10**18), Policy(gap_us=10**30)])
+def test_no_send_is_needed_for_thousands_of_years(subject: Subject, rates: Any) -> None:
+    """Redis has no number for it."""
+    with pytest.raises(ValueError, match="1500 years at most: make a burst smaller, or a time shorter"):
+        subject.limiter.acquire("k", rates)
+
+
+@pytest.mark.parametrize("within", [1e15, float("inf"), timedelta.max, None])
+def test_a_very_long_time_out_is_for_ever(subject: Subject, within: Any) -> None:
+    """A caller that waits longer than any rule holds gets the next moment."""
+    waits = [subject.limiter.reserve("k", "1/366d", within=within).wait for _ in range(3)]
+    assert waits == [timedelta(0), timedelta(days=366), timedelta(days=732)]
+
+
 def test_a_place_in_a_block_is_not_given(subject: Subject) -> None:
     """What was given back for a moment at which the key is blocked goes to nobody."""
     permits = [subject.limiter.reserve("k", "1/10s") for _ in range(5)]

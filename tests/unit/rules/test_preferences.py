@@ -11,13 +11,14 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Window
 from notifier.rules.preferences import Preferences
 from notifier.scripts.rule_table import decoded
+from notifier.units import UNITS
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("windows", [CalendarWindow(2000, "day")]),
-        ("windows", [Window(1, timedelta(days=400))]),
+        ("windows", [Window(1, interval_us=400 * UNITS["d"])]),
         ("gap", timedelta(days=400)),
         ("gap", timedelta(seconds=-1)),
     ],

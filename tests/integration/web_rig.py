@@ -27,6 +27,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from django.test.utils import override_settings
 from django.urls import path
+from django.views import View
 
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, Policy
 from notifier.limiter.middleware import ASGILimits, WSGILimits
@@ -124,7 +125,9 @@ def flask_app(decorate: Callable[[Any], Any] = lambda view: view) -> flask.Flask
 
 
 @contextmanager
-def django_urls(decorate: Callable[[Any], Any] = lambda view: view, *, is_async: bool = False, **more: Any) -> Any:
+def django_urls(
+    decorate: Callable[[Any], Any] = lambda view: view, *, is_async: bool = False, is_class: bool = False, **more: Any
+) -> Any:
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="x", LOGGING_CONFIG=None, DEBUG=False)
         django.setup()
@@ -137,8 +140,12 @@ def django_urls(decorate: Callable[[Any], Any] = lambda view: view, *, is_async:
         status, body = answer(route)
         return HttpResponse(body, status=status)
 
-    urls = ModuleType("rig_urls")
-    urls.urlpatterns = [path("<str:route>", decorate(async_view if is_async else plain_view))]  # type: ignore[attr-defined]
+    class ClassView(View):
+        async def get(self, request: Any, route: str) -> HttpResponse:
+            return await async_view(request, route)
+
+    urls, view = ModuleType("rig_urls"), async_view if is_async else plain_view
+    urls.urlpatterns = [path("<str:route>", decorate(ClassView.as_view() if is_class else view))]  # type: ignore[attr-defined]
     exceeds = "notifier.limiter.middleware.django.answer_exceeded"
     with override_settings(ROOT_URLCONF=urls, **{"MIDDLEWARE": [exceeds]} | more):
         yield
@@ -229,9 +236,9 @@ def site(kind: str, limiter: Any, *limits: Any, answer: Any = None) -> Iterator[
             flask_one = flask_app()
             flask_one.wsgi_app = WSGILimits(flask_one.wsgi_app, limiter, *limits, **how)  # type: ignore[method-assign]
             served = serve_wsgi(flask_one)
-        elif kind in {"django", "django async"}:
-            is_async = kind == "django async"
-            stack.enter_context(django_urls(of_django.rate_limit(limiter, *limits, **how), is_async=is_async))
+        elif kind in {"django", "django async", "django async class"}:
+            is_async, limited = kind != "django", of_django.rate_limit(limiter, *limits, **how)
+            stack.enter_context(django_urls(limited, is_async=is_async, is_class=kind.endswith("class")))
             served = serve_asgi(ASGIHandler(), limiter) if is_async else serve_wsgi(WSGIHandler())
         else:
             assert kind in {"django middleware", "django async middleware"}

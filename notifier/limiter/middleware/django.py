@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 
@@ -22,7 +22,7 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
     guard = Guard(limiter, limits, answer)
 
     def decorate(view: View) -> View:
-        if inspect.iscoroutinefunction(view):
+        if iscoroutinefunction(view):  # inspect knows no mark of Django before 3.12
 
             @functools.wraps(view)
             async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -74,13 +74,10 @@ def answer_exceeded(get_response: View) -> View:
     def limited(request: HttpRequest) -> Any:
         return get_response(request)
 
-    async def limited_async(request: HttpRequest) -> Any:
-        return await get_response(request)
-
     def process_exception(_request: HttpRequest, error: Exception) -> HttpResponse | None:
         return _refused(exceeded(error)) if isinstance(error, LimitExceeded) else None
 
-    made: View = limited_async if inspect.iscoroutinefunction(get_response) else limited
+    made: View = markcoroutinefunction(limited) if iscoroutinefunction(get_response) else limited
     made.process_exception = process_exception  # type: ignore[attr-defined]
     return made
 

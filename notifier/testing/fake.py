@@ -94,6 +94,11 @@ class FakeNotifier(Notifier):
     def _exchanges_of(self, _: Settings) -> Any:  # type: ignore[override]
         return self._memory
 
+    def _use(self, settings: Settings) -> None:
+        super()._use(settings)
+        if "aio" in vars(self):
+            self.aio._use(settings)  # noqa: SLF001 - it is a part of this one
+
     def _limiter(self) -> UserLimiter:
         return self._memory.limiter
 

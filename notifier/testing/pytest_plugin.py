@@ -23,14 +23,14 @@ def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
     `AsyncNotifier.from_config` gives its `aio`. It takes the configuration that the code under test names.
     """
     from notifier import AsyncNotifier, Notifier  # noqa: PLC0415 - loaded by the tests that use it
+    from notifier.settings import load_settings  # noqa: PLC0415
     from notifier.testing.fake import FakeNotifier  # noqa: PLC0415
 
     fake = FakeNotifier(_djangos_config())
 
     def take(config: Path | str | None = None, **_: Any) -> FakeNotifier:
         if config is not None and not fake.accepted:
-            vars(fake).clear()
-            FakeNotifier.__init__(fake, config)
+            fake._use(load_settings(config, {}))  # noqa: SLF001 - as `LiveSettings` has a Notifier use them
         return fake
 
     monkeypatch.setattr(Notifier, "from_config", take)

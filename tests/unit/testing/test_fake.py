@@ -221,6 +221,22 @@ def test_the_fixtures(
     assert Notifier.from_config is not None
 
 
+def test_a_named_configuration_keeps_what_the_test_prepared(notifier_outbox: FakeNotifier, tmp_path: Path) -> None:
+    """Failures, choices of users and the time stay; the rules come, also for the AsyncNotifier that was made before."""
+    config = tmp_path / "notifier.yaml"
+    config.write_text(PROVIDERS + "categories: {mine: {lane: bulk}}\n", encoding="utf-8")
+    aio, later = notifier_outbox.aio, notifier_outbox.advance("1h")
+    notifier_outbox.users.mute("anna", what="drop")
+    notifier_outbox.fail_next(RedisUnusableError("away"))
+    made = Notifier.from_config(config)
+    with pytest.raises(RedisUnusableError, match="away"):
+        made.send(note("bert", category="mine"))
+    made.send(note("anna", category="mine"))
+    assert AsyncNotifier.from_config(config) is aio
+    asyncio.run(aio.send(note("carl", category="mine")))
+    assert [(sent.notification.user, sent.at) for sent in notifier_outbox.outbox] == [("carl", later)]
+
+
 def test_the_example_of_the_page_runs(notifier_outbox: FakeNotifier) -> None:
     """docs/how-to/testing.md shows examples/test_push.py as it is, and its tests pass. `make lint` checks its types."""
     example = ROOT / "examples" / "test_push.py"

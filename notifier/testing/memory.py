@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
 
 from notifier.errors import Refused
-from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Replay
+from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Before, Replay
 from notifier.forecast.trace import Event
 from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
@@ -25,9 +25,10 @@ from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held
 from notifier.queue.history import Delay, Record
-from notifier.rules.policies import Rules
+from notifier.rules.evaluator import Sends
+from notifier.rules.policies import Policies, Rules
 from notifier.rules.preferences import Mute, Preferences
-from notifier.rules.quiet_hours import ByClock
+from notifier.rules.quiet_hours import ByClock, Decider
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
 from notifier.units import moment
@@ -46,7 +47,7 @@ class Accepted:
     """One notification that was accepted, and what became of it so far.
 
     arrives_us: when it enters its backlog, µs since the beginning. failure: what its provider is to answer.
-    fixed: it had ended when its user chose other rules.
+    fixed: it had ended when its user's were computed anew. into: which one superseded it.
     sent: when it goes, in µs, or what the replay says in place of a time. count: how many it stands for.
     """
 
@@ -59,6 +60,7 @@ class Accepted:
     reason: str = ""
     cancelled: bool = False
     fixed: bool = False
+    into: Accepted | None = None
     sent: int = 0
     ends_us: int = 0
     count: int = 1
@@ -85,8 +87,8 @@ class MemoryExchanges:
         self._begins_us = int(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, Preferences] = {}
-        self._gone_read: Counter[str] = Counter()
-        self._ended_read: Counter[str] = Counter()
+        self._gone_read: defaultdict[str, set[str]] = defaultdict(set)
+        self._ended_read: defaultdict[str, set[str]] = defaultdict(set)
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.accepted: dict[str, Accepted] = {}
         self.now_us = 0
@@ -130,6 +132,7 @@ class MemoryExchanges:
         entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
         if self.failures and not isinstance(self.failures[0], Exception):
             entry.failure, entry.reason = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
+        self._fix(user)
         self.accepted[job.id] = entry
         self._replay(user)
         return job.id
@@ -139,25 +142,31 @@ class MemoryExchanges:
         return sorted(found, key=lambda entry: entry.arrives_us)
 
     def _replay(self, user: str) -> None:
-        """Compute anew when each of a user's goes. What failed takes no one's place, as its permit is given back."""
+        """Compute anew when each of a user's goes that waits. What failed takes no one's place: its permit is back."""
         policies = self._policies.under({user: self._chosen.get(user, Preferences())})
         going = []
         for entry in self._of(user):
             mute = policies.muted(user, entry.notification.category, self._begins_us + entry.arrives_us)
             if mute and mute.what == "drop" and not entry.fixed:
                 entry.sent, entry.ends_us, entry.reason = DROPPED, entry.arrives_us, "muted"
-            elif not entry.fixed or entry.sent >= 0:
-                going.append((self._comes_us(entry, mute), entry))
+            elif not entry.fixed or _lives_on(entry):
+                muted_us = 0 if mute is None else mute.until_us - self._begins_us
+                going.append((max(entry.arrives_us, muted_us), entry))
         going.sort(key=lambda each: each[0])
         events = [_event(entry, at) for at, entry in going]
         failed = {n for n, (_, entry) in enumerate(going) if entry.failure}
-        replay = Replay(policies, user, events, begins_us=self._begins_us, explained=True, failed=failed)
+        before = Before(0, self._on_record(policies, user))
+        replay = _Onward(
+            policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed
+        )
+        replay.from_us = self._begins_us + self.now_us
         replay.run()
         for n, ((_, entry), sent) in enumerate(zip(going, replay.sent, strict=True)):
             if entry.fixed:
                 continue
             expires_in_us = entry.expires_in_us or 0
             entry.sent, entry.count = sent, replay.stands_for.get(n, 1)
+            entry.into = self._superseding(n, [each for _, each in going]) if sent == SUPERSEDED else None
             if not entry.failure:
                 entry.reason = replay.decided[n] if sent == DROPPED else ""
             entry.ends_us = {
@@ -166,11 +175,31 @@ class MemoryExchanges:
                 DROPPED: entry.arrives_us,
             }.get(sent, sent)
 
-    def _comes_us(self, entry: Accepted, mute: Mute | None) -> int:
-        """When it comes to its backlog, for the replay: what has ended at its end, what is muted when that is over."""
-        if entry.fixed:
-            return entry.ends_us
-        return entry.arrives_us if mute is None else max(entry.arrives_us, mute.until_us - self._begins_us)
+    def _fix(self, user: str) -> None:
+        """Let what has ended by now stay as it is."""
+        for entry in self._of(user):
+            entry.fixed = entry.fixed or entry.ends_us <= self.now_us
+
+    def _on_record(self, policies: Policies, user: str) -> dict[str | None, Sends]:
+        """The sends that rules judge: what went and did not fail."""
+        found: defaultdict[str | None, Sends] = defaultdict(Sends)
+        went = [entry for entry in self._of(user) if entry.fixed and entry.sent >= 0 and not entry.failure]
+        for entry in sorted(went, key=lambda each: each.ends_us):
+            rules, at = policies.rules(user, entry.notification.category), self._begins_us + entry.ends_us
+            for name, policy in ((None, rules.user), (entry.notification.category, rules.category.policy)):
+                found[name].add(policy, "", at, at, cost=rules.category.cost)
+        return found
+
+    def _superseding(self, n: int, going: Sequence[Accepted]) -> Accepted:
+        """Return the one that superseded the n-th: the next that comes under the same collapse id, or to its digest."""
+        sent = going[n].notification
+        by_digest = self._policies.category(sent.category).digest is not None
+        return next(
+            each
+            for each in going[n + 1 :]
+            if each.notification.category == sent.category
+            and (by_digest or each.notification.collapse_id == sent.collapse_id)
+        )
 
     @at_once
     def cancel(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
@@ -193,7 +222,8 @@ class MemoryExchanges:
         if not entry.cancelled:
             if entry.ends_us <= self.now_us:
                 return "ended"
-            entry.cancelled = True
+            self._fix(entry.notification.user)
+            entry.cancelled, entry.ends_us = True, self.now_us
             self._replay(entry.notification.user)
         return "cancelled"
 
@@ -201,8 +231,7 @@ class MemoryExchanges:
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
         """See `Exchanges.prefer`. What has ended stays as it is; all else is computed anew."""
         self._chosen[user] = edit(self._chosen.get(user, Preferences()))
-        for entry in self._of(user):
-            entry.fixed = entry.fixed or entry.ends_us <= self.now_us
+        self._fix(user)
         self._replay(user)
         return self._chosen[user]
 
@@ -303,11 +332,29 @@ class MemoryExchanges:
             job_id, why = entry.job_id, entry.reason
             yield Item(Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, ref=ref))
 
-    def _unread(self, read: Counter[str], group: str, states: Container[str]) -> Iterator[Accepted]:
+    def _unread(self, read: Mapping[str, set[str]], group: str, states: Container[str]) -> Iterator[Accepted]:
         ended = sorted((e for e in self.accepted.values() if self.state(e) in states), key=lambda e: e.ends_us)
-        for entry in ended[read[group] :]:
-            read[group] += 1
-            yield entry
+        for entry in ended:
+            if entry.job_id not in read[group]:
+                read[group].add(entry.job_id)
+                yield entry
+
+
+class _Onward(Replay):
+    """A replay in which nothing goes before `from_us`: what had not gone by then cannot have."""
+
+    from_us = 0
+
+    def _opens(self, backlog: Any, now: int, mute: Mute | None) -> tuple[int, Decider | None]:
+        at, by = super()._opens(backlog, now, mute)
+        return max(at, self.from_us), by
+
+
+def _lives_on(entry: Accepted) -> bool:
+    """Whether one that was superseded is counted by one that still waits."""
+    while entry.into is not None:
+        entry = entry.into
+    return not entry.fixed and not entry.cancelled
 
 
 def _is_of(notification: Notification, kind: backlogs.Kind) -> bool:

@@ -125,6 +125,72 @@ def test_each_end_is_told() -> None:
     assert [status.reason for status in [made.status(dropped)] if status] == ["user gap 10s"]
 
 
+COLLAPSING = (
+    "user: {windows: [1/10m]}\ncategories: {default: {lane: default}, score: {lane: urgent, when_blocked: collapse}}"
+)
+
+
+@pytest.mark.parametrize("later", [{"priority": "high"}, {"category": "score"}], ids=str)
+def test_what_has_gone_stays_gone(later: dict[str, Any]) -> None:
+    """One of high priority or of an urgent lane at the same moment comes behind it; so does one of its collapse id."""
+    made = fake(COLLAPSING)
+    made.send(note("anna", "first"))
+    made.send(note("anna", "second", **later))
+    made.send(note("bert", "first", category="score", collapse_id="c"))
+    made.send(note("bert", "second", category="score", collapse_id="c"))
+    for user in ("anna", "bert"):
+        assert [each.title for each in made.delivered(user)] == ["first"]
+        assert [each.title for each in made.waiting(user)] == ["second"]
+    made.advance("10m")
+    assert [(sent.notification.title, sent.count) for sent in made.outbox] == [("first", 1)] * 2 + [("second", 1)] * 2
+
+
+def test_a_superseded_one_is_counted_and_does_not_come_back() -> None:
+    """It counts in the one that took its place, also if others went meanwhile, and stays away if that is cancelled."""
+    made = fake(COLLAPSING)
+    jobs = [made.send(note("anna", f"{n}", category="score", collapse_id="c")) for n in range(4)]
+    made.advance("1m")
+    made.send(note("anna", "other"))
+    other = made.send(note("anna", "4", category="score", collapse_id="c"))
+    made.advance("9m")
+    assert [(sent.notification.title, sent.count) for sent in made.outbox] == [("0", 1), ("4", 4)]
+    last = [made.send(note("anna", f"{n}", category="score", collapse_id="c")) for n in (5, 6)]
+    made.cancel(last[1])
+    made.advance("1h")
+    assert [(sent.notification.title, sent.count) for sent in made.outbox][2:] == [("other", 1)]
+    states = [status.state for job_id in (*jobs, other, *last) if (status := made.status(job_id))]
+    superseded = ["superseded"] * 3
+    assert states == ["delivered", *superseded, "delivered", "superseded", "cancelled"]
+
+
+def test_each_end_is_told_once_and_when_it_was() -> None:
+    """A group reads each end once, whatever ends in between; a cancelled one ended when it was cancelled."""
+    made = fake(COLLAPSING + "\nevents: {keep: 1d}")
+    first, second, third = (made.send(note("anna")) for _ in range(3))
+    begun = made.now
+    assert [(e.job_id, e.outcome, e.at) for e in made.events("g")] == [(first, "delivered", begun)]
+    made.cancel(third)
+    assert [(e.job_id, e.outcome, e.at) for e in made.events("g")] == [(third, "cancelled", begun)]
+    made.send(note("bert"))
+    assert [e.user for e in made.events("g")] == ["bert"]
+    later = made.advance("11m")
+    assert [(e.job_id, e.at) for e in made.events("g")] == [(second, later - timedelta(minutes=1))]
+    assert list(made.events("g")) == []
+
+
+def test_looser_rules_let_nothing_go_in_the_past() -> None:
+    """What waited goes from the moment of the choice on, by the rules that hold then."""
+    made = fake("user: {gap: 10s}")
+    made.users.set("anna", gap="1h")
+    for n in range(3):
+        made.send(note("anna", f"{n}"))
+    made.advance("30m")
+    made.users.clear("anna")
+    made.advance("1m")
+    since = [(sent.at - made.outbox[0].at).total_seconds() for sent in made.outbox]
+    assert since == [0, 1800, 1810]
+
+
 def test_acquire_knows_what_users_chose() -> None:
     """Of simulated time: a gap, a mute and a day of one's own end by `advance`."""
     made = fake("user: {}")

@@ -8,10 +8,11 @@ import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
+from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Rates
@@ -130,11 +131,12 @@ class KeyLimiter(Asking, ABC):
         The permit is taken at once and dated ahead, so nobody is woken in vain. timeout: raise LimitExceeded, at once,
         where it would take longer; None is for ever.
         """
-        permit = permit_of(key, self._ask([self._requests.request(key, rates, cost)], "take", timeout)[0])
+        permit = permit_of(key, self.reserve(key, rates, cost=cost, within=timeout))
         try:
             self._sleep(permit.wait_us / 1e6)
         except BaseException:
-            self.refund(permit)
+            with suppress(LimiterUnreachableError):
+                self.refund(permit)
             raise
         return permit
 

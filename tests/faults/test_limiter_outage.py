@@ -18,12 +18,11 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, MemoryLimiter, Permit, outage
 from notifier.limiter.outage import share_of
+from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.cutting_proxy import CuttingProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from notifier.testing.embedded import EmbeddedRedis
 
 NOWHERE = "redis://127.0.0.1:1"
 
@@ -67,6 +66,22 @@ def test_a_server_that_hangs_is_not_waited_for(hanging: str) -> None:
             assert isinstance(await held.acquire("k", "1/day"), Hold)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_while_redis_is_away_stays_one(
+    interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends who waits, though the permit cannot be given back; no handler of outages gets it."""
+    with EmbeddedRedis() as server, Limiter.from_url(server.url, namespace="n") as limiter:
+
+        def interrupted(_limiter: Limiter, _seconds: float) -> None:
+            server.kill()
+            raise interrupt
+
+        monkeypatch.setattr(Limiter, "_sleep", interrupted)
+        with pytest.raises(interrupt), limiter.slot("k", "1/hour"):
+            pass
 
 
 @pytest.mark.parametrize("timeout", ["5s", None])

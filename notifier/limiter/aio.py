@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import Point, RankedKey, Usage
-from notifier.limiter.base import Asking, CostOf, KeyOf, OnHold, RatesOf, all_or_none, permit_of
+from notifier.limiter.base import Asking, CostOf, KeyOf, OnHold, RatesOf, all_or_none, permit_of, waited
 from notifier.limiter.memory import InMemory
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Rates
@@ -25,8 +23,6 @@ Decorated = Callable[P, Coroutine[Any, Any, T]]
 
 class AsyncKeyLimiter(Asking, ABC):
     """Base of `AsyncLimiter` and `AsyncMemoryLimiter`: the methods of `KeyLimiter`, awaited."""
-
-    _given_back: ClassVar[set[asyncio.Task[None]]] = set()  # a loop alone does not keep its tasks
 
     @abstractmethod
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
@@ -89,24 +85,7 @@ class AsyncKeyLimiter(Asking, ABC):
         timeout: Timeout = None,  # noqa: ASYNC109
     ) -> Permit:
         """See `Limiter.wait`. A task that is cancelled meanwhile gives its permit back."""
-        # A call that is cancelled may have run in Redis: so it goes on, and what it brings is given back.
-        asked = asyncio.create_task(self._ask([(key, rates, cost)], "take", timeout))
-        try:
-            permit = permit_of(key, (await asyncio.shield(asked))[0])
-            await _sleep(permit.wait_us / 1e6)
-        except asyncio.CancelledError:
-            given_back = asyncio.create_task(self._give_back(asked))
-            self._given_back.add(given_back)
-            given_back.add_done_callback(self._given_back.discard)
-            await asyncio.shield(given_back)
-            raise
-        return permit
-
-    async def _give_back(self, asked: asyncio.Task[list[Permit | Hold]]) -> None:
-        with suppress(LimiterUnreachableError):
-            (answer,) = await asked
-            if isinstance(answer, Permit):
-                await self.refund(answer)
+        return permit_of(key, await waited(self.reserve(key, rates, cost=cost, within=timeout), self.refund))
 
     async def reserve(self, key: str, rates: Rates, *, cost: int = 1, within: Timeout = None) -> Permit | Hold:
         """See `Limiter.reserve`."""
@@ -214,8 +193,3 @@ class AsyncMemoryLimiter(InMemory, AsyncKeyLimiter):
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         return call(self._keys)
-
-
-async def _sleep(seconds: float) -> None:
-    if seconds > 0:
-        await asyncio.sleep(seconds)

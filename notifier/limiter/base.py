@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
@@ -26,6 +26,8 @@ CostOf: TypeAlias = int | Callable[..., int]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 P = ParamSpec("P")
+Refund = Callable[[Permit], Coroutine[Any, Any, bool]]
+_GIVEN_BACK: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep its tasks
 
 
 class Returning(Protocol):
@@ -132,12 +134,7 @@ class KeyLimiter(Asking, ABC):
         where it would take longer; None is for ever.
         """
         permit = permit_of(key, self.reserve(key, rates, cost=cost, within=timeout))
-        try:
-            self._sleep(permit.wait_us / 1e6)
-        except BaseException:
-            with suppress(LimiterUnreachableError):
-                self.refund(permit)
-            raise
+        self._wait_for(permit)
         return permit
 
     def reserve(self, key: str, rates: Rates, *, cost: int = 1, within: Timeout = None) -> Permit | Hold:
@@ -184,16 +181,16 @@ class KeyLimiter(Asking, ABC):
 
         def ask(*args: Any, **kwargs: Any) -> Permit | Hold:
             of, by, many = asked(*args, **kwargs)
-            if on_hold == "wait":
-                return self.wait(of, by, cost=many, timeout=timeout)
-            return self.check(of, by, cost=many) if on_hold == "raise" else self.acquire(of, by, cost=many)
+            answer = self.reserve(of, by, cost=many, within=timeout if on_hold == "wait" else 0)
+            return answer if on_hold == "return" else permit_of(of, answer)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(function):
 
                 @functools.wraps(function)
                 async def limited_async(*args: Any, **kwargs: Any) -> Any:
-                    answer = await asyncio.to_thread(ask, *args, **kwargs)
+                    asking = asyncio.to_thread(ask, *args, **kwargs)
+                    answer = await waited(asking, lambda permit: asyncio.to_thread(self.refund, permit))
                     return answer if isinstance(answer, Hold) else await function(*args, **kwargs)
 
                 return limited_async
@@ -201,7 +198,10 @@ class KeyLimiter(Asking, ABC):
             @functools.wraps(function)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 answer = ask(*args, **kwargs)
-                return answer if isinstance(answer, Hold) else function(*args, **kwargs)
+                if isinstance(answer, Hold):
+                    return answer
+                self._wait_for(answer)
+                return function(*args, **kwargs)
 
             return limited
 
@@ -256,6 +256,14 @@ class KeyLimiter(Asking, ABC):
         """How many in each step of the span that ends now, of a key or of all. Needs `usage_keep`."""
         return self._run(lambda of: of.series(key, last=last, step=step))
 
+    def _wait_for(self, permit: Permit) -> None:
+        try:
+            self._sleep(permit.wait_us / 1e6)
+        except BaseException:
+            with suppress(LimiterUnreachableError):
+                self.refund(permit)
+            raise
+
     def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)
@@ -274,3 +282,30 @@ def all_or_none(answers: Sequence[Permit | Hold]) -> list[Permit] | Hold:
     if holds:
         return max(holds, key=lambda hold: hold.time_left_us)
     return [answer for answer in answers if isinstance(answer, Permit)]
+
+
+async def waited(asking: Coroutine[Any, Any, Permit | Hold], refund: Refund) -> Permit | Hold:
+    """Ask, and sleep until the permit counts. A task that is cancelled meanwhile gives it back."""
+    # A call that is cancelled may have run in Redis: so it goes on, and what it brings is given back.
+    asked = asyncio.create_task(asking)
+    try:
+        answer = await asyncio.shield(asked)
+        await _sleep(answer.wait_us / 1e6 if answer else 0)
+    except asyncio.CancelledError:
+        given_back = asyncio.create_task(_give_back(asked, refund))
+        _GIVEN_BACK.add(given_back)
+        given_back.add_done_callback(_GIVEN_BACK.discard)
+        await asyncio.shield(given_back)
+        raise
+    return answer
+
+
+async def _give_back(asked: asyncio.Task[Permit | Hold], refund: Refund) -> None:
+    with suppress(Exception):  # nobody is left to tell
+        if answer := await asked:
+            await refund(answer)
+
+
+async def _sleep(seconds: float) -> None:
+    if seconds > 0:
+        await asyncio.sleep(seconds)

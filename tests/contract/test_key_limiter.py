@@ -26,7 +26,7 @@ from notifier.limiter import (
     Permit,
     Policy,
     Window,
-    aio,
+    base,
 )
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.base import KeyLimiter
@@ -290,7 +290,7 @@ def test_waiting_is_exact_and_in_order(subject: Subject, monkeypatch: pytest.Mon
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(aio, "_sleep", sleep)
+    monkeypatch.setattr(base, "_sleep", sleep)
     monkeypatch.setattr(KeyLimiter, "_sleep", lambda _self, seconds: slept.append(seconds))
     assert [subject.limiter.wait("k", "1/10s", timeout="1m").wait_us for _ in range(3)] == [0, 10 * S, 20 * S]
     assert slept == [0, 10, 20]
@@ -727,7 +727,7 @@ def test_a_cancelled_waiter_gives_its_place_back(redis: Redis, monkeypatch: pyte
         )
         await limiter.acquire("k", "1/hour")
         asleep = asyncio.Event()
-        monkeypatch.setattr(aio, "_sleep", partial(forever, asleep))
+        monkeypatch.setattr(base, "_sleep", partial(forever, asleep))
         waiter = asyncio.create_task(limiter.wait("k", "1/hour"))
         await asleep.wait()
         assert (await limiter.peek("k", "1/hour")).time_left > timedelta(hours=1)
@@ -737,6 +737,58 @@ def test_a_cancelled_waiter_gives_its_place_back(redis: Redis, monkeypatch: pyte
         await limiter.aclose()
 
     asyncio.run(story())
+
+
+def test_async_functions_of_a_plain_limiter_wait_in_the_loop(redis: Redis) -> None:
+    """However many wait, they keep no thread, and each that is cancelled gives its place back."""
+    limiter = Limiter(redis, namespace="w")
+
+    @limiter.limit("1/hour", key="k", on_hold="wait")
+    async def work() -> None:
+        """Do nothing."""
+
+    async def left() -> timedelta:
+        answer = await asyncio.to_thread(limiter.peek, "k", "1/hour")
+        return timedelta(0) if isinstance(answer, Permit) else answer.time_left
+
+    async def story() -> None:
+        await work()
+        waiting = [asyncio.create_task(work()) for _ in range(40)]
+        while await left() <= timedelta(hours=40):
+            pass
+        for task in waiting:
+            task.cancel()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in ended] == [asyncio.CancelledError] * 40
+        assert await left() <= timedelta(hours=1)
+
+    asyncio.run(story())
+
+
+def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back() -> None:
+    """The call goes on in its thread; what it brings is not kept."""
+    limiter, asks, may_ask = MemoryLimiter(), threading.Event(), threading.Event()
+
+    def key() -> str:
+        asks.set()
+        may_ask.wait()
+        return "k"
+
+    @limiter.limit("1/hour", key=key)
+    async def work() -> None:
+        """Do nothing."""
+
+    async def story() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(asks.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_ask.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(story())
+    assert limiter.count("k", last="1h") == 0
 
 
 def test_rules_of_every_kind(subject: Subject) -> None:

@@ -95,20 +95,21 @@ class KeySends:
 
     def room(self, plan: Plan, at: int, now: int) -> tuple[int | None, int | None, int]:
         """How many the windows admit yet at µs `at`, in how many µs there are more, and which has the least room."""
-        remaining, more, narrowest, n = None, None, -1, 0
+        rooms, n = [], 0
         for limit, interval in plan.windows:
             n += 1
             count, first = self.weight_after(at - interval)
-            if remaining is None or limit - count < remaining:
-                remaining, narrowest = max(0, limit - count), n
-                more = (at if first is None else first + interval) - now
+            rooms.append((max(0, limit - count), now - (at if first is None else first + interval), n))
         for limit, begins in plan.dates:
             n += 1
             next_begins = bisect_right(begins, at)
             count = self.weight_after(begins[max(0, next_begins - 1)] - 1)[0]
-            if next_begins < len(begins) and (remaining is None or limit - count < remaining):
-                remaining, narrowest, more = max(0, limit - count), n, begins[next_begins] - now
-        return remaining, None if more is None else max(0, more), narrowest
+            if next_begins < len(begins):
+                rooms.append((max(0, limit - count), now - begins[next_begins], n))
+        if not rooms:
+            return None, None, -1
+        remaining, since, narrowest = min(rooms)  # of equal room the one that lasts longest
+        return remaining, max(0, -since), narrowest
 
     def _after(self, after: int, till: int | None, most: int) -> list[tuple[int, int]]:
         """(µs, cost) of the latest `most` sends after one µs and no later than another, the earliest first."""

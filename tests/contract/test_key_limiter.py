@@ -120,6 +120,31 @@ def test_it_answers_with_what_is_left(subject: Subject) -> None:
             raise AssertionError(other)
 
 
+@pytest.mark.parametrize(
+    ("rates", "rule", "reset_us"),
+    [
+        ("5/minute; 10/hour", "10/1h", 59 * M),
+        ("10/hour; 5/minute", "10/1h", 59 * M),
+        ("5/minute; 10/calendar-day", "10/calendar-day", 6_300 * S),
+    ],
+)
+def test_of_windows_with_equal_room_the_longer_is_told(subject: Subject, rates: str, rule: str, reset_us: int) -> None:
+    """Who comes again when it says so is not told to wait for another window then."""
+    subject.limiter.acquire("k", rates, cost=5)
+    subject.advance(M)
+    permits = [subject.limiter.acquire("k", rates) for _ in range(5)]
+    assert (permits[-1].remaining, permits[-1].rule, permits[-1].reset_after_us) == (0, rule, reset_us)
+
+
+def test_at_once_the_longer_of_equal_windows_is_told(subject: Subject) -> None:
+    """So it is for the first permits of a key, for which Redis takes a shorter way, and where both are overdrawn."""
+    permits = [subject.limiter.acquire("k", "2/minute; 2/hour") for _ in range(2)]
+    assert [(permit.remaining, permit.rule) for permit in permits] == [(1, "2/1h"), (0, "2/1h")]
+    for rates in ("6/minute; 5/hour", "5/minute; 6/hour"):
+        told = [subject.limiter.penalize(rates, rates, cost=5) for _ in range(2)][-1]
+        assert (told.remaining, told.rule, told.reset_after_us) == (0, f"{rates[10]}/1h", 60 * M)
+
+
 def test_a_gap_is_kept(subject: Subject) -> None:
     """Two are never closer together than the gap."""
     assert isinstance(subject.limiter.acquire("k", "100/day; gap 200ms"), Permit)

@@ -22,6 +22,7 @@ RATES = st.sampled_from(
         "2/1s; 5/minute; gap 300ms",
         "4/20s",
         "5/minute; 9/3m",
+        "4/10s; 4/minute; 9/calendar-day",
         "burst 3 then 1/2s",
         "gap 1s; burst 20 then 1/300ms",
         "4/minute; burst 4 then 1/5s",

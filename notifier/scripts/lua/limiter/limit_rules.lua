@@ -98,7 +98,7 @@ local function room(s, plan, at, now, windows)
       count = weight_after(s, begins - 1)
     end
     local left = max(0, limit - count)
-    if leaves and (remaining < 0 or left < remaining) then
+    if leaves and (remaining < 0 or left < remaining or left == remaining and leaves - now > more) then
       remaining, narrowest, more = left, n, max(0, leaves - now)
     end
     n = n + 1

@@ -57,7 +57,9 @@ if is_short then
     local left, leaves = limit - total, first + interval
     if left < cost and (left < cost - 1 or cost > limit) or leaves <= now then at = false break end
     if left < cost and leaves > at then at, rule = leaves, w end
-    if remaining < 0 or left < remaining then remaining, narrowest, more = left, w, leaves - now end
+    if remaining < 0 or left < remaining or left == remaining and leaves - now > more then
+      remaining, narrowest, more = left, w, leaves - now
+    end
   end
   if at and marks > 0 then
     local opens = full - math.max(0, capacity - cost) * every

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from notifier.settings.loading import Seen, fingerprint
 from notifier.store.published import Published, read_due, read_rates
 
 MISSED: Final = 5  # looks in a row that find no file: one that is only being replaced is there again before
+AGAIN_NS: Final = 1_000_000_000  # what has not changed for so long is not being written
 
 # Asks Redis a question, whichever Redis is to answer it.
 Ask = Callable[[Callable[[Redis], Any]], Any]
@@ -62,9 +64,13 @@ class Followed:
         self._seen, self.published = seen, published
 
     def look(self, ask: Ask) -> Settings | None:
-        """Take up what has changed; None where nothing has. Raises as `reload`."""
+        """Take up what has changed; None where nothing has. Raises as `reload`.
+
+        What nobody has written for a second is whole at the first look: the next one may be hours away.
+        """
         seen = self.fingerprint()
-        if not self.is_settled(seen) or not self.is_changed(seen, published := self._published(ask)):
+        settled = self.is_settled(seen) or all(time.time_ns() - file[0] > AGAIN_NS for file in seen or ())
+        if not settled or not self.is_changed(seen, published := self._published(ask)):
             return None
         return self._read(ask, seen, published)
 

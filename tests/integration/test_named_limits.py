@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,14 @@ def test_a_changed_file_holds(file: File) -> None:
         file.write("{login: 5/day; 9/week, signup: 1/day}")
         assert how_many(limiter, "k") == 3
         assert how_many(limiter, "k", "signup") == 0
+
+
+def test_a_file_that_was_changed_a_while_ago_holds_at_once(file: File) -> None:
+    """A program that asks once an hour has its new rates at its first call."""
+    with Limiter.from_config(file.path, namespace="n") as limiter:
+        file.write("{login: 5/day}")
+        os.utime(file.path, (time.time() - 2,) * 2)
+        assert limiter.acquire("k", "login").remaining == 4
 
 
 def test_what_is_published_stands_in_the_place_of_the_file(file: File, redis: Redis) -> None:

@@ -408,6 +408,19 @@ def test_rankings(subject: Subject) -> None:
     assert first.last_used is not None
 
 
+def test_a_rate_is_of_sixty_minutes(subject: Subject) -> None:
+    """A key that was busy a little more than an hour ago is in no rank by rate, nor does it hide one that is now."""
+    subject.advance(-START % (10 * M))
+    for later, times in ((0, {"before": 9, "both": 7, "long ago": 8}), (65 * M, {"now": 3, "both": 1, "new": 2})):
+        subject.advance(later)
+        for key, count in times.items():
+            subject.limiter.acquire(key, "1000/day", cost=count)
+    names = lambda count, **way: [entry.key for entry in subject.limiter.top(count, by="rate", **way)]  # noqa: E731
+    assert [names(count) for count in (1, 2, 10)] == [["now"], ["now", "new"], ["now", "new", "both"]]
+    assert [names(count, ascending=True) for count in (1, 10)] == [["both"], ["both", "new", "now"]]
+    assert [entry.rate for entry in subject.limiter.top(2, by="rate")] == [3 / 3600, 2 / 3600]
+
+
 def test_a_series(subject: Subject) -> None:
     """A series counts by steps, of one key and of all."""
     for key in ("a", "a", "b"):

@@ -9,7 +9,7 @@
 --          namespaces: name, how many keys it knows, µs of a use
 --! needs keys_key MINUTE NAMESPACES now_us rank_key read_sends settle_some settle_usage text use_key used_key
 --! needs weight_after
-local MAX_SETTLED = 200
+local MAX_SETTLED, MAX_RATED = 200, 1000
 local now, namespace, key, what = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 -- in_last_hour: the sends of a key; its minutes may be those of a month.
@@ -25,25 +25,40 @@ local function count(span)
   return weight_after(s, now - math.min(span, s.horizon)) - weight_after(s, now)
 end
 
--- by_rate: unites the ranks of the last hour, ten minutes each, into a key that goes at once.
-local function by_rate()
-  local keys, tens = {}, math.floor(now / (10 * MINUTE))
+-- by_rate: unites the ranks of the last hour, ten minutes each, into a key that goes at once. The hour begins in the
+-- oldest: with it a score is the most that a key has in the hour, without it the least.
+local function by_rate(least_first)
+  local keys, tens, united = {}, math.floor(now / (10 * MINUTE)), rank_key(namespace, 'rate')
   for i = 0, 6 do keys[#keys + 1] = rank_key(namespace, text(tens - i)) end
-  local united = rank_key(namespace, 'rate')
-  redis.call('ZUNIONSTORE', united, #keys, unpack(keys))
+  for i = 8, 14 do keys[i] = i == 14 and least_first and 0 or 1 end
+  table.insert(keys, 8, 'WEIGHTS')
+  redis.call('ZUNIONSTORE', united, 7, unpack(keys))
   redis.call('PEXPIRE', united, 1000)
   return united
 end
 
+-- top: by rate it looks at more keys, until no other can come before those found, and puts them in order.
 local function top(by, most, least_first)
-  local ranks = by == 'rate' and by_rate() or rank_key(namespace, by)
-  local found = redis.call(least_first and 'ZRANGE' or 'ZREVRANGE', ranks, 0, most - 1, 'WITHSCORES')
-  local reply = {now}
-  for i = 1, #found, 2 do
-    local use = redis.call('HMGET', use_key(namespace, found[i]), 'total', 'last', 'held')
-    reply[#reply + 1] = {found[i], found[i + 1], use[1] or '0', use[2] or '0', use[3] or '0', in_last_hour(found[i])}
+  local rated, found, first, many = by == 'rate', {}, 0, most
+  local ranks = rated and by_rate(least_first) or rank_key(namespace, by)
+  local function is_before(a, b)
+    if least_first then a, b = b, a end
+    return a[6] > b[6] or a[6] == b[6] and a[1] > b[1]
   end
-  return reply
+  repeat
+    local part = redis.call(least_first and 'ZRANGE' or 'ZREVRANGE', ranks, first, first + many - 1, 'WITHSCORES')
+    for i = 1, #part, 2 do
+      local use, hour = redis.call('HMGET', use_key(namespace, part[i]), 'total', 'last', 'held'), in_last_hour(part[i])
+      if hour > 0 or not rated then
+        found[#found + 1] = {part[i], part[i + 1], use[1] or '0', use[2] or '0', use[3] or '0', hour}
+      end
+    end
+    if rated then table.sort(found, is_before) end
+    first, many = first + many, 2 * many
+    local last, bound = found[most], tonumber(part[#part])
+  until not rated or #part < many or first > MAX_RATED
+    or last and (last[6] == bound or (last[6] < bound) == least_first)
+  return {now, unpack(found, 1, math.min(most, #found))}
 end
 
 local function namespaces()

@@ -147,6 +147,14 @@ def test_limits_of_a_request_are_by_the_same_key(limiter: Limiter) -> None:
     assert [refusal and refusal.status for refusal in refusals] == [None, 429]
 
 
+def test_limits_by_an_empty_key_are_by_the_same_key(limiter: Limiter) -> None:
+    """A header that is not there, say: such requests share a budget, as any others with one key do."""
+    request = of_environ({"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "203.0.113.7"}, None)
+    limits = [WebLimit(name, "1/minute", key=lambda _: "") for name in ("read", "total")]
+    refusals = [Guard(limiter, limits).ask(request).refusal for _ in range(2)]
+    assert [refusal and refusal.status for refusal in refusals] == [None, 429]
+
+
 def test_a_client_may_be_given(cluster: harness.RedisCluster) -> None:
     """One of each kind counts together with those of a URL. A client of one node is told what to give."""
     port, options = cluster.nodes[0].port, {"namespace": "given"}

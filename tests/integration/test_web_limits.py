@@ -288,6 +288,7 @@ def test_who_goes_away_gets_nothing_back() -> None:
         (lambda: ASGILimits(asgi_hello, MemoryLimiter()), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter(), "5/minute"), TypeError, "limits are WebLimit"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("a", "5 a minute")), ValueError, "is not a rate"),
+        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("a", "5/s", cost=6)), ValueError, "6 never fits"),
         (lambda: ASGILimits(asgi_hello, "redis://localhost", WebLimit("a", "5/minute")), TypeError, "a limiter is"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter(), *[WebLimit("a", "5/s")] * 2), ValueError, "name of its own"),
         (
@@ -298,7 +299,7 @@ def test_who_goes_away_gets_nothing_back() -> None:
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(make: Any, error: type[Exception], why: str) -> None:
-    """A wrong rate, limit or limiter is told when the program starts, not by its first visitor."""
+    """A wrong rate, cost, limit or limiter is told when the program starts, not by its first visitor."""
     with pytest.raises(error, match=why):
         make()
 

@@ -75,7 +75,7 @@ class WebLimit:
         rates = self.rates(request) if callable(self.rates) else self.rates
         cost = self.cost(request) if callable(self.cost) else self.cost
         # In braces: all limits by the same key have one hash tag, and so one node of a cluster.
-        fits = len(self.name) + len(key) < MAX_KEY and not key.startswith("}")
+        fits = 0 < len(key) < MAX_KEY - len(self.name) and not key.startswith("}")
         return f"{self.name}:{{{key if fits else f'#{digest(key)}'}}}", rates, cost
 
 
@@ -154,7 +154,8 @@ class Guard:
             if not isinstance(limit, WebLimit):
                 raise TypeError(f"limits are WebLimit, not {limit!r}: write WebLimit('api', '100/minute')")
             if not callable(limit.rates):
-                limiter.policy(limit.rates)  # a rate that cannot be read is refused at the start
+                # What cannot be read, or never fits, is refused at the start.
+                check_fits_all(limiter.policy(limit.rates), 1 if callable(limit.cost) else limit.cost)
         names = [limit.name for limit in self.limits]
         if len(set(names)) < len(names):
             raise ValueError(f"each limit needs a name of its own: {', '.join(names)}")

@@ -22,7 +22,7 @@ Decorated = Callable[P, Coroutine[Any, Any, T]]
 
 
 class AsyncKeyLimiter(Asking, ABC):
-    """Base of `AsyncLimiter` and `AsyncMemoryLimiter`: the methods of `KeyLimiter`, awaited."""
+    """Base of `AsyncLimiter` and `AsyncMemoryLimiter`."""
 
     @abstractmethod
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
@@ -76,14 +76,7 @@ class AsyncKeyLimiter(Asking, ABC):
         """See `Limiter.add`."""
         return permit_of(key, (await self._answer([self._requests.added(key, cost, keep)], "add", 0))[0])
 
-    async def wait(
-        self,
-        key: str,
-        rates: Rates,
-        *,
-        cost: int = 1,
-        timeout: Timeout = None,  # noqa: ASYNC109
-    ) -> Permit:
+    async def wait(self, key: str, rates: Rates, *, cost: int = 1, timeout: Timeout = None) -> Permit:
         """See `Limiter.wait`. A task that is cancelled meanwhile gives its permit back."""
         return permit_of(key, await waited(self.reserve(key, rates, cost=cost, within=timeout), self.refund))
 
@@ -92,14 +85,7 @@ class AsyncKeyLimiter(Asking, ABC):
         return (await self._ask([(key, rates, cost)], "take", within))[0]
 
     @asynccontextmanager
-    async def slot(
-        self,
-        key: str,
-        rates: Rates,
-        *,
-        cost: int = 1,
-        timeout: Timeout = None,  # noqa: ASYNC109
-    ) -> AsyncIterator[Permit]:
+    async def slot(self, key: str, rates: Rates, *, cost: int = 1, timeout: Timeout = None) -> AsyncIterator[Permit]:
         """`async with limiter.slot("key", "10/s"):` waits, and then runs the block."""
         yield await self.wait(key, rates, cost=cost, timeout=timeout)
 
@@ -129,14 +115,13 @@ class AsyncKeyLimiter(Asking, ABC):
             @functools.wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> T | Hold:
                 of, by, many = asked(*args, **kwargs)
-                answer: Permit | Hold
                 if on_hold == "wait":
-                    answer = await self.wait(of, by, cost=many, timeout=timeout)
-                elif on_hold == "raise":
-                    answer = await self.check(of, by, cost=many)
-                else:
-                    answer = await self.acquire(of, by, cost=many)
-                return answer if isinstance(answer, Hold) else await function(*args, **kwargs)
+                    await self.wait(of, by, cost=many, timeout=timeout)
+                elif isinstance(answer := await self.acquire(of, by, cost=many), Hold):
+                    if on_hold == "return":
+                        return answer
+                    permit_of(of, answer)
+                return await function(*args, **kwargs)
 
             return limited
 

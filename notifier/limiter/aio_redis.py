@@ -36,7 +36,7 @@ T = TypeVar("T")
 class AsyncLimiter(InRedis, AsyncKeyLimiter):
     """A limiter of its own namespace in Redis, for asyncio; every method is that of `Limiter`, awaited."""
 
-    _module, _others = "redis.asyncio", (redis.Redis, redis.RedisCluster)
+    _module, _others, _retry = "redis.asyncio", (redis.Redis, redis.RedisCluster), Retry
 
     @classmethod
     def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
@@ -54,15 +54,7 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
         live = follow(path)
         from notifier.store.aio import connect_async  # noqa: PLC0415 - as in `follow`
 
-        if is_cluster(url := live.settings.redis.url):
-            nodes, of_url = nodes_of(url)
-            client = _cluster(nodes, OF_CLUSTER | within(None, Retry, tries=1) | live.of_connections(of_url))
-        else:
-            client = connect_async(live.settings)
-        with live.keys_named():
-            made = cls(client, namespace=namespace, limits=live.known, **options)
-        made._live = live
-        return made
+        return cls._following(live, connect_async, _cluster, namespace=namespace, limits=live.known, **options)
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""

@@ -69,11 +69,7 @@ class Asking:
 
 
 class KeyLimiter(Asking, ABC):
-    """Base of `Limiter` and `MemoryLimiter`: everything that follows from asking.
-
-    `acquire` answers with a value; `check` raises; `wait` sleeps. A refused attempt is not a send: asking again and
-    again never pushes the next moment away. A Timeout is text such as ``"2s"``, a timedelta, seconds, or None for ever.
-    """
+    """Base of `Limiter` and `MemoryLimiter`: everything that follows from asking."""
 
     @abstractmethod
     def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
@@ -212,7 +208,10 @@ class KeyLimiter(Asking, ABC):
 
         It may be more than the rules admit: the next ones wait for it. False where it has lapsed or was taken back.
         """
-        return bool(permit.id) and self._run(lambda of: of.adjust(permit, used))
+        return bool(permit.id) and self._adjust(permit, used)
+
+    def _adjust(self, permit: Permit, used: int) -> bool:
+        return bool(self._run(lambda of: of.adjust(permit, used)))
 
     def refund(self, permit: Permit) -> bool:
         """Take a permit back because nothing came of it; False where it has lapsed or was taken back before."""
@@ -288,22 +287,22 @@ async def waited(asking: Coroutine[Any, Any, Permit | Hold], refund: Refund) -> 
     """Ask, and sleep until the permit counts. A task that is cancelled meanwhile gives it back."""
     # A call that is cancelled may have run in Redis: so it goes on, and what it brings is given back.
     asked = asyncio.create_task(asking)
+
+    async def give_back() -> None:
+        with suppress(Exception):  # nobody is left to tell
+            if permit := await asked:
+                await refund(permit)
+
     try:
         answer = await asyncio.shield(asked)
         await _sleep(answer.wait_us / 1e6 if answer else 0)
     except asyncio.CancelledError:
-        given_back = asyncio.create_task(_give_back(asked, refund))
+        given_back = asyncio.create_task(give_back())
         _GIVEN_BACK.add(given_back)
         given_back.add_done_callback(_GIVEN_BACK.discard)
         await asyncio.shield(given_back)
         raise
     return answer
-
-
-async def _give_back(asked: asyncio.Task[Permit | Hold], refund: Refund) -> None:
-    with suppress(Exception):  # nobody is left to tell
-        if answer := await asked:
-            await refund(answer)
 
 
 async def _sleep(seconds: float) -> None:

@@ -27,7 +27,7 @@ from notifier.limiter.requests import (
     ranks_by,
 )
 from notifier.scripts.keys import RQ, prefix, redis_key
-from notifier.scripts.loader import Call, script
+from notifier.scripts.loader import script
 from notifier.scripts.packed import PackedCall, pack, pack_call
 from notifier.units import duration_us
 
@@ -65,8 +65,8 @@ class RedisRequests(Requests):
             keys.append(b"$%d\r\n%b%b}\r\n" % (len(begins) + len(key) + 1, begins, key))
             rest.append(b"$2\r\n%b\r\n%b" % (end, request.plan.packed))
         args, by = 1 + 2 * len(keys), script("limit")
-        if self._keep_us is not None:
-            rest.append(pack([namespace, self._keep_us]))
+        if self.keep_us is not None:
+            rest.append(pack([namespace, self.keep_us]))
             args, by = args + 2, script("limit_used")
         wire = pack_call(by, len(keys), args, b"".join(keys + rest), declared)
 
@@ -113,43 +113,43 @@ class RedisRequests(Requests):
         return pack([struct.pack(">QQ", int(self.clock or 0), timeout) + mode[:1].encode()])
 
     def adjust(self, permit: Permit, cost: int) -> PackedCall[bool]:
-        """Give a permit another cost; 0 takes it back. False where it has lapsed or was taken back before."""
+        """See `KeyLimiter.adjust`."""
         check_used(cost)
         return self._change(permit.key, "cost", *parts_of(permit.id), cost, decode=lambda less: less is not None)
 
     def block(self, key: str, span: str | timedelta) -> PackedCall[int]:
-        """Admit nothing of a key for so long."""
+        """See `KeyLimiter.block`."""
         return self._change(key, "block", duration_us(span))
 
     def reward(self, key: str, cost: int) -> PackedCall[int]:
-        """Take back so much; the reply is how much it was."""
+        """See `KeyLimiter.reward`."""
         check_used(cost)
         return self._change(key, "reward", cost)
 
     def reset(self, key: str) -> PackedCall[int]:
-        """Forget a key; the reply is how many sends were forgotten."""
+        """See `KeyLimiter.reset`."""
         return self._change(key, "forget")
 
     def _change(self, key: str, *args: str | bytes | int, decode: Any = int) -> PackedCall[Any]:
         return self._call("limit_change", key, *args, decode=decode)
 
     def count(self, key: str, *, last: str | timedelta) -> PackedCall[int]:
-        """How many sends of a key fall into the span that ends now."""
+        """See `KeyLimiter.count`."""
         return self._read(key, "count", duration_us(last), decode=lambda _now, count: int(count))
 
     def usage(self, key: str) -> PackedCall[Usage]:
-        """Read what is known of a key's use."""
+        """See `KeyLimiter.usage`."""
         self.need_usage()
         return self._read(key, "usage", decode=lambda now, flat: _usage(key, now, _hash(flat)))
 
     def top(self, count: int, *, by: By, ascending: bool) -> PackedCall[list[RankedKey]]:
-        """The keys of the namespace with the most of something, or the least."""
+        """See `KeyLimiter.top`."""
         self.need_usage()
         args = ("top", ranks_by(by, count), count, int(ascending))
         return self._read(None, *args, decode=lambda _now, *found: [_ranked(entry) for entry in found])
 
     def series(self, key: str | None, *, last: str | timedelta, step: str | timedelta) -> PackedCall[list[Point]]:
-        """How many in each step of the span that ends now; of one key, or of all where that is None."""
+        """See `KeyLimiter.series`."""
         self.need_usage()
         in_steps(0, {}, last, step)  # refuses a wrong span before Redis is asked
         return self._read(key, "series", decode=lambda now, flat: in_steps(now, _minutes(_hash(flat)), last, step))
@@ -176,40 +176,21 @@ def tag_of(key: bytes) -> bytes:
     return (found and found[1]) or key.partition(b"}")[0] or _NO_TAG
 
 
-def namespaces_call() -> Call[list[tuple[str, int, int]]]:
-    """The namespaces that count usage: the name, how many keys it knows, and the µs of a use within its last minute."""
-
-    def decode(reply: list[Any]) -> list[tuple[str, int, int]]:
-        return [(_text(name), int(keys), int(at)) for name, keys, at in reply[1:]]
-
-    return Call(script("limit_usage"), [], ["", "", "", "namespaces"], decode)
-
-
 def _answers(
     requests: Sequence[Request], ends: Sequence[bytes], now: int, reply: bytes, timeout: int
 ) -> list[Permit | Hold]:
     """Read what the script said of each key, in order; there may be fewer answers than requests."""
-    answers = []
+    answers: list[Permit | Hold] = []
     for n in range((len(reply) - 8) // _ANSWER.size):
         left, rule, remaining, more, narrowest = _ANSWER.unpack_from(reply, 8 + n * _ANSWER.size)
         request = requests[n]
         plan = request.plan
-        answer: Permit | Hold
         if left > timeout:
-            answer = Hold(left, plan.reasons[rule], plan.policy, request.key)
-        else:
-            at = now + left
-            answer = Permit(
-                id_of(at, ends[n]),
-                request.key,
-                plan.cost,
-                at,
-                None if remaining < 0 else remaining,
-                None if more < 0 else more,
-                left,
-                "" if narrowest < 0 else plan.reasons[narrowest],
-            )
-        answers.append(answer)
+            answers.append(Hold(left, plan.reasons[rule], plan.policy, request.key))
+            continue
+        room = (None if remaining < 0 else remaining, None if more < 0 else more)
+        at, told = now + left, plan.reasons[narrowest]
+        answers.append(Permit(id_of(at, ends[n]), request.key, plan.cost, at, *room, left, told))
     return answers
 
 
@@ -231,7 +212,7 @@ def _usage(key: str, now: int, fields: Mapping[str, int]) -> Usage:
 
 
 def _ranked(entry: list[Any]) -> RankedKey:
-    key, _score, total, last, held, in_hour = entry
+    key, total, last, held, in_hour = entry
     return RankedKey(_text(key), int(total), int(last), int(held), int(in_hour) / HOUR_S)
 
 

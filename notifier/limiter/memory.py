@@ -72,22 +72,15 @@ class Use:
 
 
 class MemoryKeys:
-    """All keys of a limiter in memory, safe for threads. clock, limits, usage_keep: as of `MemoryLimiter`."""
+    """All keys of a limiter in memory, safe for threads. clock and others: as of `MemoryLimiter`."""
 
-    def __init__(
-        self,
-        clock: Callable[[], int] | None = None,
-        *,
-        limits: Limits | None = None,
-        usage_keep: str | timedelta | None = None,
-        zone: str = DEFAULT_ZONE,
-    ) -> None:
+    def __init__(self, clock: Callable[[], int] | None = None, **options: Any) -> None:
         self._clock = clock or steady_clock
         self._lock = threading.Lock()
         self._keys: dict[str, KeySends] = {}
         self._turns: deque[str] = deque()  # each key once: in which order they are looked at
-        self._keep_us = None if usage_keep is None else duration_us(usage_keep)
-        self.requests = Requests("memory", limits=limits, usage_keep=usage_keep, zone=zone)
+        self.requests = Requests("memory", **options)
+        self._keep_us = self.requests.keep_us
         self._permits = count(1)
         self._use: dict[str, Use] = {}
         self._all: Counter[int] = Counter()

@@ -108,7 +108,7 @@ class KeySends:
                 rooms.append((max(0, limit - count), now - begins[next_begins], n))
         if not rooms:
             return None, None, -1
-        remaining, since, narrowest = min(rooms)  # of equal room the one that lasts longest
+        remaining, since, narrowest = min(rooms)  # of equal ones the longest
         return remaining, max(0, -since), narrowest
 
     def _after(self, after: int, till: int | None, most: int) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from notifier.rules.zones import zone_at
 from notifier.units import LONGEST_US, format_duration
 
 MAX_PLANS: Final = 1024
-LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # Redis has 7 bytes for a time
+LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # a time has 7 bytes
 ID_BYTES: Final = 2
 ENDS: Final = 2
 

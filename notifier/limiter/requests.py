@@ -71,7 +71,7 @@ class Requests:
         self.clock = clock
         self._zone = check_zone(zone)
         self._limits = limits or {}
-        self._keep_us = None if usage_keep is None else duration_us(usage_keep)
+        self.keep_us = None if usage_keep is None else duration_us(usage_keep)
         self._plans: dict[tuple[Rates, int], Plan] = {}
 
     def limits(self) -> Mapping[str, Policy]:
@@ -130,7 +130,7 @@ class Requests:
 
     def need_usage(self) -> None:
         """Raise ValueError where no usage is counted."""
-        if self._keep_us is None:
+        if self.keep_us is None:
             raise ValueError("this limiter counts no usage; give it usage_keep, such as usage_keep='30d'")
 
 

@@ -58,6 +58,7 @@ class InRedis(Asking):
     _requests: RedisRequests
     _module: ClassVar[str]
     _others: ClassVar[tuple[type, ...]]  # clients of the other module
+    _retry: ClassVar[type[Any]] = Retry
     _live: LiveLimits | None = None  # of a limiter of a configuration
 
     def __init__(
@@ -93,6 +94,20 @@ class InRedis(Asking):
         self._requests = RedisRequests(
             namespace, in_cluster=in_cluster, limits=limits, usage_keep=usage_keep, zone=zone, clock=clock
         )
+
+    @classmethod
+    def _following(
+        cls, live: LiveLimits, connect: Callable[..., Any], cluster: Callable[..., Any], **options: Any
+    ) -> Self:
+        if is_cluster(url := live.settings.redis.url):
+            nodes, of_url = nodes_of(url)
+            client = cluster(nodes, OF_CLUSTER | within(None, cls._retry, tries=1) | live.of_connections(of_url))
+        else:
+            client = connect(live.settings)
+        with live.keys_named():
+            made = cls(client, **options)
+        made._live = live
+        return made
 
 
 class Cluster:
@@ -153,15 +168,7 @@ class Limiter(InRedis, KeyLimiter):
         live = follow(path)
         from notifier.store.connection import connect  # noqa: PLC0415 - as in `follow`
 
-        if is_cluster(url := live.settings.redis.url):
-            nodes, of_url = nodes_of(url)
-            client: Any = Cluster(nodes, OF_CLUSTER | within(None, tries=1) | live.of_connections(of_url))
-        else:
-            client = connect(live.settings)
-        with live.keys_named():
-            made = cls(client, namespace=namespace, limits=live.now, **options)
-        made._live = live
-        return made
+        return cls._following(live, connect, Cluster, namespace=namespace, limits=live.now, **options)
 
     def close(self) -> None:
         """Close the connections; so does `with`. A call afterwards opens them again."""
@@ -187,13 +194,9 @@ class Limiter(InRedis, KeyLimiter):
         outage.breaker.worked()
         return answers
 
-    def adjust(self, permit: Permit, used: int) -> bool:
-        """Let a permit cost what was really used: a model's tokens, the bytes of a response.
-
-        It may be more than the rules admit: the next ones wait for it. False where it has lapsed or was taken back.
-        """
+    def _adjust(self, permit: Permit, used: int) -> bool:
         in_memory = self._outage.own(permit)
-        return self._outage.memory.adjust(in_memory, used) if in_memory else super().adjust(permit, used)
+        return self._outage.memory.adjust(in_memory, used) if in_memory else super()._adjust(permit, used)
 
     def _run(self, call: Callable[[Any], T]) -> T:
         asked: Any = call(self._requests)

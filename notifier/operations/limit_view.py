@@ -7,11 +7,10 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.limiter import Limiter
-from notifier.limiter.calls import namespaces_call
 from notifier.limiter.requests import NAMESPACE, By
-from notifier.scripts.loader import run
+from notifier.scripts.loader import Call, run, script
 from notifier.store.connection import ask
-from notifier.units import moment
+from notifier.units import from_bytes, moment
 
 MAX_KEYS: Final = 20
 RANKS: Final[tuple[By, ...]] = ("total", "rate", "held", "last_used")
@@ -19,9 +18,10 @@ RANKS: Final[tuple[By, ...]] = ("total", "rate", "held", "last_used")
 
 def view_namespaces(redis: Redis) -> list[dict[str, Any]]:
     """All namespaces, the one that was used last first."""
+    call: Call[list[Any]] = Call(script("limit_usage"), [], ["", "", "", "namespaces"], lambda reply: reply[1:])
     found = [
-        {"namespace": name, "keys": keys, "last_used": moment(at)}
-        for name, keys, at in ask(lambda: run(redis, namespaces_call()))
+        {"namespace": from_bytes(name), "keys": int(keys), "last_used": moment(int(at))}
+        for name, keys, at in ask(lambda: run(redis, call))
     ]
     return sorted(found, key=lambda each: each["last_used"], reverse=True)
 

@@ -154,7 +154,7 @@ class Guard:
             if not isinstance(limit, WebLimit):
                 raise TypeError(f"limits are WebLimit, not {limit!r}: write WebLimit('api', '100/minute')")
             if not callable(limit.rates):
-                # What cannot be read, or never fits, is refused at the start.
+                # At the start, not at the first request.
                 check_fits_all(limiter.policy(limit.rates), 1 if callable(limit.cost) else limit.cost)
         names = [limit.name for limit in self.limits]
         if len(set(names)) < len(names):

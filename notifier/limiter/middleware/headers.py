@@ -79,12 +79,7 @@ def no_answer() -> dict[str, Any]:
 
 def wrong_cost(name: str, why: str) -> dict[str, Any]:
     """The body of a 400: the request asks for what never fits."""
-    return {
-        "type": "about:blank",
-        "title": "Bad Request",
-        "status": 400,
-        "detail": f"{name}: {why}",
-    }
+    return {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": f"{name}: {why}"}
 
 
 def as_json(problem: dict[str, Any]) -> bytes:

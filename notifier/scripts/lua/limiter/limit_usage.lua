@@ -5,7 +5,7 @@
 --      4 'top': 5 'total' | 'held' | 'last' | 'rate'  6 how many  7 '1' for the least first
 --      4 'namespaces' (of all)
 -- returns {-1} where there is more to settle first; else {now, …}: count: how many sends; usage and series: the hash,
---          flat; top: key, its rank's score, its total, last and held, and its sends of the last hour, for each;
+--          flat; top: key, its total, last and held, and its sends of the last hour, for each;
 --          namespaces: name, how many keys it knows, µs of a use
 --! needs keys_key MINUTE NAMESPACES now_us rank_key read_sends settle_some settle_usage text use_key used_key
 --! needs weight_after
@@ -43,21 +43,21 @@ local function top(by, most, least_first)
   local ranks = rated and by_rate(least_first) or rank_key(namespace, by)
   local function is_before(a, b)
     if least_first then a, b = b, a end
-    return a[6] > b[6] or a[6] == b[6] and a[1] > b[1]
+    return a[5] > b[5] or a[5] == b[5] and a[1] > b[1]
   end
   repeat
     local part = redis.call(least_first and 'ZRANGE' or 'ZREVRANGE', ranks, first, first + many - 1, 'WITHSCORES')
     for i = 1, #part, 2 do
       local use, hour = redis.call('HMGET', use_key(namespace, part[i]), 'total', 'last', 'held'), in_last_hour(part[i])
       if hour > 0 or not rated then
-        found[#found + 1] = {part[i], part[i + 1], use[1] or '0', use[2] or '0', use[3] or '0', hour}
+        found[#found + 1] = {part[i], use[1] or '0', use[2] or '0', use[3] or '0', hour}
       end
     end
     if rated then table.sort(found, is_before) end
     first, many = first + many, 2 * many
     local last, bound = found[most], tonumber(part[#part])
   until not rated or #part < many or first > MAX_RATED
-    or last and (last[6] == bound or (last[6] < bound) == least_first)
+    or last and (last[5] == bound or (last[5] < bound) == least_first)
   return {now, unpack(found, 1, math.min(most, #found))}
 end
 

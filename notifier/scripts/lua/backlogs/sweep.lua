@@ -7,7 +7,7 @@
 -- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
 --! first_write
 --! needs add_to_minute backlog_key end_cancelled ends free_dedupe job_key leave_backlog now_us number
---! needs steering tally text UNSENT waits
+--! needs steering tally text UNSENT waits was_taken
 local MOST, MOST_FORGOTTEN = 100, 20000
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
@@ -56,7 +56,7 @@ local function expire(id)
   local is_over = deadline and deadline <= now and not job[3] and not job[4] and job[6] ~= 'canceled'
   if is_over then meta = steering(job[2]) end
   if not meta then return end
-  if job[8] and job[8]:find('"delivered"', 1, true) then
+  if was_taken(job[8]) then
     if not redis.call('ZSCORE', backlog_key(meta.user, meta.category), id) then return end
     end_cancelled(now, id) -- one of its devices took it
   elseif leave_backlog(now, meta.user, meta.category, id, job[7]) then

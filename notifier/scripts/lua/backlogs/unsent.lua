@@ -1,9 +1,12 @@
---! on_demand leave_backlog free_dedupe end_unsent tally end_cancelled UNSENT
+--! on_demand leave_backlog free_dedupe end_unsent tally end_cancelled UNSENT was_taken
 --! needs add_to_minute arriving_key backlog_key backlogs_key ends forget_candidate job_key note_due text waits
 -- What ends without being sent, wherever it waits.
 -- The outcomes of what we cancelled. With another, RQ has cancelled what had failed before and was enqueued again.
 local UNSENT = {cancelled = true, dropped = true, superseded = true}
 local MAX_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
+
+-- was_taken: whether a device has received it. answered: its push_answered.
+local function was_taken(answered) return answered and answered:find('"delivered"', 1, true) ~= nil end
 
 -- leave_backlog: takes a job that no worker holds out of its user's backlog. Returns whether it stood there.
 -- collapse_id: its push_collapse.
@@ -67,7 +70,7 @@ local function end_cancelled(now, id)
     leave_backlog(now, user, category, id, job[3])
     if job[4] then redis.call('ZREM', arriving_key(user), id) end
   end
-  if not (job[5] and job[5]:find('"delivered"', 1, true)) then
+  if not was_taken(job[5]) then
     end_unsent(now, id, origin, 'cancelled')
     tally(user, 'cancelled')
     if user then add_to_minute(now, {['o|cancelled|' .. category .. '|'] = 1}) end

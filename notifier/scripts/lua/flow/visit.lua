@@ -1,6 +1,6 @@
 --! on_demand visit
 --! needs ask backlogs_key decide FAR is_due lower pass_on passes_lowered read_job reschedule select_user send_head
---! needs sort_backlogs step_aside waits
+--! needs sort_backlogs step_aside waits was_taken
 -- Visit: takes as many heads of a user's backlogs as the rules admit, in order, and leaves the user's wake-ups at the
 -- moments when the rules admit the next.
 -- Its words: a *backlog* is what waits of one category for one user, its *head* the first of that. A *lane* is one of
@@ -21,7 +21,7 @@ local function end_or_drop(look, user, i, job, origin)
     if origin then redis.call('ZREM', '@rq:scheduled:' .. origin, backlog.head) end
     pass_on(user, i)
   elseif job.deadline and job.deadline <= look.now then send_head(look, user, i, job, {})
-  elseif backlog.at > look.now and backlog.mutes and (job.answered or ''):find('"delivered"', 1, true) then
+  elseif backlog.at > look.now and backlog.mutes and was_taken(job.answered) then
     step_aside(look, backlog, job, math.min(backlog.at, look.now + MUTED_US), 'm', {})
     pass_on(user, i)
   elseif backlog.at > look.now then

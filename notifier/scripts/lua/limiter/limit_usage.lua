@@ -28,11 +28,11 @@ end
 -- by_rate: unites the ranks of the last hour, ten minutes each, into a key that goes at once. The hour begins in the
 -- oldest: with it a score is the most that a key has in the hour, without it the least.
 local function by_rate(least_first)
-  local keys, tens, united = {}, math.floor(now / (10 * MINUTE)), rank_key(namespace, 'rate')
-  for i = 0, 6 do keys[#keys + 1] = rank_key(namespace, text(tens - i)) end
-  for i = 8, 14 do keys[i] = i == 14 and least_first and 0 or 1 end
-  table.insert(keys, 8, 'WEIGHTS')
-  redis.call('ZUNIONSTORE', united, 7, unpack(keys))
+  local args, tens, united = {[8] = 'WEIGHTS'}, math.floor(now / (10 * MINUTE)), rank_key(namespace, 'rate')
+  for i = 0, 6 do
+    args[1 + i], args[9 + i] = rank_key(namespace, text(tens - i)), i == 6 and least_first and 0 or 1
+  end
+  redis.call('ZUNIONSTORE', united, 7, unpack(args, 1, 15))
   redis.call('PEXPIRE', united, 1000)
   return united
 end

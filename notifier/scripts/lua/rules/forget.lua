@@ -2,7 +2,8 @@
 -- ARGV a FORGET, see records.py, and keys of the user
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
---! needs backlog_key backlogs_key drop_hold hide job_key LANES leave_lane now_us remember SENDS text
+--! needs backlog_key backlogs_key drop_hold drop_sends hide in_flight job_key LANES leave_lane now_us
+--! needs remember SENDS
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
 local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
@@ -35,24 +36,21 @@ local function scope_of(key, first)
   return of and (of == '' or of:find('^:[a-z0-9][a-z0-9_-]*$')) and of
 end
 
--- is_in_flight: whether a worker has something of this scope in flight.
-local function is_in_flight(of) return redis.call('EXISTS', '@claim:{' .. user .. '}' .. of) == 1 end
-
--- drop: deletes a key; of the sends what is in flight stays, as it reaches the user later. Returns how many have gone.
-local function drop(key, in_flight)
-  if not (in_flight and scope_of(key, SENDS.sent)) then return redis.call('DEL', key) end
-  local gone = redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now))
-  return gone > 0 and redis.call('EXISTS', key) == 0 and 1 or 0
+-- drop: deletes a key; of sends see *drop_sends*. Returns how many keys have gone.
+local function drop(key, some_in_flight)
+  if not scope_of(key, SENDS.sent) then return redis.call('DEL', key) end
+  return drop_sends(key, some_in_flight, now) > 0 and redis.call('EXISTS', key) == 0 and 1 or 0
 end
 
 local function begin()
-  local places, gone, in_flight = {KEYSPACE}, 0, false
+  local places, gone, categories = {KEYSPACE}, 0, {}
   if sends == 'delete' then remember(user) end
   for i = FORGET.n + 1, #ARGV do
     local of = scope_of(ARGV[i], SENDS.sent)
-    in_flight = in_flight or of and is_in_flight(of)
+    if of then categories[#categories + 1] = of:sub(2) end
   end
-  for i = FORGET.n + 1, #ARGV do gone = gone + drop(ARGV[i], in_flight) end
+  local some_in_flight = in_flight(user, categories)
+  for i = FORGET.n + 1, #ARGV do gone = gone + drop(ARGV[i], some_in_flight) end
   forget_backlogs()
   for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane
@@ -107,7 +105,7 @@ local function forget_key(key)
   for kind, first in pairs(SENDS) do
     local of = scope_of(key, first)
     if of and sends == 'delete' then
-      return of == '' and 0 or drop(key, is_in_flight(of)) -- what is of no category went in the beginning
+      return of == '' and 0 or drop(key, in_flight(user, {of:sub(2)})) -- what is of no category went in the beginning
     end
     if of and sends == 'hide' then hide(user, kind, of, ARGV[FORGET.salt], now) end
   end

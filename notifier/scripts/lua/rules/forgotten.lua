@@ -1,5 +1,5 @@
---! on_demand SENDS hide remember
---! needs last_for text
+--! on_demand SENDS drop_sends hide in_flight remember
+--! needs claim_key last_for text
 -- The sends of those who were forgotten: as long as the limits need them they stand under a hash of the user, and get
 -- their own names back before anything more is sent to the user, or acquired.
 --   @forgotten                string: what the hashes are made with; there while anybody has such sends
@@ -11,6 +11,19 @@ local salt -- nil before it was asked for
 local function hash_of(user)
   if salt == nil then salt = redis.call('GET', '@forgotten') end
   return salt and '@forgotten:' .. redis.sha1hex(salt .. user)
+end
+
+-- in_flight: whether a worker has something of a user in flight, of these categories.
+local function in_flight(user, categories)
+  local claims = {}
+  for i, category in ipairs(categories) do claims[i] = claim_key(user, category) end
+  return #claims > 0 and redis.call('EXISTS', unpack(claims)) > 0
+end
+
+-- drop_sends: takes sends out of a set, but of what is in flight those that are dated ahead: it reaches the user later.
+-- Where nothing is, they are dated so because the clock was set back. Returns how many have gone.
+local function drop_sends(sent, some_in_flight, now)
+  return redis.call('ZREMRANGEBYSCORE', sent, '-inf', some_in_flight and text(now) or '+inf')
 end
 
 -- hide: puts a key of a user's sends under the hash. kind, of: 'sent' and ':chat', or ''. with: what to make hashes

@@ -161,40 +161,6 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
     asyncio.run(flickers())
 
 
-@pytest.mark.usefixtures("redis")
-def test_a_file_that_has_gone_is_told_once(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
-    """Not at the first looks, as it may be about to be replaced; the rates hold, and it may come back as it was."""
-    path = tmp_path / "n.yaml"
-    path.write_text("user: {gap: 1s}", encoding="utf-8")
-
-    async def goes() -> None:
-        client = AsyncRedis.from_url(redis_server.url)
-        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
-        version = (await reload.begin()).rates_version
-        path.rename(tmp_path / "away.yaml")
-        with capture_logs() as logged:
-            for _ in range(4):
-                assert await reload.changed() is None
-            assert (logged, reload.problem) == ([], "")
-            for _ in range(7):
-                assert await reload.changed() is None
-        problem = f"{path}: cannot be read: No such file or directory"
-        assert logged == [{"event": "config_refused", "log_level": "error", "problems": [problem]}]
-        assert (reload.problem, reload.version) == (problem, version)
-        (tmp_path / "away.yaml").rename(path)
-        await looks_at_new_file(reload)
-        await reload.changed()
-        assert (reload.problem, reload.version) == ("", version)
-        path.unlink()
-        with capture_logs() as logged:
-            for _ in range(4):
-                assert await reload.changed() is None
-        assert logged == []
-        await client.aclose()
-
-    asyncio.run(goes())
-
-
 def test_each_change_of_a_file_is_logged(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:
     """Also one that is undone at once, and no mistake that was mended: the rates were the same all the while."""
     path = tmp_path / "n.yaml"
@@ -274,6 +240,36 @@ def following(tmp_path: Path, url: str, story: Callable[[Reload, AsyncRedis], Aw
             await story(reload, client)
 
     asyncio.run(run())
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_file_that_has_gone_is_told_once(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """Not at the first looks, as it may be about to be replaced; the rates hold, and it may come back as it was."""
+    path = tmp_path / "n.yaml"
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        version = reload.version
+        path.rename(tmp_path / "away.yaml")
+        with capture_logs() as logged:
+            for _look in range(4):
+                assert await reload.changed() is None
+            assert (logged, reload.problem) == ([], "")
+            for _look in range(7):
+                assert await reload.changed() is None
+        problem = f"{path}: cannot be read: No such file or directory"
+        assert logged == [{"event": "config_refused", "log_level": "error", "problems": [problem]}]
+        assert (reload.problem, reload.version) == (problem, version)
+        (tmp_path / "away.yaml").rename(path)
+        await looks_at_new_file(reload)
+        await reload.changed()
+        assert (reload.problem, reload.version) == ("", version)
+        path.unlink()
+        with capture_logs() as logged:
+            for _look in range(4):
+                assert await reload.changed() is None
+        assert logged == []
+
+    following(tmp_path, redis_server.url, story)
 
 
 def test_rates_that_are_withdrawn_while_they_are_read_leave_the_files_limits(

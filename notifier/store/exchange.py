@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -89,24 +88,22 @@ async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
 
 async def go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
     """Do steps until something is found, or all are done."""
-    resume: Callable[[], Any] = partial(next, steps)
-    while not isinstance(step := _resumed(resume), Item | _End):
+    reply: Any = None
+    failed: RedisError | None = None
+    while True:
+        try:
+            step = steps.send(reply) if failed is None else steps.throw(failed)
+        except StopIteration as end:
+            return _End(end.value)
+        except RedisError as error:
+            raise unusable(error) from error
+        if isinstance(step, Item):
+            return step
+        failed = None
         try:
             reply = await answer(redis, step)
         except RedisError as error:
-            resume = partial(steps.throw, error)
-        else:
-            resume = partial(steps.send, reply)
-    return step
-
-
-def _resumed(resume: Callable[[], Any]) -> Any:
-    try:
-        return resume()
-    except StopIteration as end:
-        return _End(end.value)
-    except RedisError as error:
-        raise unusable(error) from error
+            failed = error
 
 
 def may_repeat(step: Step) -> bool:

@@ -42,7 +42,7 @@ def test_what_a_script_says_of_itself_is_held(text: str, why: str) -> None:
 def test_what_only_pieces_on_demand_need_is_made_on_demand() -> None:
     """*enqueue* tells of the end of what it drops, and that alone: nothing of it is made where nothing is dropped."""
     early = re.findall(r"^local function piece_(\w+)", loader.script("enqueue").source, re.MULTILINE)
-    assert sorted(early) == ["clock", "idle_leaders", "job_key", "minute"]
+    assert sorted(early) == ["clock", "job_key", "minute"]
 
 
 def test_a_piece_on_demand_is_made_when_one_of_its_names_is_used(redis: Redis) -> None:

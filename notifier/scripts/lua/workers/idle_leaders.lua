@@ -1,4 +1,4 @@
---! exports newest_rules idle_leaders serves note_due look_by wake_ups_due wake_leaders
+--! on_demand newest_rules idle_leaders serves note_due look_by wake_ups_due wake_leaders
 --! needs text
 -- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
 -- there.

@@ -61,6 +61,14 @@ def fails_once(user_id, path):
 def dies(user_id):
     os.kill(os.getpid(), 9)
 
+@throttled(user="user_id")
+def dies_once(user_id, path):
+    first = not os.path.exists(path)
+    from rq import get_current_job
+    _note(path, repr(get_current_job().meta))
+    if first:
+        os.kill(os.getpid(), 9)
+
 def called(job, connection, result):
     _note(job.args[0], "called")
 
@@ -187,6 +195,7 @@ def test_a_retry_waits_again(world: World) -> None:
     delayed = q.enqueue("shop.fails_once", "delayed", str(world.path("delayed")), retry=Retry(max=1, interval=1))
     finishes(delayed)
     eventually(lambda: world.usage("delayed") == {"retried": 1, "delivered": 1}, "its counts")
+    assert not world.redis.exists(f"notifier:release:{delayed.id}")  # or its next retry would wait for the end of that
 
 
 def test_a_horse_that_dies_may_have_sent(world: World) -> None:
@@ -195,6 +204,18 @@ def test_a_horse_that_dies_may_have_sent(world: World) -> None:
     finishes(job, JobStatus.FAILED)
     eventually(lambda: world.usage("dies") == {"failed": 1}, "its count")
     assert world.redis.zcard("notifier:sent:{dies}") == 1
+
+
+@pytest.mark.parametrize("serializer", [PickleSerializer, JSONSerializer])
+@pytest.mark.parametrize("meta", [None, {"order": 17}])
+def test_a_retry_after_a_kill_runs(world: World, serializer: Any, meta: dict[str, Any] | None) -> None:
+    """RQ puts it back with the meta of its own, and its function runs again."""
+    path = world.path(f"killed-{serializer.__name__}-{meta}")
+    job = world.queue(serializer).enqueue("shop.dies_once", "killed", str(path), meta=meta, retry=Retry(max=1))
+    finishes(job)
+    assert len(times(path)) == 2
+    if serializer is PickleSerializer:
+        assert len(times(path, repr(meta or {}))) == 2
 
 
 def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:

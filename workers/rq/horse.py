@@ -57,9 +57,12 @@ class Horse:
     def watch(self, job: Job) -> None:
         """Have the horse note how the job's function ended."""
         perform = job.perform
+        pickled = isinstance(self.serializer, Pickles)
+        if pickled:
+            job.meta = {}  # what it held while the job waited: if the horse is killed, RQ would write that once more
 
         def watched() -> Any:
-            if isinstance(self.serializer, Pickles):
+            if pickled:
                 job.meta = job.get_meta()
             try:
                 returned = perform()

@@ -245,7 +245,8 @@ class ForkedRqJobs:
                     self._queue(job_id, queue, registry)
 
     def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry) -> None:
-        if not self._redis.set(redis_key("release", "").encode() + job_id, self._worker.name, nx=True, px=RELEASE_MS):
+        release = redis_key("release", "").encode() + job_id
+        if not self._redis.set(release, self._worker.name, nx=True, px=RELEASE_MS):
             return  # another worker is about it
         if self._redis.zscore(registry.key, job_id) is None:
             return
@@ -258,6 +259,7 @@ class ForkedRqJobs:
                 raise
             except Exception:  # noqa: BLE001 - RQ cannot read it: `inspect` says so, and ends it
                 pipe.rpush(queue.key, job_id)
+            pipe.delete(release)  # it may be scheduled again at once
             pipe.execute()
 
 

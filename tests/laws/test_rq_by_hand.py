@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import Retry
-from rq.job import Job
+from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.worker import Worker
@@ -68,8 +68,9 @@ class World:
         self.producer = Notifier(redis, settings)
 
     def work(self, **options: Any) -> None:
+        most = options.pop("max_jobs", None)
         worker = InProcess(list(LANES), name="by-hand", connection=self.redis, settings=self.settings, **options)
-        worker.work(burst=True, logging_level="CRITICAL")
+        worker.work(burst=True, max_jobs=most, logging_level="CRITICAL")
 
     def plain(self, user: str, job_id: str, *, title: str = "plain", lane: str = "default", **options: Any) -> None:
         device = {"platform": "apns", "token": apns(user).token}
@@ -256,6 +257,18 @@ def test_another_functions_job_with_a_user_is_rqs_again(world: World) -> None:
         world.all_right()
     world.work()
     assert world.job("other").retries_left == 0
+
+
+def test_a_worker_ends_after_as_many_jobs_as_it_may_do(world: World) -> None:
+    """As RQ's own with `--max-jobs`: notifications and other functions' jobs count alike."""
+    for n in range(3):
+        world.plain(f"u{n}", f"note-{n}")
+        queue(world.redis).enqueue("json.loads", "[7]", job_id=f"other-{n}")
+    for ended in (2, 4, 6):
+        world.work(max_jobs=2)
+        states = [world.job(f"other-{n}").get_status() for n in range(3)]
+        assert states.count(JobStatus.FINISHED) + world.counted("delivered") == ended
+        world.all_right()
 
 
 @pytest.mark.parametrize("meta", [{}, {"user": "anna"}], ids=["free", "limited"])

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import re
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -65,6 +66,7 @@ class Engine:
         self._follow(policies, self._table(policies, version), version)
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
+        self._most = sys.maxsize  # jobs that this engine does
         self._stopping = False
         self._may_look = True  # nobody else looks for this one
         self._stop_now = asyncio.Event()
@@ -115,6 +117,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         last_worked = loop.time()
         begun = False
+        self._most = sys.maxsize if max_jobs is None else max_jobs
         while not self._stopping:
             try:
                 if not begun:
@@ -129,7 +132,7 @@ class Engine:
                 last_worked = loop.time()
             elif burst or (max_idle_s is not None and loop.time() - last_worked >= max_idle_s):
                 break
-            if max_jobs is not None and self.flights.ended >= max_jobs:
+            if self.flights.ended >= self._most:
                 break
         with contextlib.suppress(RedisError):
             await self._hand_over(self._idle.hand_over())  # what is in flight may last
@@ -254,7 +257,7 @@ class Engine:
 
     def _room(self) -> int:
         """How many more may be taken now; see `Turns.room`."""
-        return 0 if self._circuits.away_s() else self._turns.room(self.flights)
+        return 0 if self._circuits.away_s() else min(self._turns.room(self.flights), self.flights.left(self._most))
 
     def _caller(self) -> Worker:
         return Worker(
@@ -292,7 +295,7 @@ class Engine:
         # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
         began = asyncio.get_running_loop().time()
         await self.flights.drain()
-        while self.flights.rq_jobs and not self._stopping:
+        while self.flights.rq_jobs and not self._stopping and self.flights.left(self._most):
             settlement = self._rq_jobs.inspect(self.flights.rq_jobs[0])
             mine = await self.flights.settle_rq_job(settlement)
             del self.flights.rq_jobs[0]
@@ -306,6 +309,7 @@ class Engine:
             # It may outlast our leases on those behind it: then they go back, and whoever is free takes them over.
             leased_s = asyncio.get_running_loop().time() - began
             patience_s = min(PATIENCE_S, self._tuning.lease_us / 2e6 - leased_s)
+            self.flights.run_by_rq += 1
             if self._rq_jobs.run(settlement.job_id, self.flights.return_rq_jobs(), patience_s):
                 self.flights.rq_jobs.clear()
 

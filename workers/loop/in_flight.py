@@ -91,6 +91,7 @@ class Flights:
         self.rq_jobs: list[RqJob] = []
         self.delivered = 0
         self.failed = 0
+        self.run_by_rq = 0
 
     def claim_anew(self) -> None:
         """Go on as another claimant, see claims.lua: what a lost answer leased keeps its place until its lease ends."""
@@ -108,8 +109,12 @@ class Flights:
 
     @property
     def ended(self) -> int:
-        """How many notifications have come to their end here."""
-        return self.delivered + self.failed
+        """How many jobs have come to their end here."""
+        return self.delivered + self.failed + self.run_by_rq
+
+    def left(self, most: int) -> int:
+        """How many more may be taken here, so that no more than `most` come to their end."""
+        return max(0, most - self.ended - len(self) - len(self._settlements))
 
     @property
     def busy(self) -> bool:

@@ -233,6 +233,9 @@ def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:
         assert job.get_status() is JobStatus.STARTED
         assert state(world.producer, behind) == "waiting"
         assert state(world.producer, job.id) == "sending"
+        assert world.producer.cancel(job.id) == "sending"
+        after = world.queue().enqueue("shop.plain", str(path), "after", depends_on=job)
+        assert world.producer.cancel(after.id) == "unknown"  # RQ has not queued it yet
         assert audit(world.redis) == []
         may_end.touch()
         ends(world.producer, behind, "delivered")
@@ -242,6 +245,8 @@ def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:
     assert record.handed_at[-1].timestamp() >= ended + GAP_S
     finishes(job)
     assert state(world.producer, job.id) == "delivered"
+    assert world.producer.cancel(job.id) == "ended"
+    finishes(after)
 
 
 def test_its_history_tells_what_held_it(world: World) -> None:

@@ -5,25 +5,27 @@ No structure holds these by user, so the first of each are read, and the answer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
+from notifier.queue.circuits import FAR_US
+from notifier.queue.waits import OF_LATER, describe_later
 from notifier.scripts.keys import job_key, redis_key
 from notifier.store.connection import ask_each, redis_answers
 from notifier.units import moment
 
 MAX_READ: Final = 500  # of each structure
-FIELDS: Final = ("meta", "push_outcome", "push_attempts", "push_refusals")
+FIELDS: Final = ("push_outcome", *OF_LATER)
 Where = Literal["queued", "sending", "later"]
+WHERE: Final = {"queued": "no worker has looked at it yet", "sending": "a worker is sending it"}
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A notification in no backlog. at: of one that waits for its own time, until when. held_by: why it waits."""
+    """A notification in no backlog. at: of one that waits for a time, until when. held_by: why it waits."""
 
     job_id: str
     category: str
@@ -38,11 +40,12 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
         found, is_all = _ids(redis)
         jobs = ask_each(redis, found, lambda pipe, each: pipe.hmget(job_key(each[0]), FIELDS))
     mine = []
-    for (job_id, state, at), (meta, ended, *attempts) in zip(found, jobs, strict=True):
-        category = _category(meta, user)
+    for (job_id, state, at), (ended, *noted) in zip(found, jobs, strict=True):
+        category = _category(noted[0], user)
         if category is not None and ended is None:  # a cancelled one stays in its queue for a while
-            until = None if at is None else moment(at)
-            mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, _why(state, attempts), until))
+            until = None if at is None or at >= FAR_US else moment(at)
+            held_by = WHERE.get(state) or describe_later(at or 0, *noted)[1]
+            mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, held_by, until))
     return mine, is_all
 
 
@@ -63,11 +66,3 @@ def _ids(redis: Any) -> tuple[list[tuple[bytes, Where, float | None]], bool]:
 def _category(meta: bytes | None, user: str) -> str | None:
     fields = fields_of(meta)  # of a plain producer only its data tell
     return str(fields.get("category", "default")) if fields.get("user") == user else None
-
-
-def _why(state: Where, attempts: Sequence[bytes | None]) -> str:
-    if state == "queued":
-        return "no worker has looked at it yet"
-    if state == "sending":
-        return "a worker is sending it"
-    return "it is tried again" if any(attempts) else "its own time, send_at"

@@ -12,10 +12,9 @@ from notifier.notification.job import accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
 from notifier.queue.health import Alive, find_workers
-from notifier.queue.history import WORDS, Why, describe_why
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.queue.pauses import find_pauses
-from notifier.queue.waits import IN_QUEUE, Waits, decode_waits, describe_waits
+from notifier.queue.waits import IN_QUEUE, OF_LATER, Waits, decode_waits, describe_later, describe_waits
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
@@ -24,7 +23,6 @@ from notifier.store.pipelining import Told, ask_all
 from notifier.units import clock_us, counts_in, moment, seconds_text
 
 FAR_S: Final = FAR_US / 1e6
-_OF_LATER: Final = ("meta", "push_held", "push_attempts", "push_refusals")
 SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
 
 
@@ -303,28 +301,20 @@ def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, L
 def _find_later(waiting: int) -> Exchange[list[Waits]]:
     """Return for what so many wait that are in no backlog; where they are many, as a part of them tells."""
     (ids,) = yield Commands(lambda pipe: pipe.zrandmember(redis_key("later"), SAMPLED))
-    jobs = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *_OF_LATER) for job_id in ids])
-    found = Counter(_why_later(*fields) for fields in jobs)
+    jobs = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *OF_LATER) for job_id in ids])
+    at_us = yield Commands(lambda pipe: [pipe.zscore(redis_key("later"), job_id) for job_id in ids])
+    found = Counter(describe_later(at or 0, *fields) for at, fields in zip(at_us, jobs, strict=True))
     return [Waits(*why, round(waiting * n / len(jobs))) for why, n in found.most_common()]
-
-
-def _why_later(meta: bytes | None, held: bytes | None, *tries: bytes | None) -> tuple[str, str]:
-    """The kind and the words of what one waits for that is in no backlog: its own time, a retry, or a route."""
-    mark = (held or b"").decode(errors="replace").rpartition(" ")[2]
-    if mark.startswith("p"):
-        return describe_why(mark, str(fields_of(meta).get("category", DEFAULT_CATEGORY)))
-    kind: Why = "retry" if any(tries) else "send_at"
-    return kind, WORDS[kind]
 
 
 def _find_last(scheduled: Sequence[Any], now_s: float) -> Exchange[tuple[float, str]]:
     """Return in how many seconds the last of the lanes goes; whose it is, and for what it waits as decided last."""
     at_s, job_id = max([(at, each) for (*_, (each, at)) in filter(None, scheduled) if at < FAR_S], default=(now_s, b""))
-    (job,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *_OF_LATER))
+    (job,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
     fields = fields_of(job[0])
     user, category = str(fields.get("user")), str(fields.get("category", DEFAULT_CATEGORY))
     (why,) = yield Commands(lambda pipe: pipe.hget(user_key("backlogs", user), f"#w:{category}"))
-    _, what = describe_waits(why.decode(errors="replace")) if why else _why_later(*job)
+    _, what = describe_waits(why.decode(errors="replace")) if why else describe_later(at_s * 1e6, *job)
     return at_s - now_s, f"{user} waits that long for {what}"
 
 

@@ -14,7 +14,7 @@ from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.queue.circuits import FAR_US
 from notifier.queue.history import WORDS
-from notifier.queue.waits import IN_QUEUE, describe_waits
+from notifier.queue.waits import IN_QUEUE, OF_LATER, describe_later, describe_waits
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.store.exchange import Commands, Exchange
@@ -126,13 +126,12 @@ def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
 
     *queues, later = yield Commands(ask)
     jobs = [job_id for each in (*queues, later) for job_id in each]
-    fields = ("meta", "enqueued_at", "push_attempts", "push_refusals")
-    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), fields) for job_id in jobs])
+    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), "enqueued_at", *OF_LATER) for job_id in jobs])
     others = []
-    for n, (meta, at, *tries) in enumerate(found):
-        of, why = fields_of(meta), WORDS["retry"] if any(tries) else WORDS["send_at"]
+    for n, (at, *noted) in enumerate(found):
+        of = fields_of(noted[0])
         if "user" in of:
-            why = IN_QUEUE if n < len(jobs) - len(later) else why
+            why = IN_QUEUE if n < len(jobs) - len(later) else describe_later(0, *noted)[1]
             others.append(_Other(str(of["user"]), str(of.get("category", DEFAULT_CATEGORY)), why, accepted_at(at)))
     return others, all(len(each) < QUEUED for each in (*queues, later))
 

@@ -24,11 +24,12 @@ from notifier.producer.memory_limit import MemoryLimit
 from notifier.producer.stream import Reader, find_each
 from notifier.producer.users import Edit, nothing, unchanged
 from notifier.queue import backlogs, calls
-from notifier.queue.circuits import Held, find_routes
+from notifier.queue.circuits import FAR_US, Held, find_routes
 from notifier.queue.forget import ForgottenPage, Sends, forget, keys_of
 from notifier.queue.history import Record, decode_records, history_keys, name_those_before, so_far
 from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
+from notifier.queue.waits import OF_LATER, describe_later
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, prefix, redis_key, rq_key
 from notifier.scripts.rule_table import decoded
@@ -310,9 +311,8 @@ class Exchanges:
     def _expected(self, job_id: str, meta: bytes | None) -> Exchange[Expected]:
         (later,) = yield Commands(lambda pipe: pipe.zscore(redis_key("later"), job_id))
         if later is not None:
-            fields = ["push_attempts", "push_refusals"]
-            (attempts,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), fields))
-            return Expected(moment(later), "it is tried again" if any(attempts) else "its own time, send_at")
+            (noted,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
+            return Expected(moment(later) if later < FAR_US else None, describe_later(later, *noted)[1])
         user = fields_of(meta).get("user")
         if user is None:  # of a plain producer
             return Expected(None)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from notifier.queue.history import describe_why
+from notifier.notification.json_values import fields_of
+from notifier.queue.circuits import FAR_US
+from notifier.queue.history import WORDS as WHY
+from notifier.queue.history import Why, describe_why
+from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.units import counts_in
 
 if TYPE_CHECKING:
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"due": "due", "?": "due"}  # by what waits.lua says beside history.lua's words
 IN_QUEUE: Final = "a worker: in the queue still"
+OF_LATER: Final = ("meta", "push_held", "push_attempts", "push_refusals")  # of a job's hash, for `describe_later`
 WORDS: Final = {"due": "a worker: they may go now", "sending": "one before them that is being sent"}
 
 
@@ -29,6 +34,18 @@ def describe_waits(field: str) -> tuple[str, str]:
     mark, _, category = field.partition(" ")
     kind, what = (KINDS[mark], "") if mark in KINDS else describe_why(mark, category)
     return kind, WORDS.get(kind, what)
+
+
+def describe_later(at_us: float, meta: bytes | None, held: bytes | None, *tries: bytes | None) -> tuple[Why, str]:
+    """Return the kind and the words of what one waits for that is in no backlog: its own time, a retry, or a route.
+
+    at_us: its score in `later`.
+    """
+    mark = (held or b"").decode(errors="replace").rpartition(" ")[2]
+    if mark.startswith("p"):
+        return describe_why(mark, str(fields_of(meta).get("category", DEFAULT_CATEGORY)))
+    kind: Why = "route" if at_us >= FAR_US else "retry" if any(tries) else "send_at"
+    return kind, WHY.get(kind, "a route that is stopped")
 
 
 def decode_waits(fields: Mapping[bytes, bytes]) -> list[Waits]:

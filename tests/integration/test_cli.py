@@ -359,7 +359,7 @@ def test_line_and_explain_tell_what_waits_in_no_backlog(
     queued = producer.send(note("42", "queued", fcm("42"), category="chat"))
     whys = {
         later: ("default", "later", "its own time, send_at"),
-        retried: ("default", "later", "it is tried again"),
+        retried: ("default", "later", "a retry"),
         queued: ("chat", "queued", "no worker has looked at it yet"),
     }
 

@@ -15,7 +15,7 @@ from notifier.operations.stats import read_now
 from notifier.queue.history import WORDS
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
-from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
+from tests.harness.support import apns, eventually, fcm, note, notifier, worker, write_config
 from tests.integration.conftest import Run
 
 CATEGORIES = {
@@ -68,6 +68,25 @@ def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redi
         minutes = json.loads(run("stats", "--json").out)["minutes"]
         assert sum(each["ended"].get("cancelled", 0) for each in minutes) == 3
     assert redis.hvals("notifier:waits") != []
+
+
+@pytest.mark.parametrize("keep", ["1h", "0s"])
+def test_a_rest_waits_for_its_route(
+    run: Run, tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, keep: str
+) -> None:
+    """One device has it, the other's route is paused: nobody says that it has a time of its own, in 2100."""
+    config = write_config(tmp_path, redis_server.url, history={"keep": keep})
+    with worker(config) as one, notifier(config) as producer:
+        one.ready(redis)
+        assert run("pause", "route:apns").status == 0
+        rest = producer.send(note("mix", "Hello", fcm("mix"), apns("mix")))
+        eventually(lambda: redis.zcard("notifier:later") == 1, "the rest to wait")
+        status = producer.status(rest)
+        why = "apns stopped" if keep == "1h" else "a route that is stopped"
+        assert status is not None
+        assert (status.state, status.expected_at, status.not_before) == ("waiting", None, why)
+        (entry,) = json.loads(run("line", "mix", "--json").out)
+        assert (entry["state"], entry["at"], entry["held_by"]) == ("later", None, why)
 
 
 def test_of_many_in_no_backlog_a_part_tells(redis: Redis) -> None:

@@ -270,7 +270,10 @@ class Exchanges:
             category, now_us = str(steering.get("category", "default")), clock_us(now)
             if not noted[0]:
                 return found
-            waits = so_far(owner, category, job_id, noted, now_us)
+            accepted, held = noted
+            if found.state == "sending":
+                held = held or b"0 f"  # when a worker took it is noted beside what held it, and nothing did
+            waits = so_far(owner, category, job_id, (accepted, held), now_us)
             records = (yield from self.history(owner)) if any(each.why == "backlog" for each in waits.delays) else []
             return replace(found, record=name_those_before([waits, *records])[0])
         records = yield from self.history(owner)

@@ -197,6 +197,10 @@ def test_every_state_is_told(redis: Redis, config: Path, producer: Notifier, sim
 
         sending = producer.send(note("sending", "sending", slow))
         ends(producer, sending, "sending")
+        in_flight = producer.status(sending)
+        assert in_flight is not None
+        assert in_flight.record is not None
+        assert (in_flight.record.held_s, in_flight.record.totals()) == (0.0, {})  # by nobody: its provider is slow
         release()
         ends(producer, sending, "delivered")
 

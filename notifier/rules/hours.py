@@ -145,7 +145,7 @@ def _each(value: Any, what: str, days: tuple[int, ...] | None = None) -> Iterabl
 
 
 def _one(text: str, what: str, days: tuple[int, ...] | None) -> Hours:
-    match = _HOURS.fullmatch(text)
+    match = _HOURS.fullmatch(" ".join(text.split()))  # many spaces are looked at once
     if match is None or (match["days"] and days is not None):
         example = "21:00-08:00" if what == "quiet hours" else "09:00-18:00"
         right = f"such as {example}" + ("" if days is not None else f" or sat-sun {example}")

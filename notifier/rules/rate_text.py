@@ -37,7 +37,7 @@ def parse_rates(text: str) -> Policy:
 
 def rules_in_text(text: str) -> list[Rule]:
     """Each part of a text."""
-    return [_part(part.strip()) for part in re.split(r"[;,]", text) if part.strip()]
+    return [_part(" ".join(part.split())) for part in re.split(r"[;,]", text) if part.strip()]
 
 
 def together(rules: Iterable[Rule]) -> Policy:

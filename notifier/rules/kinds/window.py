@@ -119,13 +119,13 @@ def parse_window(text: str, *others: str) -> Window:
     Raise ValueError, saying what would be right, for another form, a limit under 1 or over a million, or
     an interval under 1 ms or over 366 days.
     """
-    text = text.strip()
+    text = " ".join(text.split())  # what ends in spaces is looked at once, and not once for each of them
     match = _RATE.fullmatch(text)
     if match is None:
         if text.startswith("-"):
             raise ValueError(f"{shown(text)}: a limit cannot be negative; it must be at least 1")
         raise ValueError(f"{shown(text)} is not a rate; write a limit and an interval, such as 10/minute or 5/10s")
-    limit, interval = int(match[1]), match[2].strip()
+    limit, interval = int(match[1]), match[2]
     if limit < 1:
         raise ValueError(f"{shown(text)}: the limit must be at least 1")
     if limit > LARGEST_LIMIT:

@@ -113,6 +113,14 @@ def find(name: str) -> Platform | None:
     return found
 
 
+def check_payload(notification: Any) -> None:
+    """Raise InvalidNotificationError unless every platform that it goes to, or has options for, would take it."""
+    named = {device.platform: None for device in notification.devices} | notification.named_options
+    for name in named:
+        if (platform := find(name)) is not None:
+            platform.check(notification)
+
+
 def not_installed(name: object) -> str:
     """Say of a name that no platform has it, and which there are."""
     return f"{name!r} is not installed; installed are {', '.join(installed())}"

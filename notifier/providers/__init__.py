@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from notifier.lazy import lazily
-from notifier.notification import Notification
-from notifier.notification.platforms import find
 
 if TYPE_CHECKING:
-    from notifier.notification.platforms import PROTOCOL, Kind, Platform, installed
+    from notifier.notification.platforms import PROTOCOL, Kind, Platform, check_payload, installed
     from notifier.providers.answers import Table
     from notifier.providers.build import Build, Late
     from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
@@ -56,7 +54,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "notifier.notification.platforms": "PROTOCOL Kind Platform installed",
+        "notifier.notification.platforms": "PROTOCOL Kind Platform check_payload installed",
         "notifier.providers.answers": "Table",
         "notifier.providers.build": "Build Late",
         "notifier.providers.contract": "Answer Dispatch Outcome Provider",
@@ -69,11 +67,3 @@ __getattr__, __dir__ = lazily(
         "notifier.settings.schema_types": "Section",
     },
 )
-
-
-def check_payload(notification: Notification) -> None:
-    """Raise InvalidNotificationError unless every platform that it goes to, or has options for, would take it."""
-    named = {device.platform: None for device in notification.devices} | notification.named_options
-    for name in named:
-        if (platform := find(name)) is not None:
-            platform.check(notification)

@@ -399,6 +399,36 @@ def test_a_digest_has_the_text_of_its_category() -> None:
         assert (sent.notification.title, sent.notification.body) == told
 
 
+@pytest.mark.parametrize(
+    ("device", "digest", "fields"),
+    [
+        (Device("hms", "h" * 32), Digest(3, 1, "{count} new", None), {"body": "Anna: Hi"}),
+        (
+            Device("apns", "ab" * 32),
+            Digest(3, 1, "{count} new", "Open the app to read them all."),
+            {"data": {"of": "x" * 4030}},
+        ),
+        (
+            Device("apns", "ab" * 32),
+            Digest(3, 1, "{count} new", None),
+            {"title": None, "data": {"n": 1}, "apns": {"push_type": "background"}},
+        ),
+    ],
+)
+def test_where_a_digest_cannot_be_sent_the_newest_goes_as_itself(
+    device: Device, digest: Digest, fields: dict[str, Any]
+) -> None:
+    """The others have ended as superseded, so a refused digest would lose all that had gathered."""
+    newest = Notification(user="anna", **{"title": "Hello, {count}", "devices": (device,)} | fields)
+    category = replace(CATEGORY, when_blocked="digest", digest=digest)
+    provider = Scripted({device.token: Answer(Outcome.DELIVERED)})
+    sender = Sender({"apns": provider, "hms": provider}, BACKOFF, Observer())
+    job = leased(data=encode_data(newest), stands_for=4)
+    asyncio.run(send_now(sender, job, category))
+    (sent,) = provider.asked
+    assert sent.notification == replace(newest, title=newest.title and "Hello, 4")
+
+
 class Open(Scripted):
     """A provider whose answer comes when the test lets it; `closed` tells whether it was closed before that."""
 

@@ -24,6 +24,7 @@ SECOND_US: Final = 1_000_000
 COUNTED: Final = {"android": ("data", "notification"), "apns": ("payload",), "webpush": ("data", "notification")}
 # What a header of Apple's, and one of web push (RFC 8030), can carry of a collapse id.
 APNS_COLLAPSE_ID: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+SEEN: Final = frozenset({"alert", "badge", "sound"})  # Apple: any of these makes an alert
 WEBPUSH_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 # Compact, in UTF-8. `default=dict` is for mappings that are no dict.
@@ -127,17 +128,18 @@ def _apns(notification: Notification, ttl_s: int | None, *, shown: bool) -> dict
         headers["apns-expiration"] = str(int(time.time()) + ttl_s if ttl_s else 0)
     if notification.collapse_id is not None and APNS_COLLAPSE_ID.fullmatch(notification.collapse_id):
         headers["apns-collapse-id"] = notification.collapse_id
-    if not shown and (headers or options):
+    payload, given = options.get("payload", {}), options.get("headers", {})
+    seen = shown or not SEEN.isdisjoint(payload.get("aps", {}))
+    if not seen and (headers or options) and "apns-priority" not in map(str.lower, given):
         headers["apns-priority"] = "5"  # all that Apple allows for data alone
     if headers:
-        block["headers"] = headers | dict(options.get("headers", {}))
+        block["headers"] = headers | dict(given)
     aps: dict[str, Any] = {}
     if shown and notification.sound:
         aps["sound"] = notification.sound
     if shown and notification.badge is not None:
         aps["badge"] = notification.badge
     if aps:
-        payload = options.get("payload", {})
         block["payload"] = {**payload, "aps": aps | dict(payload.get("aps", {}))}
     return block
 

@@ -161,6 +161,27 @@ def test_data_only_leaves_the_showing_to_the_app(provider: FcmProvider) -> None:
     assert message(provider, note({"data_only": True}, title=None))["data"] == {"body": "World"}
 
 
+@pytest.mark.parametrize(
+    ("apns", "headers"),
+    [
+        ({"payload": {"aps": {"alert": {"title": "T"}, "sound": "default"}}}, None),
+        ({"payload": {"aps": {"badge": 0}}}, None),
+        ({"payload": {"aps": {"content-available": 1}}}, {"apns-priority": "5"}),
+        ({"headers": {"Apns-Priority": "10"}}, {"Apns-Priority": "10"}),
+        (
+            {"headers": {"apns-priority": "10", "apns-push-type": "alert"}},
+            {"apns-priority": "10", "apns-push-type": "alert"},
+        ),
+    ],
+)
+def test_only_what_shows_nothing_is_sent_to_apple_at_priority_5(
+    provider: FcmProvider, apns: dict[str, Any], headers: dict[str, str] | None
+) -> None:
+    """An alert, sound or badge of the author's own is an alert to Apple; a header has one value, however written."""
+    sent = message(provider, note({"apns": apns}, title=None, body=None, data={"n": 1}, priority="high"))
+    assert sent["apns"].get("headers") == headers
+
+
 LIGHT = "fcm.android.notification.light_settings"
 REFUSED = [
     ("fcm.colour", {"colour": 1}),

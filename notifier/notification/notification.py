@@ -345,10 +345,14 @@ def _check_content(notification: Notification, mappings: Iterable[str]) -> None:
         _check_options(notification.options)
     if notification.title or notification.body or notification.data:
         return
+    heard = notification.sound or notification.badge is not None
     for device in notification.devices:
         platform = platforms.find(device.platform)
-        # Some platforms' own options alone make up a message.
-        if not (platform and platform.options_suffice and notification.options_for(device.platform)):
+        # Some platforms' own options alone make up a message, or a badge or a sound.
+        if not platform or not (
+            (platform.badge_suffices and heard)
+            or (platform.options_suffice and notification.options_for(device.platform))
+        ):
             raise InvalidNotificationError("body", "nothing to send: give a title, a body or data")
 
 

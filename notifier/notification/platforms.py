@@ -37,6 +37,7 @@ class Platform(ABC):
     name: as it stands in `Device.platform` and under `providers` in the YAML: small letters and digits.
     protocol: the version of this protocol that the platform is written for.
     options_suffice: its own options alone may make up a message, without a title, a body or data.
+    badge_suffices: a badge or a sound alone may.
 
     What its methods get as `notification` is a `notifier.Notification`, whose own fields have been checked.
     """
@@ -44,6 +45,7 @@ class Platform(ABC):
     name: ClassVar[str]
     protocol: ClassVar[int] = PROTOCOL
     options_suffice: ClassVar[bool] = False
+    badge_suffices: ClassVar[bool] = False
 
     @abstractmethod
     def token_problem(self, token: str) -> str:

@@ -20,6 +20,7 @@ class Apns(Platform):
 
     name = "apns"
     options_suffice = True
+    badge_suffices = True
 
     def token_problem(self, token: str) -> str:
         """See `Platform`."""

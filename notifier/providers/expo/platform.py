@@ -18,6 +18,7 @@ class Expo(Platform):
     """Apps that were built with Expo, on Apple's and Google's phones, through Expo's servers."""
 
     name = "expo"
+    badge_suffices = True
 
     def token_problem(self, token: str) -> str:
         """See `Platform`."""

@@ -17,6 +17,7 @@ from notifier.notification import Device, Notification
 from notifier.notification.job import FUNCTION, decode_data, encode_data, encode_meta, read_notification
 from notifier.notification.json_values import DATA_DEPTH
 from notifier.notification.notification import LATEST, LONGEST_EXPIRY, MAPPINGS
+from notifier.notification.platforms import check_payload
 from notifier.units import mask
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -232,3 +233,16 @@ def test_an_error_names_field_and_reason() -> None:
     """The text of an error leads with the field, as the caller wrote it."""
     error = InvalidNotificationError("devices[1].token", "is not well formed")
     assert str(error) == "devices[1].token: is not well formed"
+
+
+def test_a_badge_or_a_sound_alone_goes_where_the_platform_takes_it() -> None:
+    """Apple shows and Expo hands on a badge alone; to the others it would be an empty message."""
+    takes = {"apns": "ab" * 32, "expo": "ExponentPushToken[abcdefghij]"}
+    refuses = {"fcm": "f" * 40, "hms": "h" * 40}
+    for alone in ({"badge": 0}, {"badge": 3}, {"sound": "default"}):
+        note = Notification(user="anna", devices=[Device(*item) for item in takes.items()], **alone)
+        note.validate()
+        check_payload(note)
+        for item in refuses.items():
+            with pytest.raises(InvalidNotificationError, match="body: nothing to send: give a title, a body or data"):
+                replace(note, devices=[Device(*item)]).validate()

@@ -91,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.folder is None and not options.faults:
         parser.error("--folder is missing: the folder for certificates, keys and the log")
+    if len(set(options.app)) < len(options.app):
+        parser.error(f"argument --app: {', '.join(options.app)}: give each name once")
     try:
         if options.faults:
             print(table())  # noqa: T201 - asked for

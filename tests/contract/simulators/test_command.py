@@ -88,6 +88,24 @@ def test_further_apps_stand_in_the_configuration(tmp_path: Path) -> None:
         assert providers.fcm.read_service_account({}, "driver")["project_id"] == "simulated-driver"
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["driver", "kitchen", "driver"], "argument --app: driver, kitchen, driver: give each name once"),
+        (["Driver"], "argument --app: 'Driver' is not an app's name: use a-z, 0-9 and '-'"),
+    ],
+)
+def test_a_bad_name_of_an_app_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], said: str
+) -> None:
+    """The mistake is told in one line, before anything is made."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--folder", str(tmp_path / "made"), *(f"--app={name}" for name in names)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"python -m notifier.simulators: error: {said}"
+    assert not (tmp_path / "made").exists()
+
+
 def test_told_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--tell takes all at once or, where something is wrong, nothing; it prints what holds now."""
     told = {"scripts": {"t": "unregistered"}, "apns": {"max_streams": 1, "latency_ms": 3, "fail": {"cut": 0.1}}}

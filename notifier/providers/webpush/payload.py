@@ -107,8 +107,13 @@ def _check_options(options: Mapping[str, Any], *, tagged: bool) -> None:
     declarative = options.get("declarative", False)
     if options.get("mutable") and not declarative:
         raise InvalidNotificationError("webpush.mutable", "means nothing without declarative")
-    if any(("navigate" in action) != declarative for action in options.get("actions", ())):
-        why = "each need the address to open as navigate" if declarative else "have navigate only with declarative"
+    opens = [action.get("navigate", "") for action in options.get("actions", ())]
+    if not all(url.startswith("https://") for url in opens) if declarative else any(opens):
+        why = (
+            "each need an https:// address to open as navigate"
+            if declarative
+            else "have navigate only with declarative"
+        )
         raise InvalidNotificationError("webpush.actions", why)
 
 

@@ -239,6 +239,16 @@ def test_a_declarative_message_is_whole() -> None:
             {"webpush": {"declarative": True, "url": "https://a", "actions": [{"action": "a", "title": "A"}]}},
             "webpush.actions",
         ),
+        (
+            {
+                "webpush": {
+                    "declarative": True,
+                    "url": "https://a",
+                    "actions": [{"action": "a", "title": "A", "navigate": "/x"}],
+                }
+            },
+            "webpush.actions",
+        ),
     ],
 )
 def test_a_declarative_message_that_is_not_whole_is_refused(fields: dict[str, Any], field: str) -> None:

@@ -30,6 +30,7 @@ MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20
 
 _ENDPOINT: Final = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?")
+_PRIVATE_KEY: Final = re.compile(r"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE)
 _APPLE: Final = {
     "team_id": (re.compile(r"[A-Za-z0-9]{10}"), "10 letters and digits, from Apple's developer account"),
     "key_id": (re.compile(r"[A-Za-z0-9]{10}"), "10 letters and digits, part of the .p8 file's name"),
@@ -290,7 +291,7 @@ def private_pem(text: str, where: str) -> str:
     """Return a private key's PEM text, put right; raise SettingsError, naming where it came from, if it is none."""
     # Many hosts can only keep one line in a variable, with \n written out.
     pem = text.replace("\\n", "\n").strip() + "\n"
-    if not (pem.startswith("-----BEGIN ") and "PRIVATE KEY-----" in pem.partition("\n")[0]):
+    if not _PRIVATE_KEY.search(pem):  # openssl ecparam writes the curve's parameters before it
         raise SettingsError(f"{where} is not a private key in PEM; it begins with -----BEGIN PRIVATE KEY-----")
     return pem
 

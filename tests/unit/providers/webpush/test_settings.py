@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from redis import Redis
 
 from notifier import Device, InvalidNotificationError, Notification, Notifier, SettingsError
 from notifier.notification.subscription import KNOWN_HOSTS
 from notifier.providers.console import ConsoleProvider
-from notifier.providers.webpush.keys import make_key
+from notifier.providers.webpush.keys import load_key, make_key, public_key
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
@@ -73,6 +74,17 @@ def test_the_key_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="NOTIFIER_WEBPUSH_KEY is not a private key") as caught:
         webpush.read_key({"NOTIFIER_WEBPUSH_KEY": "hunter2"})
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_after_the_parameters_of_its_curve_is_taken() -> None:
+    """`openssl ecparam -name prime256v1 -genkey` writes both; what the command takes, the worker takes."""
+    key = load_key(make_key()).private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+    given = f"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{key}"
+    webpush = parse_settings(f"providers: {{webpush: {{{SUBJECT}}}}}").providers.webpush
+    assert webpush is not None
+    for written in (given, given.replace("\n", "\\n")):
+        read = webpush.read_key({"NOTIFIER_WEBPUSH_KEY": written})
+        assert public_key(load_key(read)) == public_key(load_key(key))
 
 
 def test_each_app_has_its_own_key(tmp_path: Path) -> None:

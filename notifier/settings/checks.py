@@ -161,7 +161,7 @@ def _hosts(value: object) -> tuple[str, ...]:
         if match is None or (match[1] and int(match[1]) not in PORTS):
             said = shown(host) if isinstance(host, str) else kind(host)
             raise ValueError(f"{said} is not a host; write push.example.com, push.example.com:8443 or '*.example.com'")
-    return tuple(value)
+    return tuple(host.removesuffix(":443") for host in value)  # as a browser writes it
 
 
 def _contact(value: str) -> str:

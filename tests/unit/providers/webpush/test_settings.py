@@ -87,6 +87,16 @@ def test_a_key_after_the_parameters_of_its_curve_is_taken() -> None:
         assert public_key(load_key(read)) == public_key(load_key(key))
 
 
+def test_the_port_of_https_may_be_written_out() -> None:
+    """A browser leaves it out of its endpoint: without this every subscription would be refused."""
+    hosts = "hosts: ['a.example.com:443', '*.example.org:443', 'b.example.com:8443']"
+    webpush = parse_settings(f"providers: {{webpush: {{{SUBJECT}, {hosts}}}}}").providers.webpush
+    assert webpush is not None
+    assert webpush.hosts == ("a.example.com", "*.example.org", "b.example.com:8443")
+    for host in ("a.example.com", "x.example.org", "b.example.com:8443"):
+        assert webpush.why_not_to(subscription(f"https://{host}", "anna"), None) is None
+
+
 def test_each_app_has_its_own_key(tmp_path: Path) -> None:
     """A named app has a provider of its own under its route; what it does not give is the section's."""
     for name in ("a", "b"):

@@ -155,7 +155,7 @@ def _apple_endpoint(value: object) -> str:
 
 def _hosts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise ValueError(f"must be a list such as [fcm.googleapis.com, '*.push.apple.com'], is {kind(value)}")
+        raise ValueError(f"must be a list such as [fcm.googleapis.com, '*.push.apple.com'], is {kind(value or None)}")
     for host in value:
         match = HOST_PATTERN.fullmatch(host) if isinstance(host, str) else None
         if match is None or (match[1] and int(match[1]) not in PORTS):

@@ -35,7 +35,10 @@ def problem(text: str) -> str:
         ("{subject: push@example.com}", "1:32: providers.webpush.subject: is not a contact address"),
         ("{subject: mailto:push@localhost}", "1:32: providers.webpush.subject: is not a contact address"),
         ("{subject: http://example.com}", "1:32: providers.webpush.subject: is not a contact address"),
-        ("{client: console, hosts: []}", "1:47: providers.webpush.hosts: must be a list such as"),
+        (
+            "{client: console, hosts: []}",
+            "1:47: providers.webpush.hosts: must be a list such as [fcm.googleapis.com, '*.push.apple.com'], is empty",
+        ),
         ("{client: console, hosts: push.example.com}", "1:47: providers.webpush.hosts: must be a list such as"),
         ("{client: console, hosts: ['*']}", "1:47: providers.webpush.hosts: '*' is not a host"),
         ("{client: console, hosts: ['https://a.b']}", "1:47: providers.webpush.hosts: 'https://a.b' is not a host"),

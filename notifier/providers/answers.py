@@ -23,7 +23,7 @@ LONGEST_WAIT_US: Final = 24 * 60 * MINUTE_US  # more is taken for an error of th
 
 # A reason is one word. Whatever else stands there, such as a proxy's page, is not repeated into logs.
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_SECONDS: Final = re.compile(r"[0-9]{1,12}")
+_SECONDS: Final = re.compile(r"[0-9]{1,300}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def retry_after_us(value: str, date: str) -> int | None:
     """
     value = value.strip()
     if _SECONDS.fullmatch(value):
-        return min(int(value) * SECOND_US, LONGEST_WAIT_US)
+        return int(min(float(value) * SECOND_US, LONGEST_WAIT_US))
     until = _moment(value)
     if until is None:
         return None

@@ -38,7 +38,7 @@ class ExpoApp(Section):
 
 
 class ExpoLimits(Section):
-    """Limits of Expo itself; an empty list, or null, holds nothing back."""
+    """Limits of Expo itself; [] for device, and null for project, holds nothing back."""
 
     device: Rates = ()
     project: Rate | None = Field(default_factory=lambda: Window(600, interval_us=UNITS["s"]))

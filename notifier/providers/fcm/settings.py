@@ -34,7 +34,7 @@ class BurstSettings(Section):
 
 
 class FcmLimits(Section):
-    """Limits of Google itself; an empty list, or null, holds nothing back."""
+    """Limits of Google itself; [] for device, and null for the others, holds nothing back."""
 
     device: Rates = Field(
         default_factory=lambda: (Window(240, interval_us=UNITS["m"]), Window(5_000, interval_us=UNITS["h"]))

@@ -34,7 +34,7 @@ class HmsApp(Section):
 
 
 class HmsLimits(Section):
-    """Limits of Huawei itself; an empty list, or null, holds nothing back."""
+    """Limits of Huawei itself; a key that is left out holds nothing back."""
 
     device: Rates = ()
     project: Rate | None = None

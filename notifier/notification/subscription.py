@@ -67,13 +67,16 @@ class Subscription:
         return f"Subscription({self.host!r}, …)"
 
     def is_at(self, hosts: Iterable[str]) -> bool:
-        """Whether the push service is one of these: ``host``, or ``*.domain`` for what is under it; with a port or 443.
+        """Whether the push service is one of these, see `is_among`.
 
         Endpoints come from clients: without this a stranger would choose whom this machine talks to.
         """
-        return any(
-            self.host.endswith(pattern[1:]) if pattern.startswith("*.") else self.host == pattern for pattern in hosts
-        )
+        return is_among(self.host, hosts)
+
+
+def is_among(host: str, hosts: Iterable[str]) -> bool:
+    """Whether a host is one of these: ``host``, or ``*.domain`` for what is under it; with a port or 443."""
+    return any(host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern for pattern in hosts)
 
 
 def read_subscription(token: str) -> Subscription:

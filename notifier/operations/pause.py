@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from notifier.errors import NotifierError
+from notifier.notification.notification import at_service
 from notifier.operations.action_log import Log, logged
 from notifier.operations.route_view import routes_of
 from notifier.queue.circuits import paused_words
@@ -37,12 +38,22 @@ def check_what(what: str, settings: Settings, *, rates: bool = True) -> str:
     known: dict[str, Collection[str]] = {
         "category": settings.categories,
         "lane": LANES,
-        "route": routes_of(settings),
+        "route": [by if _is_route(by, settings) else f"{by}@HOST" for by in routes_of(settings)],
     }
     scope, _, of = what.partition(":")
-    if scope in known and of not in known[scope] and (rates or scope != "category"):
+    there = _is_route(of, settings) if scope == "route" else of in known.get(scope, [of])
+    if not there and (rates or scope != "category"):
         raise PauseError(f"there is no {scope} {of!r}; there is {', '.join(known[scope]) or 'none'}")
     return name
+
+
+def _is_route(name: str, settings: Settings) -> bool:
+    """Whether something is sent by this: of several services each is held by itself, and not all of them as one."""
+    by, _, host = name.partition("@")
+    platform, _, app = by.partition("/")
+    if by not in routes_of(settings) or name != at_service(by, host):
+        return False
+    return settings.providers.platforms()[platform].has_service(app or None, host)
 
 
 def pause_it(redis: Any, name: str, who: str, reason: str, lasts_us: int, log: Log) -> None:  # noqa: PLR0917 - a pause

@@ -86,6 +86,10 @@ class PlatformSettings(Section, Generic[App]):
         """The hosts behind this app that the configuration names in full, for a platform that is several services."""
         return ()
 
+    def has_service(self, app: str | None, host: str) -> bool:
+        """Whether this app may send to a service at that host; '' is the platform itself, if it is one service."""
+        return host in (self.services(app) or [""])
+
     @property
     def in_force(self) -> PlatformLimits:
         """The limits of the platform itself."""

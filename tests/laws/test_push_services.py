@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from notifier import Device, Notifier
+from notifier.operations.pause import check_what
+from notifier.queue.pauses import pause_name
+from notifier.settings import load_settings
 from notifier.simulators.certificates import make_certificates, make_webpush_key
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
 from tests.harness.support import apns, ends, eventually, note, notifier
 from tests.laws.test_held_routes import Service, events, service
+from tests.laws.test_paused import let_go, stop, waiting_for_routes
 from workers.sending.circuits import FAILURES, JITTER, PROBE_US
 
 
@@ -120,3 +124,20 @@ def test_a_push_service_that_fails_is_left_alone_but_for_probes(tmp_path: Path) 
         assert [kind for _, kind in b.circuits()] == ["failing"]
         probes, apart_s = len(b.arrived("fails-")) - before, JITTER[0] * PROBE_US["failing"][0] / 1_000_000
         assert probes <= 1 + (time.monotonic() - begun) / apart_s
+
+
+def test_a_push_service_can_be_paused_by_itself(tmp_path: Path) -> None:
+    """Nothing goes to it until it is let go, and all of it after; what goes by another service notices nothing."""
+    with browsers(tmp_path) as b:
+        name = f"route:webpush@{b.there.url.removeprefix('https://')}"
+        assert check_what(name, load_settings(b.up.config)) == pause_name(name)
+        stop(b.up, name)
+        b.up.work("one")
+        paused = [b.send(b.there, f"away-{n}") for n in range(3)]
+        ends(b.producer, b.send(b.here, "here"), "delivered")
+        eventually(lambda: waiting_for_routes(b.up) == 3, "its users to wait")
+        assert b.arrived("away-") == []
+        b.up.nothing_spent(paused)
+        let_go(b.up, name)
+        for job_id in paused:
+            ends(b.producer, job_id, "delivered")

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from notifier.notification.subscription import KEY_NUMBER, KNOWN_HOSTS, read_subscription
+from notifier.notification.subscription import KEY_NUMBER, KNOWN_HOSTS, is_among, read_subscription
 from notifier.settings import checks
 from notifier.settings.checks import Contact, File, Hosts, wrong_at
 from notifier.settings.schema_providers import PlatformSettings
@@ -53,11 +53,15 @@ class WebPushSettings(PlatformSettings[WebPushApp], WebPushApp):
     def why_not_to(self, token: str, app: str | None) -> str | None:
         """Say why this device cannot be sent to: its push service must be one of `hosts`."""
         subscription = read_subscription(token)
-        if subscription.is_at(self.app(app).hosts):
+        if self.has_service(app, subscription.host):
             return None
         own = app is not None and "hosts" in self.apps[app].model_fields_set
         where = f"providers.webpush.apps.{app}.hosts" if own else "providers.webpush.hosts"
         return f"its push service {subscription.host} is not among {where}"
+
+    def has_service(self, app: str | None, host: str) -> bool:
+        """See `PlatformSettings.has_service`."""
+        return is_among(host, self.app(app).hosts)
 
     def services(self, app: str | None) -> Sequence[str]:
         """See `PlatformSettings.services`."""

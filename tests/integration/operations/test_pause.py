@@ -13,7 +13,8 @@ from redis import Redis
 
 from notifier.errors import RedisUnusableError
 from notifier.operations.action_log import read_actions, record_action
-from notifier.operations.pause import pause_it, resume_it
+from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
+from notifier.settings import parse_settings
 from notifier.store.partitions import Partition, Partitions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
@@ -118,6 +119,29 @@ def test_a_slip_of_the_pen_stops_nothing(run: Run, redis: Redis, what: str, says
     assert done.status == 2
     assert says in " ".join(done.err.replace("│", " ").split())
     assert redis.keys("notifier:route*") == []
+
+
+WEBPUSH = "{client: console, hosts: ['127.0.0.1:18599', '*.example.com'], apps: {shop: {}}, key_file: x}"
+
+
+def test_a_push_service_is_paused_by_its_own_route() -> None:
+    """Each service of the browsers is held by itself, so a pause of them all together would stop nothing."""
+    settings = parse_settings(f"providers: {{fcm: {{client: console}}, webpush: {WEBPUSH}}}")
+    for name in ("webpush@127.0.0.1:18599", "webpush@a.example.com", "webpush/shop@a.example.com", "fcm"):
+        assert check_what(f"route:{name}", settings) == name
+    there = "there is fcm, webpush@HOST, webpush/shop@HOST"
+    for name in (
+        "webpush",
+        "webpush@",
+        "webpush@HOST",
+        "webpush@other.org",
+        "webpush/news@a.example.com",
+        "fcm@a",
+        "x",
+    ):
+        with pytest.raises(PauseError) as caught:
+            check_what(f"route:{name}", settings)
+        assert str(caught.value) == f"there is no route {name!r}; {there}"
 
 
 def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client) -> None:

@@ -244,7 +244,7 @@ def unknown_field(name: str, known: Iterable[str]) -> str:
     return (
         f"is not a field; did you mean {close[0]}?"
         if close
-        else f"is not a field; known are {', '.join(sorted(known))}"
+        else f"is not a field; known are {', '.join(sorted(known)) or 'none'}"
     )
 
 

@@ -35,6 +35,7 @@ from notifier.store.published import publish
 from notifier.store.published import withdraw as take_back
 from notifier.units import parse_duration
 
+OF_KIND: Final = ("category", "collapse_id", "tag")  # the fields of what cancels many
 PASTED: Final = "the new rates"
 HOLDS_IN_US: Final = 2_000_000  # from when published rates hold, so that all workers change at once
 KEY_FORM: Final = "an Idempotency-Key is 1 to 200 printable ASCII characters"
@@ -65,9 +66,9 @@ class Asked:
         return value
 
     def flag(self, name: str) -> bool:
-        """A field that is true or false; in a form, any text is true."""
+        """A field that is true or false; a form says "1" where it is true."""
         value = self.given.get(name, False)
-        if not isinstance(value, bool | str):
+        if value != "1" and not isinstance(value, bool):
             raise ProblemError(422, "Not valid", f"{name}: must be true or false", field=name)
         return bool(value)
 
@@ -84,7 +85,7 @@ def cancel(state: State, asked: Asked) -> dict[str, Any]:
 
 def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
     """Cancel all that waits for a user and is of a kind."""
-    kind = {name: asked.text(name) or None for name in ("category", "collapse_id", "tag")}
+    kind = {name: asked.text(name) for name in OF_KIND if name in asked.given}
     user = asked.text("user")
     try:
         done = state.notifier().cancel(user=user, **kind)
@@ -107,9 +108,9 @@ def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
 
 def pause(state: State, asked: Asked) -> dict[str, Any]:
     """Stop what is named, see `check_what`."""
-    name, lasting, reason = _what(state, asked), asked.text("for"), asked.text("reason")
+    name, reason = _what(state, asked), asked.text("reason")
     try:
-        lasts_us = parse_duration(lasting, least_us=1) if lasting else 0
+        lasts_us = parse_duration(asked.text("for"), least_us=1) if "for" in asked.given else 0
     except ValueError as error:
         raise ProblemError(422, "Not valid", f"for: {error}", field="for") from None
     pause_it(state.redis, name, asked.who, reason[:LONGEST_REASON], lasts_us, partial(_log, state, asked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import resources
@@ -18,7 +18,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from notifier.errors import NotifierError, RedisAwayError, SettingsError
+from notifier.notification.files import FIELDS
 from notifier.notification.json_values import read_object
+from notifier.notification.notification import unknown_field
 from notifier.server import actions, limits, page_data
 from notifier.server.actions import Asked
 from notifier.server.answers import (
@@ -117,15 +119,15 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/actions", page_data.actions),
         at.json("/api/v1/pauses", page_data.pauses),
         at.json("/api/v1/problems", page_data.bad),
-        at.act("/api/v1/jobs/{id:id}/cancel", actions.cancel, lambda told: CANCEL_STATUS.get(told["answer"], 409)),
-        at.act("/api/v1/users/{user:id}/cancel", actions.cancel_of),
-        at.act("/api/v1/pause", actions.pause),
-        at.act("/api/v1/resume", actions.resume),
-        at.act("/api/v1/rates/preview", actions.preview, seconds=PREVIEW_S),
-        at.act("/api/v1/rates/apply", actions.apply),
-        at.act("/api/v1/rates/withdraw", actions.withdraw),
-        at.act("/api/v1/traffic", actions.record),
-        at.act("/api/v1/notifications", actions.enqueue, lambda _: ACCEPTED),
+        at.act("/api/v1/jobs/{id:id}/cancel", actions.cancel, (), lambda told: CANCEL_STATUS.get(told["answer"], 409)),
+        at.act("/api/v1/users/{user:id}/cancel", actions.cancel_of, actions.OF_KIND),
+        at.act("/api/v1/pause", actions.pause, ("what", "for", "reason")),
+        at.act("/api/v1/resume", actions.resume, ("what",)),
+        at.act("/api/v1/rates/preview", actions.preview, ("rates",), seconds=PREVIEW_S),
+        at.act("/api/v1/rates/apply", actions.apply, ("rates", "before", "replace", "message")),
+        at.act("/api/v1/rates/withdraw", actions.withdraw, ()),
+        at.act("/api/v1/traffic", actions.record, ("minutes",)),
+        at.act("/api/v1/notifications", actions.enqueue, {*FIELDS, "job_id"}, lambda _: ACCEPTED),
     ]
 
 
@@ -192,14 +194,22 @@ class _Paths:
         self,
         path: str,
         do: Do,
+        known: Collection[str],
         status: Callable[[dict[str, Any]], int] = lambda _: 200,
         *,
         seconds: float | None = None,
     ) -> Route:
-        """Serve what is asked for as JSON. What is accepted for later is told with where to ask for it."""
+        """Serve what is asked for as JSON. What is accepted for later is told with where to ask for it.
+
+        known: the fields that it takes. Another is refused: a filter that nobody reads would let all be cancelled.
+        """
 
         async def answer(request: Request) -> Response:
-            asked = Asked.of(request, await _json_body(request) | request.path_params)
+            given = await _json_body(request)
+            if others := given.keys() - set(known):
+                name = min(others)[:100]
+                raise ProblemError(422, "Not valid", f"{name}: {unknown_field(name, known)}", field=name)
+            asked = Asked.of(request, given | request.path_params)
             try:
                 told = await self._state.in_time(lambda: do(self._state, asked), seconds)
             except SettingsError as error:
@@ -337,8 +347,9 @@ async def _json_body(request: Request) -> dict[str, Any]:
 
 
 def _form(raw: bytes) -> dict[str, Any]:
+    """The fields of a form. One that was left empty is not given."""
     try:
-        pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+        pairs = parse_qsl(raw.decode(), max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:
         raise ProblemError(400, "Not a form", "the body must be a form, urlencoded in UTF-8") from None
     # A browser writes each line break of a textarea as two characters.

@@ -170,6 +170,42 @@ def test_all_that_waits_for_a_user_is_cancelled(ask: Client, config: Path) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "given", "why"),
+    [
+        ("users/ann/cancel", {"tag": ""}, "tag: must not be empty"),
+        ("users/ann/cancel", {"category": ""}, "category: '' is not a name"),
+        ("users/ann/cancel", {"collapse_id": ""}, "collapse_id: must not be empty"),
+        ("users/ann/cancel", {"categroy": "chat"}, "categroy: is not a field; did you mean category?"),
+        ("users/ann/cancel", {"tags": ["t"]}, "tags: is not a field; did you mean tag?"),
+        ("users/ann/cancel", {"user": "ann"}, "user: is not a field; known are category, collapse_id, tag"),
+        ("jobs/x/cancel", {"sure": True}, "sure: is not a field; known are none"),
+        ("pause", {"what": "user:ann", "fro": "1h"}, "fro: is not a field; did you mean for?"),
+        ("pause", {"what": "user:ann", "for": ""}, "for: "),
+        ("resume", {"what": "user:ann", "for": "1h"}, "for: is not a field; known are what"),
+        ("rates/preview", {"rate": ""}, "rate: is not a field; did you mean rates?"),
+        ("rates/apply", {"replace": "false"}, "replace: must be true or false"),
+        ("rates/apply", {"force": True}, "force: is not a field; did you mean before?"),
+        ("rates/withdraw", {"before": "x"}, "before: is not a field; known are none"),
+        ("traffic", {"minute": 5}, "minute: is not a field; did you mean minutes?"),
+        ("notifications", {"n" * 200: 1}, "n" * 100 + ": is not a field; known are apns, app, badge, body, "),
+    ],
+)
+def test_an_action_is_not_done_without_a_field_that_it_does_not_know(
+    ask: Client, config: Path, path: str, given: dict[str, object], why: str
+) -> None:
+    """A filter that is empty or misspelled is no filter, and would cancel all: it is refused, and nothing is done."""
+    job_id = producer_send(config, "ann", "stays")
+    if "replace" in given:
+        given |= {"rates": "tiers: {}", "before": json.loads(ask("/api/v1/rates")[1])["version"]}
+    status, text, _ = ask.post(f"/api/v1/{path}", given)
+    told = json.loads(text)
+    assert (status, told.get("field"), told["detail"].startswith(why)) == (422, why.partition(":")[0], True), text
+    with notifier(config) as producer:
+        assert producer.status(job_id).state == "queued"  # type: ignore[union-attr]
+    assert json.loads(ask("/api/v1/actions")[1])["actions"] == []
+
+
 def test_each_action_is_in_the_log_of_the_process(ask: Client, config: Path) -> None:
     """What is told of the actions in Redis stands there too: who, from where, what, of what, with what answer."""
     job_id = producer_send(config, "ann", "1")
@@ -194,6 +230,13 @@ def test_each_action_is_in_the_log_of_the_process(ask: Client, config: Path) -> 
 def producer_send(config: Path, user: str, title: str) -> str:
     with notifier(config) as producer:
         return producer.send(note(user, title, fcm(user)))
+
+
+def test_a_form_leaves_out_what_is_empty(ask: Client) -> None:
+    """The field for how long of the page Pause may stay empty: then it is paused until it is resumed."""
+    assert ask.submit("/pause", what="user:ann", **{"for": "", "reason": ""})[0] == 303
+    (paused,) = json.loads(ask("/api/v1/pauses")[1])["pauses"]
+    assert (paused["what"], paused["next_at"]) == ("user:ann", None)
 
 
 def test_each_name_has_its_token_and_its_role(config: Path) -> None:

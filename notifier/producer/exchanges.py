@@ -138,7 +138,7 @@ class Exchanges:
 
     def prefer(self, user: str, edit: Edit, who: str = "") -> Exchange[Preferences]:
         """Change what a user chose, whoever else does so meanwhile; what stands there then."""
-        before: str | None = ""
+        before: str | None = (yield prefer(user, "", "")) or ""  # an edit that is refused is not made of a guess
         while before is not None:
             made = edit(decoded(before))
             call = prefer(user, before, before if edit is unchanged else made.encode(), who=who)

@@ -32,11 +32,19 @@ class Edits:
         given = {name: value for name, value in given.items() if value is not KEEP}
         wanted = self._checked(user, given)
         parts = {"gap_us" if name == "gap" else name for name in given}
-        return lambda old: replace(old, **{name: getattr(wanted, name) for name in parts})
+
+        def edit(old: Preferences) -> Preferences:
+            both = wanted, Preferences()
+            new, kept = (replace(old, **{name: getattr(each, name) for name in parts}) for each in both)
+            self._check_time(user, new, old, kept)
+            return new
+
+        return edit
 
     def apply(self, user: str, given: Mapping[str, Any]) -> Edit:
         """Put these in the place of all that stands there. Raises InvalidPreferenceError."""
         wanted = self._checked(user, given)
+        self._check_time(user, wanted, Preferences())
         return lambda _: wanted
 
     def mute(self, user: str, until: Any, categories: Iterable[str] | None, what: str) -> Edit:
@@ -68,10 +76,16 @@ class Edits:
             wanted = Preferences.of(given)
         except (ValueError, TypeError) as error:
             raise _invalid(str(error)) from None
-        policies = self._policies()
-        if why := policies.combining.why_not(policies.for_user(user), wanted):
+        if why := self._policies().combining.why_not(wanted):
             raise _invalid(why)
         return wanted
+
+    def _check_time(self, user: str, wanted: Preferences, *others: Preferences) -> None:
+        """Raise InvalidPreferenceError for hours that would not count here, if they do in one of the others."""
+        policies = self._policies()
+        now, *before = [policies.combining.voided(policies.for_user(user), each) for each in (wanted, *others)]
+        if new := now - set[str].intersection(*before):
+            raise _invalid(min(new))
 
 
 def unchanged(old: Preferences) -> Preferences:

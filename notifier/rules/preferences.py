@@ -205,8 +205,11 @@ class Combining:
         closed = closed_minutes(quiet, send)
         return all(longest_open_us(closed | also) > self.lead_us for also in self.also_closed)
 
-    def why_not(self, of_user: Policy, wanted: Preferences) -> str:
-        """Which preference users may not have, as '<field>: <why>'; '' where they may have all."""
+    def why_not(self, wanted: Preferences) -> str:
+        """Which preference users may not have, as '<field>: <why>'; '' where they may have all.
+
+        Whether hours leave time is asked of all that a user chose, see `voided`.
+        """
         may = self.may
         if wanted.tier is not None and wanted.tier not in may.tiers & self.tiers.keys():
             known = ", ".join(sorted(may.tiers & self.tiers.keys())) or "none"
@@ -219,15 +222,17 @@ class Combining:
             return "zone: users may not change it, see users_may.zone"
         if wanted.mutes and not may.mute:
             return "mutes: users may not mute, see users_may.mute"
-        return self._without_time(self.chosen(of_user, wanted).policy, wanted)
+        return ""
 
-    def _without_time(self, policy: Policy, wanted: Preferences) -> str:
+    def voided(self, of_user: Policy, wanted: Preferences) -> set[str]:
+        """Name the hours that do not count, as beside the rest they leave no time, each as '<field>: <why>'."""
+        policy, found = self.chosen(of_user, wanted).policy, set[str]()
         quiet, send = wanted.quiet_hours or (), wanted.send_hours or ()
         if not {*quiet} <= {*policy.quiet}:
-            return f"quiet_hours: {text_of(quiet)}, beside what is configured, leave no time to send"
+            found.add(f"quiet_hours: {text_of(quiet)}, beside what is configured, leave no time to send")
         if send and send not in policy.send:
-            return f"send_hours: {text_of(send)}, beside what else holds, leave no time to send"
-        return ""
+            found.add(f"send_hours: {text_of(send)}, beside what else holds, leave no time to send")
+        return found
 
 
 def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[str, Preferences]:

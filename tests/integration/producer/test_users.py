@@ -165,6 +165,65 @@ def test_what_users_may_not_choose_is_refused(
     assert not redis.exists("notifier:preferences")
 
 
+BY_DAY, AT_NIGHT = "08:00-20:00", "20:00-08:00"
+OF_DAY_AND_NIGHT: dict[str, Any] = {
+    "tiers": {"day": {"quiet_hours": AT_NIGHT}, "night": {"quiet_hours": BY_DAY}},
+    "users_may": {"tier": ["day", "night"], "quiet_hours": "any"},
+}
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"send_hours": BY_DAY}, {"quiet_hours": "07:00-21:00"}),
+        ({"quiet_hours": "07:00-21:00"}, {"send_hours": BY_DAY}),
+        ({"send_hours": BY_DAY}, {"tier": "night"}),
+        ({"tier": "day", "send_hours": BY_DAY}, {"tier": "night", "gap": "1m"}),
+        ({"tier": "night", "quiet_hours": "12:00-13:00", "send_hours": BY_DAY}, {"quiet_hours": None}),
+    ],
+)
+def test_hours_that_are_chosen_in_several_calls_leave_time(
+    tmp_path: Path, redis_server: EmbeddedRedis, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    """What would void hours that were chosen before is refused, as in one call: else the user would be woken."""
+    with Notifier.from_config(write_config(tmp_path, redis_server.url, **OF_DAY_AND_NIGHT), follow=False) as made:
+        chosen = made.users.set("42", **first)
+        for call in (
+            partial(made.users.set, "42", **then),
+            partial(made.users.set, "43", **(first | then)),
+            partial(made.users.apply, [{"user": "43", **first, **then}]),
+        ):
+            with pytest.raises(InvalidPreferenceError, match=r"send_hours: 08:00-20:00, beside what else holds, leave"):
+                call()
+        assert list(made.users.export()) == [{"user": "42", **chosen.as_dict()}]
+
+
+@pytest.mark.usefixtures("redis")
+def test_hours_are_judged_beside_the_tier_that_is_chosen(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """Not beside everyone's rules. What a changed configuration voids hinders no other choice, and can go."""
+    rates = {**OF_DAY_AND_NIGHT, "user": {"quiet_hours": BY_DAY}}
+    with Notifier.from_config(write_config(tmp_path, redis_server.url, **rates), follow=False) as made:
+        with pytest.raises(InvalidPreferenceError, match="send_hours"):
+            made.users.set("42", send_hours=BY_DAY)
+        made.users.set("42", tier="day")
+        made.users.set("43", tier="day", quiet_hours=AT_NIGHT)
+        chosen = made.users.set("42", send_hours=BY_DAY).as_dict()
+        assert chosen == {"tier": "day", "send_hours": BY_DAY}
+        with pytest.raises(InvalidPreferenceError, match="send_hours"):
+            made.users.set("42", tier=None)
+    rates |= {"tiers": {"day": {"quiet_hours": BY_DAY}}, "users_may": {"tier": ["day"]}}
+    with Notifier.from_config(write_config(tmp_path, redis_server.url, **rates), follow=False) as made:
+        assert made.users.set("42", quiet_hours="21:00-22:00") == Preferences.of(
+            {**chosen, "quiet_hours": "21:00-22:00"}
+        )
+        with pytest.raises(InvalidPreferenceError, match="send_hours"):
+            made.users.set("43", send_hours=BY_DAY)
+        made.users.set("42", quiet_hours=None)
+        made.users.set("42", send_hours=None)
+        assert made.users.get("42") == Preferences("day")
+
+
 @pytest.mark.parametrize("fake", [False, True])
 def test_how_many_may_wait_is_the_chosen_tiers(
     redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, fake: bool

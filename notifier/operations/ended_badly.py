@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
+from notifier.notification.job import decode_reason
 from notifier.notification.json_values import fields_of
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
@@ -37,14 +38,14 @@ class Bad:
     at: datetime | None
 
 
-def view_bad(redis: Any, keep_us: int, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
+def view_bad(redis: Any, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
     """List what ended badly lately, as plain data. part: of a job id or a user. page: from 0.
 
     counts: by outcome, reason, route and category, the most first, of all that was read. found: one page. is_all:
     whether all was read. more: whether there is another page.
     Raises RedisUnusableError where no partition answers.
     """
-    told = ask_all(Partitions.around(redis), partial(_find, keep_us))
+    told = ask_all(Partitions.around(redis), _find)
     met = [
         each
         for found, _ in told.all
@@ -62,32 +63,27 @@ def view_bad(redis: Any, keep_us: int, part: str = "", outcome: str = "", page: 
     }
 
 
-def _find(keep_us: int) -> Exchange[tuple[list[Bad], bool]]:
-    failed, all_failed = yield from _failed(keep_us)
+def _find() -> Exchange[tuple[list[Bad], bool]]:
+    failed, all_failed = yield from _failed()
     dead, all_dead = yield from _dead()
     return [*failed, *dead], all_failed and all_dead
 
 
-def _failed(keep_us: int) -> Exchange[tuple[list[Bad], bool]]:
-    by_lane = yield Commands(
-        lambda pipe: [pipe.zrevrange(rq_key("failed", lane), 0, MAX_READ, withscores=True) for lane in LANES]
-    )
+def _failed() -> Exchange[tuple[list[Bad], bool]]:
+    by_lane = yield Commands(lambda pipe: [pipe.zrevrange(rq_key("failed", lane), 0, MAX_READ) for lane in LANES])
     ids = [each for lane in by_lane for each in lane[:MAX_READ]]
 
     def ask(pipe: Any) -> None:
-        for job_id, _ in ids:
+        for job_id in ids:
             pipe.hmget(job_key(job_id), "meta", "push_outcome", "push_targets")
             pipe.xrevrange(rq_key("results", "").encode() + job_id, count=1)
 
     told = yield Commands(ask)
-    found = [
-        _bad(job_id, until_s - keep_us / 1e6, told[2 * n], _last(told[2 * n + 1]))
-        for n, (job_id, until_s) in enumerate(ids)
-    ]
+    found = [_bad(job_id, told[2 * n], *_last(told[2 * n + 1])) for n, job_id in enumerate(ids)]
     return found, all(len(lane) <= MAX_READ for lane in by_lane)
 
 
-def _bad(job_id: bytes, at_s: float, told: Sequence[bytes | None], why: str) -> Bad:
+def _bad(job_id: bytes, told: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:
     meta, outcome, targets = told
     fields = fields_of(meta)
     route = "+".join(dict.fromkeys(PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace"))))
@@ -98,7 +94,7 @@ def _bad(job_id: bytes, at_s: float, told: Sequence[bytes | None], why: str) -> 
         route,
         (outcome or b"failed").decode(),
         why or UNKNOWN,
-        moment(round(at_s * 1e6)) if at_s > 0 else None,
+        at,
     )
 
 
@@ -109,13 +105,20 @@ def _dead() -> Exchange[tuple[list[Bad], bool]]:
         told = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
         route = told.get("platform", "") + (f"/{told['app']}" if told.get("app") else "")
         reason = f"{told.get('reason') or UNKNOWN} ({mask(told.get('token', ''))})"
-        at = moment(int(entry_id.partition(b"-")[0]) * 1000)
-        found.append(Bad(told.get("job_id", ""), told.get("user", ""), "", route, "dead token", reason, at))
+        ended = "dead token", reason, _at(entry_id)
+        found.append(Bad(told.get("job_id", ""), told.get("user", ""), "", route, *ended))
     return found, len(entries) <= MAX_READ
 
 
-def _last(results: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> str:
-    """The last line of what RQ keeps as the reason."""
-    for _, fields in results:
-        return fields.get(b"exc_string", b"").decode(errors="replace").strip().rpartition("\n")[2][:200]
-    return ""
+def _last(results: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> tuple[str, datetime | None]:
+    """The last line of what is kept as the reason, and when that was written. RQ keeps its own jobs longer."""
+    why, at = "", None
+    for entry_id, fields in results:
+        with suppress(ValueError, OverflowError, OSError):  # anybody may write there
+            at = _at(entry_id)
+            why = decode_reason(fields.get(b"exc_string", b"")).strip().rpartition("\n")[2][:200]
+    return why, at
+
+
+def _at(entry_id: bytes) -> datetime:
+    return moment(int(entry_id.partition(b"-")[0]) * 1000)

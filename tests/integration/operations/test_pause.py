@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from rq import Queue, SimpleWorker
 
 from notifier.errors import RedisUnusableError
+from notifier.notification.job import encode_reason
 from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.settings import parse_settings
@@ -179,16 +181,34 @@ def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> N
         redis.hset(key, mapping={"meta": json.dumps({"user": f"u{n}", "category": "chat"}), "push_outcome": "rejected"})
         redis.hset(key, "push_targets", "- apns:n|x")
         redis.zadd("rq:failed:urgent", {job_id: 4_000_000_000 + n})
-        redis.xadd(f"rq:results:{job_id}", {"exc_string": "400 BadTopic"})
+        redis.xadd(
+            f"rq:results:{job_id}", {"exc_string": encode_reason("400 BadTopic")}, id=f"{1_700_000_000 + n}000-0"
+        )
     told = json.loads(server("/api/v1/problems?part=job-1")[1])
-    assert [(each["job_id"], each["user"], each["reason"], each["route"]) for each in told["found"]] == [
-        ("job-1", "u1", "400 BadTopic", "apns")
+    assert [(each["job_id"], each["user"], each["reason"], each["route"], each["at"]) for each in told["found"]] == [
+        ("job-1", "u1", "400 BadTopic", "apns", "2023-11-14T22:13:21+00:00")
     ]
     page = server("/problems")[1]
     assert page.count("400 BadTopic") == 4
     status, page, _ = server("/nowhere", Accept="text/html")
     assert (status, "There is no such page" in page, 'action="/find"' in page) == (404, True, True)
     assert server("/find?id=job-1")[2]["location"] in {"/job?id=job-1", "/user?id=job-1"}
+
+
+def test_what_rq_failed_is_told_as_rq_tells_it(redis: Redis, server: Client) -> None:
+    """A reason is the last line of its traceback; its time is when it failed. A reason that is no text is none."""
+    queue = Queue("default", connection=redis)
+    failed, odd = (queue.enqueue("math.factorial", -1) for _ in range(2))
+    SimpleWorker([queue], connection=redis).work(burst=True, logging_level="CRITICAL")
+    redis.xadd(f"rq:results:{odd.id}", {"exc_string": "ValueError"}, id="1700000000000000-0")
+    redis.zadd("rq:failed:default", {"gone": 4_000_000_000})
+    (result,) = failed.results()
+    told = json.loads(server("/api/v1/problems")[1])["found"]
+    assert {each["job_id"]: (each["outcome"], each["reason"], each["at"]) for each in told} == {
+        failed.id: ("failed", "ValueError: factorial() not defined for negative values", result.created_at.isoformat()),
+        odd.id: ("failed", "no reason is kept", None),
+        "gone": ("failed", "no reason is kept", None),
+    }
 
 
 def test_a_change_of_rates_is_written_down(run: Run, config: Path, redis: Redis, server: Client) -> None:

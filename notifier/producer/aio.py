@@ -72,19 +72,23 @@ class AsyncNotifier(Producer):
     @property
     def users(self) -> AsyncUsers:
         """See `Notifier.users`."""
-        return AsyncUsers(self._prefer, self._preferences, self._edits)
+        return AsyncUsers(self._follow, self._prefer, self._preferences, self._edits)
 
     @property
     def channels(self) -> AsyncChannels:
         """See `Notifier.channels`."""
-        return AsyncChannels(lambda: self._settings, self.send)
+        return AsyncChannels(self._settings_now, self.send)
+
+    async def _settings_now(self) -> Settings:
+        await self._follow(None)
+        return self._settings
 
     async def reload(self) -> None:
         """See `Notifier.reload`. A thread reads, so that the event loop goes on."""
         await asyncio.to_thread(self._file().reload)
 
     async def _follow(self, timeout: Timeout) -> float:
-        """Begin to follow the configuration with the first call; returns how long that took, in seconds."""
+        """Begin to follow the configuration, before a call goes by it or asks Redis; returns how many s that took."""
         if not self._follows or self._live is None or self._live.has_begun:
             return 0.0
         begun = time.monotonic()
@@ -192,8 +196,8 @@ class AsyncNotifier(Producer):
 
     _connect = staticmethod(connect_all_async)
 
-    async def _prefer(self, user: str, edit: Edit, who: str, timeout: Timeout) -> Preferences:
-        return await self._of(user, self._exchanges.prefer(user, edit, who), timeout)
+    async def _prefer(self, user: str, edit: Edit, who: str, timeout: Timeout, spent: float = 0.0) -> Preferences:
+        return await self._of(user, self._exchanges.prefer(user, edit, who), timeout, spent)
 
     def _preferences(self) -> AsyncIterator[tuple[str, Preferences]]:
         return self._search(lambda **_: self._exchanges.preferences())
@@ -218,8 +222,12 @@ class AsyncNotifier(Producer):
         lease: timedelta = timedelta(minutes=1),
     ) -> AsyncIterator[Ended]:
         """See `Notifier.events`: ``async for ended in notifier.events(): …``. Each look has its own deadline."""
-        self._builder.check_events()
-        return self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow)
+
+        def find(*, follow: bool) -> Search[Ended]:
+            self._builder.check_events()
+            return self._exchanges.events(group, consumer, follow=follow, lease=lease)
+
+        return self._search(find, follow=follow)
 
     async def routes(self, *, timeout: Timeout = None) -> list[Held]:
         """See `Notifier.routes`."""
@@ -239,6 +247,7 @@ class AsyncNotifier(Producer):
         return await self._of(user, self._exchanges.history(user, since), timeout)
 
     async def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> AsyncIterator[T]:
+        await self._follow(None)
         several = len(self._partitions) > 1
         while True:
             found_any = False
@@ -281,6 +290,7 @@ class AsyncNotifier(Producer):
     async def _together(
         self, asked: Sequence[tuple[Partition, Exchange[T]]], timeout: Timeout, spent: float = 0.0
     ) -> list[T | NotifierError]:
+        spent += await self._follow(timeout)
         checked = [(at, at.checked(steps)) for at, steps in asked]
         return await self._in_time(together_async(checked), timeout, spent)
 
@@ -293,6 +303,7 @@ class AsyncNotifier(Producer):
         *,
         on_one_connection: bool = False,
     ) -> T:
+        spent += await self._follow(timeout)
         steps = at.checked(steps)
         with under(at.prefixes):
             ask = _on_one_connection(at.client, steps) if on_one_connection else exchange_async(at.client, steps)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from notifier.notification.notification import check_user
-from notifier.producer.users import KEEP, Edit, Edits, HoursGiven, Windows, entry_of, nothing, unchanged
+from notifier.producer.users import KEEP, Edits, HoursGiven, Windows, entry_of, nothing, unchanged
 from notifier.rules.preferences import Preferences, What
 from notifier.user_limits.aio import Timeout
 
@@ -17,10 +17,12 @@ class AsyncUsers:
 
     def __init__(
         self,
-        prefer: Callable[[str, Edit, str, Timeout], Awaitable[Preferences]],
+        begin: Callable[[Timeout], Awaitable[float]],
+        prefer: Callable[..., Awaitable[Preferences]],
         preferences: Callable[[], AsyncIterator[tuple[str, Preferences]]],
         edits: Edits,
     ) -> None:
+        self._begin = begin
         self._prefer = prefer
         self._preferences = preferences
         self._edits = edits
@@ -41,7 +43,8 @@ class AsyncUsers:
         """See `Users.set`."""
         hours = {"quiet_hours": quiet_hours, "send_hours": send_hours}
         given = {"tier": tier, "windows": windows, "gap": gap, **hours, "zone": zone}
-        return await self._prefer(user, self._edits.set(user, given), who, timeout)
+        spent = await self._begin(timeout)
+        return await self._prefer(user, self._edits.set(user, given), who, timeout, spent)
 
     async def mute(
         self,
@@ -54,7 +57,8 @@ class AsyncUsers:
         timeout: Timeout = None,
     ) -> Preferences:
         """See `Users.mute`."""
-        return await self._prefer(user, self._edits.mute(user, until, categories, what), who, timeout)
+        spent = await self._begin(timeout)
+        return await self._prefer(user, self._edits.mute(user, until, categories, what), who, timeout, spent)
 
     async def unmute(
         self, user: str, *, categories: Iterable[str] | None = None, who: str = "", timeout: Timeout = None
@@ -80,6 +84,7 @@ class AsyncUsers:
     async def apply(self, entries: Iterable[Mapping[str, Any]], *, who: str = "", timeout: Timeout = None) -> int:
         """See `Users.apply`. timeout: of each."""
         count = 0
+        await self._begin(timeout)
         for count, entry in enumerate(entries, 1):
             user, edit = entry_of(self._edits, entry, count - 1)
             await self._prefer(user, edit, who, timeout)

@@ -33,8 +33,8 @@ class Producer:
         if len(self._partitions) != settings.redis.partitions:
             raise SettingsError(f"redis.partitions is {settings.redis.partitions}: make it by `of` or `from_config`")
         self._settings = settings
-        self._exchanges = self._exchanges_of(settings)
-        self._builder = JobBuilder(settings, self._partitions)
+        self._asks = self._exchanges_of(settings)
+        self._jobs = JobBuilder(settings, self._partitions)
         self._live: LiveSettings | None = None
         self._asked_first = False
         self._follows = False
@@ -67,8 +67,21 @@ class Producer:
         """The rules of the configuration, by user and category."""
         return self._builder.policies
 
+    @property
+    def _builder(self) -> JobBuilder:
+        self._begin()
+        return self._jobs
+
+    @property
+    def _exchanges(self) -> Exchanges:
+        self._begin()
+        return self._asks
+
+    def _begin(self) -> None:
+        """Begin to follow the configuration, if that has not begun: no call comes by without one of the two above."""
+
     def _policies_of_now(self) -> Callable[[], Policies]:
-        builder = self._builder  # who holds what this returns does not keep this object alive
+        builder = self._jobs  # who holds what this returns does not keep this object alive
         return lambda: builder.policies
 
     @staticmethod
@@ -91,8 +104,8 @@ class Producer:
 
     def _use(self, settings: Settings) -> None:
         self._settings = settings
-        self._exchanges.use(settings)
-        self._builder.use(settings)
+        self._asks.use(settings)
+        self._jobs.use(settings)
 
     def _cancel(
         self, job_id: str | None, user: str | None, category: str | None, collapse_id: str | None, tag: str | None

@@ -117,26 +117,26 @@ class Channels:
 class AsyncChannels:
     """`Channels` for asyncio: every method is awaited."""
 
-    def __init__(self, settings: Callable[[], Settings], send: Callable[..., Awaitable[str]]) -> None:
+    def __init__(self, settings: Callable[[], Awaitable[Settings]], send: Callable[..., Awaitable[str]]) -> None:
         """send: `AsyncNotifier.send`."""
         self._settings = settings
         self._send = send
 
     async def create(self, *, stores: bool = False, app: str | None = None) -> str:
         """See `Channels.create`."""
-        return await at_apple(self._settings(), app, lambda server: server.create(stores=stores))
+        return await at_apple(await self._settings(), app, lambda server: server.create(stores=stores))
 
     async def read(self, channel_id: str, *, app: str | None = None) -> BroadcastChannel:
         """See `Channels.read`."""
-        return await at_apple(self._settings(), app, lambda server: server.read(channel_id))
+        return await at_apple(await self._settings(), app, lambda server: server.read(channel_id))
 
     async def list(self, *, app: str | None = None) -> list[str]:
         """See `Channels.list`."""
-        return await at_apple(self._settings(), app, lambda server: server.list())
+        return await at_apple(await self._settings(), app, lambda server: server.list())
 
     async def delete(self, channel_id: str, *, app: str | None = None) -> None:
         """See `Channels.delete`."""
-        await at_apple(self._settings(), app, lambda server: server.delete(channel_id))
+        await at_apple(await self._settings(), app, lambda server: server.delete(channel_id))
 
     async def send(
         self, channel_id: str, apns: Mapping[str, Any] = NONE, *, job_id: str | None = None, **fields: Any

@@ -105,7 +105,7 @@ class Exchanges:
 
     def use(self, settings: Settings) -> None:
         """Go by these settings from now on."""
-        self._settings = settings
+        self.settings = settings
         self._keep = Retention.of(settings)
         self._memory_limits: dict[str, MemoryLimit] = {}  # by partition
         self._max_waiting = settings.waiting_limits()
@@ -198,20 +198,20 @@ class Exchanges:
         return find_each(self._reader("events", group, consumer, lease), read_ended, follow=follow)
 
     def _reader(self, stream: str, group: str, consumer: str | None, lease: timedelta) -> Reader:
-        return Reader(redis_key(stream), group, consumer, lease, self._settings.redis.socket_timeout_us / 1e6)
+        return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)
 
     def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
         """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.
 
         Raises OverloadedError, and NotReplicatedError.
         """
-        if text := self._settings.redis.max_memory:
+        if text := self.settings.redis.max_memory:
             yield from self._memory_limits.setdefault(prefix(), MemoryLimit(text)).check(jobs)
         if self._max_waiting.tiers:
             jobs = yield from self._by_choice(jobs)
         call = calls.enqueue(
             jobs,
-            dedupe_for_us=self._settings.dedupe_for_us,
+            dedupe_for_us=self.settings.dedupe_for_us,
             timeout_s=JOB_TIMEOUT_S,
             stamp=f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z",
             max_waiting=self._max_waiting.in_all,
@@ -230,7 +230,7 @@ class Exchanges:
         return [by_choice(job, each, self._max_waiting, self._policies) for job, each in both]
 
     def _wait_for_replicas(self, job_ids: list[str], over: list[Refused]) -> Exchange[None]:
-        settings = self._settings.redis
+        settings = self.settings.redis
         # Half of what the connection bears, so that the answer comes before its timeout.
         timeout_ms = settings.socket_timeout_us // 2000
         try:
@@ -250,7 +250,7 @@ class Exchanges:
                 pipe.lrange(key, 0, -1)
 
         now, *lists = yield Commands(ask)
-        kept, now_us = self._settings.history, clock_us(now)
+        kept, now_us = self.settings.history, clock_us(now)
         oldest = moment(now_us) - min(timedelta(microseconds=kept.keep_us), since or timedelta.max)
         found = decode_records(user, (entry for entries in lists for entry in entries))
         newest = sorted(

@@ -50,8 +50,8 @@ class LiveSettings:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it looks in this process."""
-        return self._process == os.getpid()
+        """Whether it looks in this process, and was not closed."""
+        return self._process == os.getpid() and not self._closed.is_set()
 
     def begin(self) -> None:
         """Look once, for a second at most, and from then on again and again."""
@@ -81,7 +81,7 @@ class LiveSettings:
         closed = self._closed
         while not closed.wait(LOOK_S) and self._take_up() is not None:
             self._look()
-        if self._client is not None:
+        if self._client is not None and self._closed is closed:  # else it is that of a call after `close`
             self._client.client.close()
 
     def _look(self) -> None:

@@ -69,7 +69,7 @@ class Notifier(Producer):
     @property
     def channels(self) -> Channels:
         """Apple's broadcast channels."""
-        return Channels(lambda: self._settings, self.send)
+        return Channels(lambda: self._exchanges.settings, self.send)
 
     def reload(self) -> None:
         """Take up the file, and what is published, now. What cannot be used is raised, and all stays as it was.
@@ -78,7 +78,7 @@ class Notifier(Producer):
         """
         self._file().reload()
 
-    def _follow(self) -> None:
+    def _begin(self) -> None:
         if self._follows and self._live is not None and not self._live.has_begun:
             self._live.begin()
 
@@ -96,7 +96,6 @@ class Notifier(Producer):
 
     def check(self, notification: Notification) -> None:
         """Raise InvalidNotificationError, as `send` would, without sending."""
-        self._follow()
         self._builder.build(notification)
 
     def send(self, notification: Notification, *, job_id: str | None = None) -> str:
@@ -108,7 +107,6 @@ class Notifier(Producer):
         OverloadedError where `max_waiting` is reached and the category's `overflow` makes no room, and with
         `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
-        self._follow()
         with self._builder.span("send", notification) as trace:
             job = self._builder.build(notification, job_id, trace)
             return self._enqueue_at(self._partitions.of_user(notification.user), self._exchanges.enqueue([job]))[0]
@@ -130,7 +128,6 @@ class Notifier(Producer):
         iterable raises an error of its own. OverloadedError at the end names what was not accepted; `on_accepted` is
         not called from the first of these on.
         """
-        self._follow()
         with ThreadPoolExecutor(1) as beside:
             within = copy_context().run
             bulk = Bulk(
@@ -157,7 +154,6 @@ class Notifier(Producer):
         notification's zone. Raises InvalidNotificationError for an unknown category, LimiterUnreachableError where
         Redis is away.
         """
-        self._follow()
         try:
             return self._of(user, self._exchanges.acquire(user, self._builder.category(category).name))
         except RedisUnusableError as error:
@@ -199,7 +195,6 @@ class Notifier(Producer):
         too, so that the limits begin anew. What a worker sends at that moment is too late, and leaves traces: they go
         with another call.
         """
-        self._follow()
         check_user(user)
         # A pause stands in all partitions, and what operators did in any.
         asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
@@ -244,7 +239,6 @@ class Notifier(Producer):
         its notification ended. Notifications of one user may end in another order than they were accepted.
         Raises SettingsError where `events.keep` is 0s, RedisUnusableError if Redis does not answer.
         """
-        self._follow()
         self._builder.check_events()
         return self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow)
 
@@ -265,7 +259,6 @@ class Notifier(Producer):
         user: whose it is, if you know: then its record is found even when it was delivered long ago, for
         `history.keep`. Else a delivered one is known for `keep_delivered`, without its record.
         """
-        self._follow()
         where = self._where(job_id, user)
         return first_known(where, self._together((at, self._exchanges.status(job_id, user)) for at in where))
 
@@ -275,7 +268,6 @@ class Notifier(Producer):
         since: no older than this; None is `history.keep`. At most `history.max` are kept of a user.
         Raises RedisUnusableError if Redis does not answer.
         """
-        self._follow()
         return self._of(user, self._exchanges.history(user, since))
 
     _connect = staticmethod(connect_all)

@@ -4,7 +4,8 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from redis import Redis
 
-from notifier import AsyncNotifier, InvalidNotificationError, Notifier, SettingsError
+from notifier import AsyncNotifier, InvalidNotificationError, InvalidPreferenceError, Notifier, SettingsError
 from notifier.producer import aio, live
 from notifier.settings.rates import rates_in
 from notifier.store.published import publish, withdraw
@@ -48,11 +49,18 @@ class Plain:
     def send(self) -> str:
         return self.made.send(NEWS)
 
+    def ask(self, call: Callable[[Any], Any]) -> object:
+        told = call(self.made)
+        return list(told) if isinstance(told, Iterator) else told
+
     def reload(self) -> None:
         self.made.reload()
 
-    def close(self) -> None:
+    def end(self) -> None:
         self.made.close()
+
+    def close(self) -> None:
+        self.end()
 
 
 class Awaited(Plain):
@@ -65,11 +73,21 @@ class Awaited(Plain):
     def send(self) -> str:
         return self._loop.run_until_complete(self.awaited.send(NEWS))
 
+    def ask(self, call: Callable[[Any], Any]) -> object:
+        async def whole() -> object:
+            told = call(self.awaited)
+            return [each async for each in told] if isinstance(told, AsyncIterator) else await told
+
+        return self._loop.run_until_complete(whole())
+
     def reload(self) -> None:
         self._loop.run_until_complete(self.awaited.reload())
 
-    def close(self) -> None:
+    def end(self) -> None:
         self._loop.run_until_complete(self.awaited.aclose())
+
+    def close(self) -> None:
+        self.end()
         self._loop.close()
 
 
@@ -113,6 +131,72 @@ def test_two_looks_are_two_seconds() -> None:
     assert 2 * live.LOOK_S < 2
 
 
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "send": lambda made: made.send(note("anna")),
+    "send_many": lambda made: made.send_many([]),
+    "acquire": lambda made: made.acquire("anna"),
+    "cancel": lambda made: made.cancel("unknown"),
+    "cancel of a user": lambda made: made.cancel(user="anna"),
+    "cancel_many": lambda made: made.cancel_many(["unknown"]),
+    "forget": lambda made: made.forget("anna"),
+    "feedback": lambda made: made.feedback(),
+    "events": lambda made: made.events(),
+    "routes": lambda made: made.routes(),
+    "status": lambda made: made.status("unknown"),
+    "history": lambda made: made.history("anna"),
+    "users.set": lambda made: made.users.set("anna", gap="1s"),
+    "users.mute": lambda made: made.users.mute("anna"),
+    "users.unmute": lambda made: made.users.unmute("anna"),
+    "users.get": lambda made: made.users.get("anna"),
+    "users.clear": lambda made: made.users.clear("anna"),
+    "users.export": lambda made: made.users.export(),
+    "users.apply": lambda made: made.users.apply([{"user": "anna", "gap": "1s"}]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_every_call_begins_to_follow(make: Make, config: Path, call: Callable[[Any], Any]) -> None:
+    """Whichever a program calls, and also where it called `close` before."""
+    write(config, yaml.safe_load(config.read_text(encoding="utf-8")) | {"events": {"keep": "1d"}})
+    before = looking()
+    producer = make()
+    assert looking() <= before
+    producer.ask(call)
+    eventually(lambda: looking() - before, "a thread that looks")
+    (first,) = looking() - before
+    producer.end()
+    first.join(PATIENCE_S)
+    producer.ask(call)
+    eventually(lambda: looking() - before, "another one")
+
+
+def test_channels_begin_to_follow(make: Make) -> None:
+    """They ask Apple by the section of the file: before there is one, they say so."""
+    producer, before = make(), looking()
+    with pytest.raises(SettingsError, match="has no 'shop'"):
+        producer.ask(lambda made: made.channels.list(app="shop"))
+    eventually(lambda: looking() - before, "a thread that looks")
+
+
+def test_choices_and_events_go_by_the_changed_file(make: Make, config: Path) -> None:
+    """A program that only changes what users chose, or only reads events, goes by a changed file within two seconds."""
+    producer = make()
+
+    def done(call: Callable[[Any], Any]) -> bool:
+        try:
+            producer.ask(call)
+        except (InvalidPreferenceError, SettingsError):
+            return False
+        return True
+
+    chosen, events = partial(done, lambda made: made.users.set("anna", tier="quiet")), partial(done, CALLS["events"])
+    assert (chosen(), events()) == (False, False)
+    more = {"tiers": {"quiet": {"gap": "1h"}}, "users_may": {"tier": ["quiet"]}, "events": {"keep": "1d"}}
+    write(config, yaml.safe_load(config.read_text(encoding="utf-8")) | more)
+    eventually(chosen, "the tier")
+    assert events()
+
+
 def test_published_rates_are_known(
     make: Make, redis_server: EmbeddedRedis, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +207,7 @@ def test_published_rates_are_known(
     config = write_config(tmp_path, redis_server.url, redis={"url": redis_server.url, "socket_timeout": "120s"})
     publish(redis, rates_in(with_news(config)), 0)
     producer = make()
+    producer.ask(lambda made: made.users.mute("bert", categories=["news"]))
     assert knows(producer)
     assert withdraw(redis)
     eventually(lambda: not knows(producer), "the file's own categories")

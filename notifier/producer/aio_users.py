@@ -64,7 +64,8 @@ class AsyncUsers:
         self, user: str, *, categories: Iterable[str] | None = None, who: str = "", timeout: Timeout = None
     ) -> Preferences:
         """See `Users.unmute`."""
-        return await self._prefer(user, self._edits.unmute(user, categories), who, timeout)
+        spent = await self._begin(timeout)
+        return await self._prefer(user, self._edits.unmute(user, categories), who, timeout, spent)
 
     async def get(self, user: str, *, timeout: Timeout = None) -> Preferences:
         """See `Users.get`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -13,7 +13,7 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
-from notifier.rules.preferences import MAX_MUTES, Preferences, What, mute_of
+from notifier.rules.preferences import MAX_MUTES, Preferences, What, mute_of, names_of
 
 Edit = Callable[[Preferences], Preferences]
 Windows = Iterable[str | Window | CalendarWindow]
@@ -56,19 +56,32 @@ class Edits:
         if mute.until <= datetime.now(UTC):
             raise InvalidPreferenceError("until", f"{mute.until.isoformat()} is over; `unmute` ends a mute")
         self._checked(user, {"mutes": [mute]})
+        self._check_known(mute.categories, ())
         for name in mute.categories or ():
-            if not self._policies().knows(name):
-                known = ", ".join(sorted(self._policies().categories))
-                raise InvalidPreferenceError("categories", f"{name!r} is unknown; known are {known}")
             if self._policies().category(name).bypass:
                 raise InvalidPreferenceError("categories", f"{name!r} has bypass, so nobody can mute it")
         return lambda old: _few(old.muted(mute))
 
     def unmute(self, user: str, categories: Iterable[str] | None) -> Edit:
-        """Take mutes away."""
+        """Take mutes away. Raises InvalidPreferenceError."""
         check_user(user)
-        gone = None if categories is None else list(categories)
-        return lambda old: old.unmuted(gone)
+        try:
+            gone = names_of(categories)
+        except ValueError as error:
+            raise _invalid(str(error)) from None
+
+        def edit(old: Preferences) -> Preferences:
+            # A category that is in the configuration no more may still be muted.
+            self._check_known(gone, {name for mute in old.mutes for name in mute.categories or ()})
+            return old.unmuted(gone)
+
+        return edit
+
+    def _check_known(self, names: Iterable[str] | None, others: Container[str]) -> None:
+        for name in names or ():
+            if not self._policies().knows(name) and name not in others:
+                known = ", ".join(sorted(self._policies().categories))
+                raise InvalidPreferenceError("categories", f"{name!r} is unknown; known are {known}")
 
     def _checked(self, user: str, given: Mapping[str, Any]) -> Preferences:
         check_user(user)

@@ -282,12 +282,17 @@ def mute_of(until: Any = None, categories: Iterable[str] | None = None, what: An
         raise ValueError("until: must be a datetime with a time zone")
     if what not in {"hold", "drop"}:
         raise ValueError(f"what: {what!r} is neither 'hold' nor 'drop'")
-    if isinstance(categories, str):
-        raise ValueError("categories: give a list of names")  # noqa: TRY004 - as above
-    names = None if categories is None else tuple(sorted({_text(name) for name in categories}))
-    if names == ():
-        raise ValueError("categories: give at least one, or leave it out for all")
-    return Mute(min(moment.astimezone(UTC), FOREVER), names, what)
+    return Mute(min(moment.astimezone(UTC), FOREVER), names_of(categories), what)
+
+
+def names_of(categories: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Names of categories, in order; None is all. Raises ValueError."""
+    if categories is None:
+        return None
+    names = () if isinstance(categories, str) or not isinstance(categories, Iterable) else tuple(categories)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("categories: give a list of names, at least one; or leave it out for all")
+    return tuple(sorted({*names}))
 
 
 def _mute_as_dict(mute: Mute) -> dict[str, Any]:

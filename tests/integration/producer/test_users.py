@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
@@ -264,6 +265,29 @@ def test_mutes_and_entries_are_checked(producer: Notifier) -> None:
     with pytest.raises(InvalidNotificationError, match="user"):
         users.get("")
     assert [entry["user"] for entry in users.export()] == ["41"]
+
+
+@pytest.mark.parametrize(
+    ("categories", "why"),
+    [
+        *(
+            (wrong, "categories: give a list of names, at least one; or leave it out for all")
+            for wrong in ("chat", [], [5], 5)
+        ),
+        (["chta"], "categories: 'chta' is unknown; known are chat, default, security"),
+        (["chat", "chta"], "categories: 'chta' is unknown; known are chat, default, security"),
+    ],
+)
+def test_mutes_that_are_taken_back_are_checked_too(redis: Redis, producer: Notifier, categories: Any, why: str) -> None:
+    """What could be no mute's is refused: nothing would be taken back, and nobody would be told."""
+    muted = producer.users.mute("42", categories=["chat"])
+    with pytest.raises(InvalidPreferenceError, match=re.escape(why)):
+        producer.users.unmute("42", categories=categories)
+    with pytest.raises(InvalidPreferenceError, match=re.escape(why)):
+        producer.users.mute("42", categories=categories)
+    assert producer.users.get("42") == muted
+    redis.hset("notifier:preferences", "42", '{"mutes": [{"categories": ["gone"]}]}')
+    assert producer.users.unmute("42", categories=["gone"]) == Preferences()
 
 
 def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> None:

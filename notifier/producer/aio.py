@@ -18,7 +18,7 @@ from notifier.notification import Notification
 from notifier.notification.notification import check_user
 from notifier.producer.aio_users import AsyncUsers
 from notifier.producer.base import Producer
-from notifier.producer.cancel import Cancellation
+from notifier.producer.cancel import Cancellation, each_once
 from notifier.producer.channels import AsyncChannels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
@@ -191,7 +191,7 @@ class AsyncNotifier(Producer):
 
     async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.cancel_many`."""
-        ids = list(dict.fromkeys(job_ids))
+        ids = each_once(job_ids)
         return Cancellation.of(ids, await self._cancelled(ids, timeout))
 
     _connect = staticmethod(connect_all_async)
@@ -283,7 +283,7 @@ class AsyncNotifier(Producer):
         return await self._run(self._partitions.of_user(user), steps, timeout, spent)
 
     async def _cancelled(self, job_ids: Sequence[str], timeout: Timeout) -> list[backlogs.Cancelled]:
-        split = Split(self._partitions.of_job(job_id) for job_id in job_ids)
+        split = Split(map(self._where, job_ids))
         asked = split.ask(job_ids, self._exchanges.cancel)
         return split.answers(await self._together(asked, timeout), "unknown")
 

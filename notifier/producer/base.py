@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from notifier.errors import SettingsError
-from notifier.producer.cancel import NEITHER, Cancellation, kind_of
+from notifier.producer.cancel import NEITHER, Cancellation, check_job_id, kind_of
 from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.producer.jobs import JobBuilder
 from notifier.producer.routing import Split
@@ -128,5 +128,6 @@ class Producer:
     def _split(self, jobs: Sequence[calls.Job]) -> Split:
         return Split([self._partitions.of_user(job.user)] for job in jobs)
 
-    def _where(self, job_id: str, user: str | None) -> Sequence[Partition]:
+    def _where(self, job_id: str, user: str | None = None) -> Sequence[Partition]:
+        check_job_id(job_id)
         return self._partitions.of_job(job_id) if user is None else [self._partitions.of_user(user)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from notifier.errors import InvalidNotificationError
 from notifier.notification.notification import check_category, check_collapse_id, check_tag, check_user
 from notifier.queue import backlogs
 
@@ -37,6 +38,20 @@ class Cancellation:
         """Say how many, for a log."""
         counts = {"too late": len(self.too_late), "unknown": len(self.unknown)}
         return ", ".join([f"{self.cancelled} cancelled", *(f"{n} {what}" for what, n in counts.items() if n)])
+
+
+def each_once(job_ids: Iterable[str]) -> list[str]:
+    """These job ids. Raises InvalidNotificationError."""
+    if isinstance(job_ids, str):
+        raise InvalidNotificationError("job_ids", "give a list of job ids, not text")
+    return list({check_job_id(job_id): None for job_id in job_ids})
+
+
+def check_job_id(job_id: str) -> str:
+    """Return what may be the id of a job of RQ. Raises InvalidNotificationError."""
+    if not isinstance(job_id, str):
+        raise InvalidNotificationError("job_id", f"must be text, is {type(job_id).__name__}")
+    return job_id
 
 
 def kind_of(user: object, category: str | None, collapse_id: str | None, tag: str | None) -> backlogs.Kind:

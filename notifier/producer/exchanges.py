@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from redis.exceptions import RedisError
 
-from notifier.errors import NotReplicatedError, Refused
+from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, find_forecast
 from notifier.limiter import Hold, Permit
 from notifier.notification.job import decode_reason
@@ -138,6 +138,8 @@ class Exchanges:
 
     def prefer(self, user: str, edit: Edit, who: str = "") -> Exchange[Preferences]:
         """Change what a user chose, whoever else does so meanwhile; what stands there then."""
+        if not isinstance(who, str):
+            raise InvalidPreferenceError("who", f"must be text, is {type(who).__name__}")
         before: str | None = (yield prefer(user, "", "")) or ""  # an edit that is refused is not made of a guess
         while before is not None:
             made = edit(decoded(before))

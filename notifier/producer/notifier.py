@@ -19,7 +19,7 @@ from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
 from notifier.producer.base import Producer
-from notifier.producer.cancel import Cancellation
+from notifier.producer.cancel import Cancellation, each_once
 from notifier.producer.channels import Channels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
@@ -202,7 +202,7 @@ class Notifier(Producer):
 
     def cancel_many(self, job_ids: Iterable[str]) -> Cancellation:
         """Cancel notifications by their job ids: which were cancelled, which were too late, which are unknown."""
-        ids = list(dict.fromkeys(job_ids))
+        ids = each_once(job_ids)
         return Cancellation.of(ids, self._cancelled(ids))
 
     def feedback(
@@ -307,7 +307,7 @@ class Notifier(Producer):
         return together([(at, at.checked(steps)) for at, steps in asked])
 
     def _cancelled(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
-        split = Split(self._partitions.of_job(job_id) for job_id in job_ids)
+        split = Split(map(self._where, job_ids))
         return split.answers(self._together(split.ask(job_ids, self._exchanges.cancel)), "unknown")
 
     def _enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
 from notifier.notification.notification import check_user
@@ -15,6 +15,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
 from notifier.rules.preferences import MAX_MUTES, Preferences, What, mute_of, names_of
 
+T = TypeVar("T")
 Edit = Callable[[Preferences], Preferences]
 Windows = Iterable[str | Window | CalendarWindow]
 HoursGiven = str | Sequence[str | Hours] | Mapping[str, str | Sequence[str]]
@@ -49,10 +50,7 @@ class Edits:
 
     def mute(self, user: str, until: Any, categories: Iterable[str] | None, what: str) -> Edit:
         """Add a mute. Raises InvalidPreferenceError."""
-        try:
-            mute = mute_of(until, categories, what)
-        except (ValueError, TypeError) as error:
-            raise _invalid(str(error)) from None
+        mute = _read(mute_of, until, categories, what)
         if mute.until <= datetime.now(UTC):
             raise InvalidPreferenceError("until", f"{mute.until.isoformat()} is over; `unmute` ends a mute")
         self._checked(user, {"mutes": [mute]})
@@ -65,10 +63,7 @@ class Edits:
     def unmute(self, user: str, categories: Iterable[str] | None) -> Edit:
         """Take mutes away. Raises InvalidPreferenceError."""
         check_user(user)
-        try:
-            gone = names_of(categories)
-        except ValueError as error:
-            raise _invalid(str(error)) from None
+        gone = _read(names_of, categories)
 
         def edit(old: Preferences) -> Preferences:
             # A category that is in the configuration no more may still be muted.
@@ -85,10 +80,7 @@ class Edits:
 
     def _checked(self, user: str, given: Mapping[str, Any]) -> Preferences:
         check_user(user)
-        try:
-            wanted = Preferences.of(given)
-        except (ValueError, TypeError) as error:
-            raise _invalid(str(error)) from None
+        wanted = _read(Preferences.of, given)
         if why := self._policies().combining.why_not(wanted):
             raise _invalid(why)
         return wanted
@@ -202,12 +194,21 @@ class Users:
 
 def entry_of(edits: Edits, entry: Mapping[str, Any], place: int) -> tuple[str, Edit]:
     """The user and the edit of an entry of `apply`. Raises InvalidPreferenceError with its place."""
+    if not isinstance(entry, Mapping):
+        raise InvalidPreferenceError(f"entries[{place}]", f"must be a mapping, is {type(entry).__name__}")
     given = dict(entry)
     user = given.pop("user", None)
     try:
         return user, edits.apply(user, given)
     except InvalidNotificationError as error:
         raise InvalidPreferenceError(f"entries[{place}].{error.field}", error.why) from None
+
+
+def _read(make: Callable[..., T], *given: Any) -> T:
+    try:
+        return make(*given)
+    except (ValueError, TypeError) as error:
+        raise _invalid(str(error)) from None
 
 
 def _invalid(said: str) -> InvalidPreferenceError:

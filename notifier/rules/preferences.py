@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
 from notifier.rules.hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
@@ -245,9 +245,14 @@ def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[s
 
 
 def _windows(value: Any) -> tuple[Window | CalendarWindow, ...]:
-    if isinstance(value, str) or len(value) > MAX_WINDOWS:
+    rates = _listed(value)
+    if rates is None or len(rates) > MAX_WINDOWS:
         raise ValueError(f"give a list of at most {MAX_WINDOWS} rates, such as ['10/minute']")
-    return tuple(_window(str(each) if isinstance(each, Window | CalendarWindow) else each) for each in value)
+    return tuple(_window(str(each) if isinstance(each, Window | CalendarWindow) else each) for each in rates)
+
+
+def _listed(value: Any) -> tuple[Any, ...] | None:
+    return None if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
 
 
 def _window(text: Any) -> Window | CalendarWindow:
@@ -270,26 +275,36 @@ def _quiet_hours(value: Any) -> tuple[Hours, ...]:
 
 
 def _mutes(value: Any) -> tuple[Mute, ...]:
-    if len(value) > MAX_MUTES:
-        raise ValueError(f"are {len(value)}; at most {MAX_MUTES} are allowed")
-    return tuple(each if isinstance(each, Mute) else mute_of(**each) for each in value)
+    mutes = _listed(value)
+    if mutes is None or len(mutes) > MAX_MUTES:
+        raise ValueError(f"give a list of at most {MAX_MUTES} mutes")
+    return tuple(each if isinstance(each, Mute) else _mute(each) for each in mutes)
+
+
+def _mute(given: Any) -> Mute:
+    if not isinstance(given, Mapping) or not given.keys() <= Mute.__dataclass_fields__.keys():
+        raise ValueError("give each as a mapping of until, categories and what, or of some of these")
+    return mute_of(**given)
 
 
 def mute_of(until: Any = None, categories: Iterable[str] | None = None, what: Any = "hold") -> Mute:
     """A mute, checked. until: a datetime with a zone, or its ISO text; None is without end. Raises ValueError."""
-    moment = datetime.fromisoformat(until) if isinstance(until, str) else FOREVER if until is None else until
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise ValueError("until: must be a datetime with a time zone")
-    if what not in {"hold", "drop"}:
+    try:
+        moment = datetime.fromisoformat(until) if isinstance(until, str) else FOREVER if until is None else until
+        # In UTC the first and the last moments of another zone have no name.
+        ends = min(max(moment, datetime.min.replace(tzinfo=UTC)), FOREVER).astimezone(UTC)
+    except (ValueError, TypeError):
+        raise ValueError("until: must be a datetime with a time zone") from None
+    if what not in get_args(What):
         raise ValueError(f"what: {what!r} is neither 'hold' nor 'drop'")
-    return Mute(min(moment.astimezone(UTC), FOREVER), names_of(categories), what)
+    return Mute(ends, names_of(categories), what)
 
 
 def names_of(categories: Iterable[str] | None) -> tuple[str, ...] | None:
     """Names of categories, in order; None is all. Raises ValueError."""
     if categories is None:
         return None
-    names = () if isinstance(categories, str) or not isinstance(categories, Iterable) else tuple(categories)
+    names = _listed(categories)
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError("categories: give a list of names, at least one; or leave it out for all")
     return tuple(sorted({*names}))

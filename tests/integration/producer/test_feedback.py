@@ -141,6 +141,7 @@ def test_a_token_over_which_the_loop_breaks_is_given_again(feed: Feed) -> None:
     feed.tell("a", "b", "c")
     feed.break_over("b")
     assert feed.names(lease=timedelta(hours=1)) == ["c"]
+    assert feed.names(lease=timedelta.max) == []
     feed.tell("d")
     feed.break_over("b", "default", "another", lease=NOW)
     assert feed.names(lease=NOW) == ["b"]

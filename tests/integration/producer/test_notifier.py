@@ -1,11 +1,12 @@
 """The producer's side: what `Notifier` promises, on a real Redis, with a real worker where one is needed."""
 
+import asyncio
 import json
 import os
 import signal
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from rq.registry import CanceledJobRegistry, FailedJobRegistry, StartedJobRegist
 from rq.results import Result
 from rq.serializers import JSONSerializer
 
-from notifier import Cancellation, InvalidNotificationError, Notification, Notifier
+from notifier import AsyncNotifier, Cancellation, InvalidNotificationError, Notification, Notifier
 from notifier.notification.job import decode_data
 from notifier.producer.exchanges import CHUNK
 from notifier.queue import calls
@@ -328,6 +329,31 @@ def test_tags_are_checked(producer: Notifier, tags: Any, field: str) -> None:
     with pytest.raises(InvalidNotificationError) as caught:
         producer.send(note("ann", tags=tags))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("wrong", [5, True, b"x", []])
+def test_what_can_be_no_job_id_is_refused(producer: Notifier, config: Path, wrong: Any) -> None:
+    """As what it is: of a Redis that does not answer a program would ask again for ever."""
+    why = f"job_id: must be text, is {type(wrong).__name__}"
+    calls_of_both: tuple[Callable[[Any], Any], ...] = (
+        lambda made: made.cancel(wrong),
+        lambda made: made.cancel_many(["x", wrong]),
+        lambda made: made.status(wrong),
+    )
+
+    async def awaited(call: Callable[[Any], Any]) -> None:
+        async with AsyncNotifier.from_config(config, follow=False) as made:
+            await call(made)
+
+    for call in calls_of_both:
+        with pytest.raises(InvalidNotificationError, match=why):
+            call(producer)
+        with pytest.raises(InvalidNotificationError, match=why):
+            asyncio.run(awaited(call))
+    with pytest.raises(InvalidNotificationError, match="job_id: must be text, is NoneType"):
+        producer.cancel_many([None])  # type: ignore[list-item]
+    with pytest.raises(InvalidNotificationError, match="job_ids: give a list of job ids, not text"):
+        producer.cancel_many("abc")
 
 
 def test_a_dedupe_key_makes_one_of_two(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:

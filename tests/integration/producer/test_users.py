@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,7 @@ def test_what_users_may_not_choose_is_refused(
     assert not redis.exists("notifier:preferences")
 
 
+FAR_EAST = timezone(timedelta(hours=14))
 BY_DAY, AT_NIGHT = "08:00-20:00", "20:00-08:00"
 OF_DAY_AND_NIGHT: dict[str, Any] = {
     "tiers": {"day": {"quiet_hours": AT_NIGHT}, "night": {"quiet_hours": BY_DAY}},
@@ -288,6 +289,54 @@ def test_mutes_that_are_taken_back_are_checked_too(redis: Redis, producer: Notif
     assert producer.users.get("42") == muted
     redis.hset("notifier:preferences", "42", '{"mutes": [{"categories": ["gone"]}]}')
     assert producer.users.unmute("42", categories=["gone"]) == Preferences()
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        *((wrong, f"entries[1]: must be a mapping, is {type(wrong).__name__}") for wrong in (None, "z", 5, [])),
+        *(
+            (
+                {"mutes": [wrong]},
+                "entries[1].mutes: give each as a mapping of until, categories and what, or of some of",
+            )
+            for wrong in ({"untill": "2030-01-01"}, None, "chat", {5: 6})
+        ),
+        *(({"mutes": wrong}, "entries[1].mutes: give a list of at most 20 mutes") for wrong in (5, "chat", [{}] * 21)),
+        ({"mutes": {"until": None}}, "entries[1].mutes: give each as a mapping of until, categories and what"),
+        ({"mutes": [{"until": "soon"}]}, "entries[1].mutes: until: must be a datetime with a time zone"),
+        ({"mutes": [{"what": []}]}, "entries[1].mutes: what: [] is neither 'hold' nor 'drop'"),
+        ({"windows": 5}, "entries[1].windows: give a list of at most 5 rates, such as ['10/minute']"),
+        ({5: 6}, "entries[1].5: is not a preference"),
+    ],
+)
+def test_an_entry_that_is_not_well_formed_is_named(redis: Redis, producer: Notifier, entry: Any, why: str) -> None:
+    """Whatever it is, by an InvalidPreferenceError with its place; all before it were applied."""
+    wrong = {"user": "42", **entry} if isinstance(entry, dict) else entry
+    with pytest.raises(InvalidPreferenceError, match=re.escape(why)):
+        producer.users.apply([{"user": "41", "windows": iter(["5/1h"])}, wrong])
+    assert redis.hgetall("notifier:preferences") == {b"41": b'{"windows":["5/1h"]}'}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"until": "soon"}, "until: must be a datetime with a time zone"),
+        ({"until": 5}, "until: must be a datetime with a time zone"),
+        ({"until": datetime.min.replace(tzinfo=FAR_EAST)}, "until: 0001-01-01T00:00:00+00:00 is over"),
+        ({"what": []}, "what: [] is neither 'hold' nor 'drop'"),
+        ({"who": None}, "who: must be text, is NoneType"),
+    ],
+)
+def test_a_mute_that_is_not_well_formed_is_named(
+    redis: Redis, producer: Notifier, given: dict[str, Any], why: str
+) -> None:
+    """By the name of the argument, before anything is written. The last moment of any zone is without end."""
+    with pytest.raises(InvalidPreferenceError, match=re.escape(why)):
+        producer.users.mute("42", **given)
+    assert not redis.exists("notifier:preferences")
+    last = datetime.max.replace(tzinfo=timezone(-timedelta(hours=14)))
+    assert producer.users.mute("42", until=last) == producer.users.mute("43")
 
 
 def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> None:

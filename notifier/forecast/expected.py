@@ -199,7 +199,8 @@ class Forecast:
             behind = next((job.otherwise for job in jobs if job.category == accepted_now and accepted_now in apart), "")
             at, by = found[-1]
             for until_us, why in self._stops(accepted_now):
-                at, behind = max(at, until_us), why
+                if until_us > at:
+                    at, behind = until_us, why
             self.accepted_now = self._expected(at, behind, by)
         for category in apart:
             backlog = [job for job in jobs if job.category == category]

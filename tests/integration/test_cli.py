@@ -862,6 +862,15 @@ def test_commands_follow_the_rates_in_force(run: Run, tmp_path: Path, redis: Red
     assert run("users", "mute", "42", "--category", "promo").status == 0
 
 
+def test_explain_blames_a_mute_only_while_it_is_what_holds(run: Run, producer: Notifier) -> None:
+    """The window of an hour holds longer than a mute of a minute, and less long than one of a day."""
+    producer.acquire("42")
+    for lasts, blamed in (("1m", False), ("1d", True)):
+        assert run("users", "mute", "42", "--for", lasts).status == 0
+        found = json.loads(run("explain", "--user", "42", "--category", "default", "--json").out)
+        assert (found["not_before"] == "the user's mute") is blamed
+
+
 def test_workers_on_differing_rates_are_named(run: Run, redis: Redis) -> None:
     """Each worker with its host, its version and where that is from; status 1 until all agree."""
     for name, rates in (("one", "aaaaaaaaaaaa"), ("two", "bbbbbbbbbbbb")):

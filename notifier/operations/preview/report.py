@@ -186,6 +186,7 @@ def _replayed(
     trace: Trace, rules: Mapping[Side, Policies], latency_us: int, **options: Any
 ) -> Iterator[tuple[Sequence[Event], str, dict[Side, Replay]]]:
     """Replay each user alone; then what all users have together holds back what goes, first come, first served."""
+    trace = {user: _as_given(events, rules["old"]) for user, events in trace.items()}
     found = (
         (events, user, {side: Replay(rules[side], user, events, latency_us, **options) for side in SIDES})
         for user, events in trace.items()
@@ -204,6 +205,16 @@ def _replayed(
         for name, window in _paces(rules[side]).items():
             _hold_back(name, window, rules[side], [(events, replays[side]) for events, _, replays in known], latency_us)
     yield from known
+
+
+def _as_given(events: Sequence[Event], old: Policies) -> Sequence[Event]:
+    """Without the expiry of their categories, which a recording has too: it is another under new rates."""
+    return [
+        event._replace(expires_in_us=None)
+        if event.expires_in_us is not None and event.expires_in_us == old.category(event.category).expires_us
+        else event
+        for event in events
+    ]
 
 
 def _paces(policies: Policies) -> dict[str, Window]:

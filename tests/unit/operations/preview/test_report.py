@@ -47,6 +47,14 @@ def test_whose_wait_grows_most() -> None:
     assert (report.longer, report.shorter) == (3, 0)
 
 
+def test_an_expiry_of_the_category_is_that_of_the_rates() -> None:
+    """A recording has the expiry by which each was accepted; one that is of its category becomes the new one."""
+    patient = Policies(Policy((Window(1, interval_us=10 * S),)), categories={"chat": Category("chat")})
+    trace = {"ann": [Event(0, "chat", expires_in_us=15 * S)] * 3 + [Event(0, "chat", expires_in_us=14 * S)]}
+    report, _ = compare(trace, SLOW, patient)
+    assert {side: (waits.sent, waits.expired) for side, waits in report.overall.items()} == {"old": (2, 2), "new": (3, 1)}
+
+
 def test_a_send_that_takes_time_holds_up_the_next() -> None:
     """Gaps and windows are counted from where a send was settled."""
     _, sent_at = compare({"ann": [Event(0)] * 3}, SLOW, FAST, latency_us=50_000)

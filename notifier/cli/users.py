@@ -13,7 +13,7 @@ import typer
 from notifier.cli.cancel import tell
 from notifier.cli.chosen import chosen_lines
 from notifier.cli.options import JsonOption, YesOption, duration_us, notifier_of
-from notifier.cli.output import Rows, answer, confirm, fail, print_json, say
+from notifier.cli.output import Rows, answer, complain, confirm, fail, print_json, say
 from notifier.errors import InvalidPreferenceError
 from notifier.operations.action_log import OF_USERS, read_actions
 from notifier.operations.export import export_user
@@ -90,18 +90,23 @@ def apply(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="a JSON object a line, as `export` prints them")],
 ) -> None:
-    """Let each user of a file have exactly what its line says. Exit status 1 if a line is refused; it ends there."""
+    """Let each user of a file have exactly what its line says. Exit status 1 if a line is refused; others are applied.
+
+    It ends at a line that is no JSON object.
+    """
     if not file.exists():
         raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
     with notifier_of(context) as notifier, file.open(encoding="utf-8") as lines:
-        applied = 0
+        number = applied = 0
         try:
             for number, entry in entries_in(lines):
-                notifier.users.apply([entry], who=WHO)
-                applied = number
-        except (InvalidPreferenceError, ValueError) as error:
-            fail(f"{file}:{applied + 1}: {str(error).removeprefix('entries[0].')}")
-    say(f"{applied} applied")
+                try:
+                    applied += notifier.users.apply([entry], who=WHO)
+                except InvalidPreferenceError as error:  # users may no more, say, what they chose then
+                    complain(f"{file}:{number}: {str(error).removeprefix('entries[0].')}")
+        except ValueError as error:
+            fail(f"{file}:{number + 1}: {error}")
+    answer({"applied": applied}, f"{applied} applied", json=False, right=applied == number)
 
 
 @commands.command()

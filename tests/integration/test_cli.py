@@ -159,6 +159,15 @@ def test_cancel_by_what_they_have_in_common(run: Run, redis: Redis) -> None:
     ]
 
 
+def test_a_refused_choice_does_not_stop_the_others(run: Run, tmp_path: Path) -> None:
+    """What a user chose and may choose no more is named by its line; the users behind it have theirs."""
+    (file := tmp_path / "chosen.jsonl").write_text('{"user": "1", "tier": "nope"}\n{"user": "2", "gap": "10m"}\n')
+    applied = run("users", "apply", str(file))
+    assert (applied.status, applied.out) == (1, "1 applied\n")
+    assert applied.err.startswith(f"{file}:1: tier: users may not choose 'nope'")
+    assert run("users", "get", "2").out == "gap: 10m\n"
+
+
 def test_what_users_chose(run: Run, tmp_path: Path) -> None:
     """Muted, shown, exported, applied, logged, forgotten; a wrong line is named by its number."""
     assert run("users", "get", "42") == Ran(0, "nothing is chosen\n", "")

@@ -207,7 +207,7 @@ def _replayed(
     yield from known
 
 
-def _as_given(events: Sequence[Event], old: Policies) -> Sequence[Event]:
+def _as_given(events: Sequence[Event], old: Policies) -> list[Event]:
     """Without the expiry of their categories, which a recording has too: it is another under new rates."""
     return [
         event._replace(expires_in_us=None)

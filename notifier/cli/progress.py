@@ -27,8 +27,10 @@ class Progress:
         """The id of a row: the same when the row is sent again, because nobody knew whether it went through."""
         return hashlib.sha256(f"{self.run}:{row}".encode()).hexdigest()[:20]
 
-    def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+    def save(self, path: Path | None) -> None:
+        """Write it, whole or not at all; nothing for standard input, which has no place for it."""
+        if path is None:
+            return
         beside = path.with_name(path.name + ".new")
         beside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
         beside.replace(path)
@@ -47,7 +49,7 @@ class Progress:
             return cls.begin(digest)
         except (OSError, ValueError, TypeError) as error:
             fail(f"{path}: is not a progress file of send-file ({type(error).__name__}); delete it to begin again")
-        if kept.digest != digest and not kept.accepted:
+        if kept.digest != digest and kept.done and not kept.accepted:  # before the end, some may be unknown to us
             return cls.begin(digest)
         if kept.digest != digest:
             fail(f"{path}: the file has changed since row {kept.row}; --again sends the whole file again")

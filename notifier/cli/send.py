@@ -123,8 +123,7 @@ def send_file(
                 complain(f"{file}: interrupted, {progress.accepted:,} accepted so far{rest}")
                 raise
             except OverloadedError as error:
-                if kept_at is not None:
-                    progress.save(kept_at)  # what was accepted behind the refused keeps its job ids
+                progress.save(kept_at)  # what was accepted behind the refused keeps its job ids
                 fail(f"{file}: {error}; the same command goes on after row {progress.row}")
     counts = {"accepted": progress.accepted, "refused": progress.refused}
     said = ", ".join(f"{number} {name}" for name, number in counts.items())
@@ -172,15 +171,14 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
             progress.row, progress.refused, before = under_way.popleft()
             refuse(before)
         progress.accepted += len(job_ids)
-        if kept_at is not None:
-            progress.save(kept_at)
+        progress.save(kept_at)
         show()
 
+    progress.save(kept_at)  # the run, which the job ids are of: an answer may be lost, to the first rows too
     notifier.send_many(good(), job_ids=_taken_from(ids), on_accepted=accepted)
     refuse(since)
     progress.refused, progress.done = refused, True
-    if kept_at is not None:
-        progress.save(kept_at)
+    progress.save(kept_at)
 
 
 def _is_one_file(one: Path, other: Path) -> bool:

@@ -31,6 +31,7 @@ from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.store.exchange import Exchange
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
+from tests.faults.cutting_proxy import CuttingProxy
 from tests.harness.support import CONSOLE, clean_environ, ends, eventually, fcm, note, notifier, worker, write_config
 from tests.harness.take import take
 from tests.integration.conftest import Ran, Run
@@ -439,6 +440,26 @@ def test_send_file_goes_on_where_it_was_broken_off(
     file.write_text(row("other") + "\n", encoding="utf-8")
     changed = run("send-file", str(file))
     assert (changed.status, "the file has changed" in changed.err) == (1, True)
+
+
+def test_send_file_goes_on_where_even_the_first_answer_was_lost(
+    run: Run, redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Redis took without a word to the command counts once; and of a file that has changed since, none is sent."""
+    (file := tmp_path / "some.jsonl").write_text(row("a") + "\n" + row("b") + "\n", encoding="utf-8")
+    run("send", "warm", "--device", DEVICE, "--title", "so that the script is loaded")
+    with CuttingProxy(redis_server.port) as proxy, monkeypatch.context() as patch:
+        patch.setenv("NOTIFIER_REDIS_URL", proxy.url)
+        proxy.cut(1_000)
+        assert run("send-file", str(file)).status == 4
+    assert redis.llen("rq:queue:default") == 3
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text + row("c") + "\n", encoding="utf-8")
+    changed = "the file has changed since row 0; --again sends the whole file again"
+    assert run("send-file", str(file)) == Ran(1, "", f"{file}.progress: {changed}\n")
+    file.write_text(text, encoding="utf-8")
+    assert run("send-file", str(file)) == Ran(0, "2 accepted, 0 refused\n", "")
+    assert redis.llen("rq:queue:default") == 3
 
 
 def test_refused_lines_are_written_out_once_however_often_it_is_broken_off(

@@ -33,6 +33,8 @@ def pause(
 
     What a worker has already handed to a provider cannot be stopped.
     """
+    if what is None and (option := "--for" if lasting else "--reason" if reason else ""):
+        raise typer.BadParameter(f"{option} is of a pause: name what to stop, such as all", param_hint="WHAT")
     lasts_us = 0 if lasting is None else duration_us(lasting, "--for", least_us=1)
     settings, rates = settings_to_stop(context.obj)
     name = None if what is None else _name(what, settings, rates=rates)

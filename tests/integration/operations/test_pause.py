@@ -146,6 +146,16 @@ def test_a_push_service_is_paused_by_its_own_route() -> None:
         assert str(caught.value) == f"there is no route {name!r}; {there}"
 
 
+@pytest.mark.parametrize("option", ["--for", "--reason"])
+def test_a_pause_of_nothing_is_refused(run: Run, redis: Redis, option: str) -> None:
+    """Without a name `pause` lists: whoever says how long, or why, means to stop something, and is told how."""
+    done = run("pause", option, "1h")
+    assert (done.status, done.out) == (2, "")
+    said = f"{option} is of a pause: name what to stop, such as all"
+    assert said in " ".join(done.err.replace("│", " ").split())
+    assert redis.keys("notifier:route*") == []
+
+
 def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client) -> None:
     """With `rq suspend` explain, stats, health, metrics and the page say so; resumed, none does."""
     with notifier(config) as producer:

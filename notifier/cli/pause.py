@@ -47,15 +47,15 @@ def pause(
 
 def resume(context: typer.Context, what: What, *, who: WhoOption = None, json: JsonOption = False) -> None:
     """Let go what was paused. Exit status 1 if it was not paused."""
-    settings, rates = settings_to_stop(context.obj)
-    name = _name(what, settings, rates=rates)
+    settings, _ = settings_to_stop(context.obj)
+    name = _name(what)
     with opened_all(settings) as partitions:
         resumed = resume_it(partitions, name, who or login(), log_of(partitions, who))
     said = f"{paused_words(name)} {'is resumed' if resumed else 'was not paused'}"
     answer({"what": paused_words(name), "resumed": resumed}, said, json=json, right=resumed)
 
 
-def _name(what: str, settings: Settings, *, rates: bool) -> str:
+def _name(what: str, settings: Settings | None = None, *, rates: bool = True) -> str:
     try:
         return check_what(what, settings, rates=rates)
     except PauseError as error:

@@ -24,10 +24,11 @@ class PauseError(NotifierError):
     """Raised if what was named cannot be paused; the text says what can be."""
 
 
-def check_what(what: str, settings: Settings, *, rates: bool = True) -> str:
+def check_what(what: str, settings: Settings | None, *, rates: bool = True) -> str:
     """The name of what is meant, as `pause_name`, if there is such a thing. Raises PauseError.
 
-    rates: whether the settings have any; without them any category may be.
+    settings: None for what is to be resumed, as it may have left them since. rates: whether they have any; without
+    them any category may be.
     """
     try:
         name = pause_name(what)
@@ -35,6 +36,8 @@ def check_what(what: str, settings: Settings, *, rates: bool = True) -> str:
             check_user(what.partition(":")[2])
     except ValueError as error:
         raise PauseError(str(error)) from None
+    if settings is None:
+        return name
     known: dict[str, Collection[str]] = {
         "category": settings.categories,
         "lane": LANES,

@@ -29,6 +29,7 @@ from notifier.server.answers import ProblemError
 from notifier.server.guard import WHO
 from notifier.server.html import Html
 from notifier.server.state import State
+from notifier.settings import Settings
 from notifier.settings.loading import parse_rates
 from notifier.store.pipelining import on_all
 from notifier.store.published import publish
@@ -108,7 +109,7 @@ def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
 
 def pause(state: State, asked: Asked) -> dict[str, Any]:
     """Stop what is named, see `check_what`."""
-    name, reason = _what(state, asked), asked.text("reason")
+    name, reason = _what(asked, state.in_force.read().settings), asked.text("reason")
     try:
         lasts_us = parse_duration(asked.text("for"), least_us=1) if "for" in asked.given else 0
     except ValueError as error:
@@ -119,14 +120,14 @@ def pause(state: State, asked: Asked) -> dict[str, Any]:
 
 def resume(state: State, asked: Asked) -> dict[str, Any]:
     """Let go what was paused."""
-    name = _what(state, asked)
+    name = _what(asked)
     resumed = resume_it(state.redis, name, asked.who, partial(_log, state, asked))
     return {"what": paused_words(name), "resumed": resumed}
 
 
-def _what(state: State, asked: Asked) -> str:
+def _what(asked: Asked, settings: Settings | None = None) -> str:
     try:
-        return check_what(asked.text("what"), state.in_force.read().settings)
+        return check_what(asked.text("what"), settings)
     except PauseError as error:
         raise ProblemError(422, "Not valid", f"what: {error}", field="what") from None
 

@@ -156,6 +156,21 @@ def test_a_pause_of_nothing_is_refused(run: Run, redis: Redis, option: str) -> N
     assert redis.keys("notifier:route*") == []
 
 
+def test_what_has_left_the_configuration_can_be_resumed(run: Run, redis: Redis, config: Path, server: Client) -> None:
+    """Else it would stay paused for ever; a pause of it is refused, and so is a name that can be none."""
+    for what in ("chat", "marketing"):
+        assert run("pause", f"category:{what}").status == 0
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("chat:", "talk:").replace("marketing:", "ads:"), encoding="utf-8")
+    assert "there is no category 'chat'" in run("pause", "category:chat").err
+    assert "there is no category 'chat'" in server.post("/api/v1/pause", {"what": "category:chat"})[1]
+    assert run("resume", "category:chat") == Ran(0, "category:chat is resumed\n", "")
+    assert json.loads(server.post("/api/v1/resume", {"what": "category:marketing"})[1])["resumed"] is True
+    assert redis.keys("notifier:route*") == []
+    assert run("resume", "chat").status == 2
+    assert server.post("/api/v1/resume", {"what": "chat"})[0] == 422
+
+
 def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client) -> None:
     """With `rq suspend` explain, stats, health, metrics and the page say so; resumed, none does."""
     with notifier(config) as producer:

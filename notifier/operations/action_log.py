@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from notifier.errors import RedisUnusableError
+from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key
+from notifier.scripts.loader import run
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
@@ -36,9 +38,13 @@ class Action:
 def record_action(  # noqa: PLR0917 - one entry
     redis: Any, who: str, address: str, action: str, of: str, answer: str
 ) -> None:
-    """Write an entry, in one partition. address: '' for this host. Raises RedisUnusableError where none answers."""
+    """Write an entry, in one partition, also where Redis is full: what it tells of is done there.
+
+    address: '' for this host. Raises RedisUnusableError where none answers.
+    """
     entry = action_entry(who, address or socket.gethostname(), action, of, answer)
-    Partitions.around(redis).ask_any(lambda at: at.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
+    words = ("MAXLEN", "~", KEPT, "*", *(word for field in entry.items() for word in field))
+    Partitions.around(redis).ask_any(lambda at: run(at, write("XADD", redis_key("actions"), *words)))
 
 
 @contextmanager
@@ -48,7 +54,8 @@ def logged(log: Log, action: str, of: str) -> Iterator[list[str]]:
     try:
         yield words
     except RedisUnusableError as error:
-        log(action, of, "; ".join([f"not everywhere: {error}", *words]))
+        with suppress(RedisUnusableError):  # what could not be done is what to tell
+            log(action, of, "; ".join([f"not everywhere: {error}", *words]))
         raise
     log(action, of, "; ".join(words))
 

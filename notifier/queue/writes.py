@@ -1,4 +1,4 @@
-"""Writes of workers by themselves: what frees a full Redis in the end must not end at them."""
+"""Writes by themselves that a full Redis takes: what workers and operators do there in the end must not end at them."""
 
 from __future__ import annotations
 

@@ -156,6 +156,19 @@ def test_what_is_in_flight_stays_until_it_is_settled(redis: Redis) -> None:
     assert isinstance(one.acquire(POLICIES[0], "chat"), Hold), "the gap"
 
 
+def test_a_full_redis_forgets(redis: Redis) -> None:
+    """To hide the sends writes; and nothing of the user is to stay for want of memory."""
+    one = hand(redis, POLICIES[0])
+    one.acquire(POLICIES[0], "chat")
+    redis.config_set("maxmemory", 1)
+    try:
+        one.forget()
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert keys_with(redis, WHO) == set()
+    assert isinstance(one.acquire(POLICIES[0], "chat"), Hold), "the gap"
+
+
 @pytest.mark.parametrize("how", ["reset", "forget"])
 def test_what_is_in_flight_counts_whatever_is_begun_anew(redis: Redis, how: str) -> None:
     """Law 1: it has not reached its user yet, so no call can take back that it will have."""

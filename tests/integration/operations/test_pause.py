@@ -73,6 +73,34 @@ def test_what_holds_in_some_partitions_is_written_down(redis: Redis) -> None:
     assert (paused.action, resumed.action) == ("pause", "resume")
     assert paused.answer.startswith("not everywhere: ")
     assert paused.answer.endswith("; until it is resumed: wrong text")
+    none = Partitions([Partition(n, 2, None, away, is_checked=True) for n in range(2)])
+    with pytest.raises(RedisUnusableError, match="asked for partitions 0, 1 of 2"):
+        resume_it(none, "category:chat", "anna", partial(record_action, none, "anna", "here"))
+
+
+def test_what_is_done_to_a_full_redis_is_written_down(run: Run, redis: Redis, config: Path, server: Client) -> None:
+    """Who stops, lets go or cancels is needed most there: the command ends as what it did, and the log has it."""
+    with notifier(config) as producer:
+        ids = [producer.send(note("ann", "Hello", fcm("ann"))) for _ in range(4)]
+    redis.config_set("maxmemory", 1)
+    try:
+        assert run("pause", "all").status == 0
+        assert run("resume", "all") == Ran(0, "all is resumed\n", "")
+        assert run("cancel", ids[0]) == Ran(0, "cancelled\n", "")
+        assert run("cancel", *ids[1:3]) == Ran(0, "2 cancelled\n", "")
+        assert run("cancel", "--user", "ann") == Ran(0, "1 cancelled\n", "")
+        assert server.post("/api/v1/pause", {"what": "all"})[0] == 200
+    finally:
+        redis.config_set("maxmemory", 0)
+    done = [(each.action, each.answer) for each in read_actions(redis, 9)]
+    assert done == [
+        ("pause", "until it is resumed"),
+        ("cancel of user", "1 cancelled"),
+        ("cancel", "2 cancelled"),
+        ("cancel", "cancelled"),
+        ("resume", "resumed"),
+        ("pause", "until it is resumed"),
+    ]
 
 
 def test_no_metric_holds_a_user(run: Run, config: Path, server: Client) -> None:

@@ -2,6 +2,7 @@
 -- ARGV a FORGET, see records.py, and keys of the user
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
 --          jobs and entries were taken away}
+--! first_write
 --! needs backlog_key backlogs_key drop_hold drop_sends hide in_flight job_key LANES leave_lane now_us
 --! needs remember SENDS
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from notifier.queue.health import is_full
 from notifier.units import ranges, seconds_text
 
 LONG_QUEUED_S: Final = 60.0
@@ -87,10 +88,11 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         subject, page = f"{each['route']} {state}", f"route-{state}"
         waiting = _waiting(now, each["route"])
         yield Problem(level, subject, why_of(each), page, what, each["since"], probe, waiting)
-    yield from _of_workers(now)
-    if unserved := now["unserved"]:
-        says = f"no worker serves partition {ranges(unserved)}, so nothing is sent to its users"
-        yield Problem("stopped", "Unserved", says, "unserved-partition")
+    if is_full(**now["memory"]):
+        says = "it takes nothing new; let the workers drain it, or raise its maxmemory"
+        yield Problem("stopped", "Redis is full", says, "redis-memory")
+    else:
+        yield from _of_workers(now)
     if away := now["away"]:
         says = f"partition {ranges([each['partition'] for each in away])} does not answer: {away[0]['why']}"
         yield Problem("stopped", "Away", says, "redis-down")
@@ -129,6 +131,9 @@ def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
     for why, names in refusing.items():
         says = f"by {', '.join(names)}, which keeps the last ones: {why}"
         yield Problem("warning", "Rates refused", says, "rates-refused")
+    if unserved := now["unserved"]:
+        says = f"no worker serves partition {ranges(unserved)}, so nothing is sent to its users"
+        yield Problem("stopped", "Unserved", says, "unserved-partition")
 
 
 def problem_lines(now: Mapping[str, Any]) -> list[str]:

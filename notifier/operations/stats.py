@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from notifier.notification.job import accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
-from notifier.queue.health import Alive, find_workers
+from notifier.queue.health import Alive, find_workers, is_full
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.queue.pauses import find_pauses
 from notifier.queue.waits import IN_QUEUE, OF_LATER, Waits, decode_waits, describe_later, describe_waits
@@ -209,7 +209,7 @@ class Stats:
         now = self.now
         if now.suspended:
             return "not while all is suspended"
-        if not any(worker.is_healthy() for worker in now.workers):
+        if not any(worker.is_healthy() for worker in now.workers) and not is_full(*now.memory):
             return "not while no worker works"
         pauses = [held for held in now.pauses if held.waiting]
         words = [f"{paused_words(held.route)} is paused" for held in pauses]

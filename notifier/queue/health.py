@@ -100,9 +100,14 @@ def is_suspended(redis: Any) -> bool:
 
 
 def check_memory(memory: Mapping[str, Any]) -> None:
-    """Raise RedisUnusableError where Redis is full: then no worker can note that it looks. memory: of INFO."""
-    if 0 < memory.get("maxmemory", 0) <= memory["used_memory"]:
+    """Raise RedisUnusableError where Redis is full. memory: of INFO."""
+    if is_full(memory["used_memory"], memory.get("maxmemory", 0)):
         raise RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
+
+
+def is_full(used: int, max: int) -> bool:  # noqa: A002 - as `stats` tells them
+    """Whether Redis is full: then no worker can note that it looks, so nobody can tell that none does."""
+    return 0 < max <= used
 
 
 def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:

@@ -67,6 +67,18 @@ def test_no_worker_says_since_when() -> None:
     assert said(now(workers=[])) == ["No worker: none has ever looked for work, so nothing is sent; 7 wait"]
 
 
+def test_a_full_redis_is_said_alone() -> None:
+    """No worker can note there that it looks for work, so nobody can tell that none does: they may well send."""
+    hangs, age_us = replace(WELL, age_us=68_000_000), int(AT.timestamp() * 1e6)
+    full: dict[str, Any] = {"memory": (1_048_576, 1_048_576), "workers": [hangs], "looked_us": age_us}
+    line = "Redis is full: it takes nothing new; let the workers drain it, or raise its maxmemory"
+    assert said(now(**full)) == [line]
+    assert said(now(**full, served={0: 0, 1: 0})) == [line]
+    assert live(**full)["empty"] == "not at this rate"
+    nearly = full | {"memory": (1_048_575, 1_048_576)}
+    assert [each.partition(" for")[0] for each in said(now(**nearly))] == ["No worker", "w1 hangs: it has not looked"]
+
+
 def test_rates_that_are_refused_are_said_once() -> None:
     """A mistake in a file makes nothing stop, so nothing else would tell of it."""
     why = "notifier.yaml:4:7: user.gap: is empty; give a value, or delete the key"

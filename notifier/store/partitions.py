@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from redis.exceptions import RedisError
+
 from notifier.errors import InvalidNotificationError, RedisUnusableError, SettingsError
 from notifier.scripts.keys import Prefixes, redis_key, under
 from notifier.scripts.loader import finished
+from notifier.settings import redis_url
 from notifier.store.aio import async_of, connect_async
 from notifier.store.connection import ask, client_of, connect, redis_of
-from notifier.store.exchange import Commands, Exchange, Item, Search, go_on
+from notifier.store.exchange import Command, Commands, Exchange, Item, Search, exchange, go_on
 from notifier.store.tags import HASH, number_of, prefixes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from notifier.settings import RedisSettings, Settings
 
 T = TypeVar("T")
@@ -32,7 +33,8 @@ _IN_JOB_ID: Final = re.compile(r"p(\d\d)-")
 class Partition:
     """One partition, and a client to whichever node has it. prefixes: None where there is one alone.
 
-    is_checked: whether the cluster is known to have as many partitions as the configuration.
+    is_checked: whether the cluster is known to have as many partitions as the configuration. first: of one alone in a
+    cluster, the key that tells of several, and what makes a client to it.
     """
 
     number: int
@@ -40,16 +42,33 @@ class Partition:
     prefixes: Prefixes | None
     client: Any
     is_checked: bool = False
+    first: tuple[str, Callable[[], Any]] | None = None
 
-    def checked(self, steps: Exchange[Any]) -> Exchange[Any]:
+    def checked(self, steps: Exchange[T]) -> Exchange[T]:
         """An exchange here, after the number of partitions was checked once. Raises SettingsError."""
-        if not self.is_checked:
-            key, told = redis_key("partition"), f"{self.number} of {self.count}, hash {HASH}"
-            _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
-            if found != told.encode():
-                raise SettingsError(_another(found.decode(errors="replace"), told))
-            self.is_checked = True
+        yield from self.agree(claims=True)
         return (yield from steps)
+
+    def agree(self, *, claims: bool = False) -> Exchange[None]:
+        """Check the number of partitions, once. claims: it is this one from now on, where none stands yet.
+
+        Raises SettingsError.
+        """
+        if self.is_checked:
+            return
+        key, told = redis_key("partition"), f"{self.number} of {self.count}, hash {HASH}"
+        if self.first is not None:
+            key, client, found = self.first[0], self.first[1](), told.encode()
+            with suppress(RedisError):  # it is the slot of others, whose node may be away
+                found = (yield Command(lambda _: client.get(key))) or found
+            yield Command(lambda _: getattr(client, "aclose", client.close)())
+        else:
+            (found,) = yield Commands(lambda pipe: pipe.get(key))
+            if found is None and claims:
+                _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
+        if found not in {None, told.encode()}:
+            raise SettingsError(_another(found.decode(errors="replace"), told))
+        self.is_checked = found is not None
 
 
 def _another(found: str, told: str) -> str:
@@ -108,6 +127,13 @@ class Partitions(tuple[Partition, ...]):
         assert away is not None
         raise away
 
+    def agree(self) -> None:
+        """Ask whichever answers first how many there are, and set nothing. Raises SettingsError if there are others."""
+        for at in self:
+            with suppress(RedisUnusableError), under(at.prefixes):
+                exchange(at.client, at.agree())
+                return
+
     def close(self) -> None:
         """Close the connections."""
         for at in self:
@@ -124,28 +150,34 @@ class Partitions(tuple[Partition, ...]):
 def connect_all(settings: Settings | RedisSettings) -> Partitions:
     """Clients to all partitions of a fleet, not yet connected. Raises as `connect`."""
     config = redis_of(settings)
-    return Partitions.around(connect(config)) if config.partitions == 1 else _all_of(config, client_of)
+    return _one_of(config, connect, client_of) if config.partitions == 1 else _all_of(config, client_of)
 
 
 def connect_all_async(settings: Settings | RedisSettings) -> Partitions:
     """See `connect_all`."""
     config = redis_of(settings)
-    return Partitions.around(connect_async(config)) if config.partitions == 1 else _all_of(config, async_of)
+    return _one_of(config, connect_async, async_of) if config.partitions == 1 else _all_of(config, async_of)
 
 
 @contextmanager
 def opened_all(settings: Settings) -> Iterator[Partitions]:
-    """All partitions of a fleet, or the one that a command names, for as long as this lasts. Raises as `connect`."""
+    """All partitions of a fleet, or the one that a command names, for as long as this lasts.
+
+    Raises as `connect`, and SettingsError where the cluster has another number of them.
+    """
     partitions, one = connect_all(settings), settings.redis.partition
     with closing(partitions):
+        partitions.agree()
         yield partitions if one is None else Partitions([partitions[one]])
 
 
 @contextmanager
 def opened(settings: Settings, user: str) -> Iterator[Any]:
-    """A client of the user's partition, and keys are named as there. Raises as `connect`."""
-    with closing(connect_all(settings)) as partitions, partitions.at(user) as client:
-        yield client
+    """A client of the user's partition, and keys are named as there. Raises as `opened_all`."""
+    with closing(connect_all(settings)) as partitions:
+        partitions.agree()
+        with partitions.at(user) as client:
+            yield client
 
 
 def each_opened(settings: Settings) -> Iterator[Partition]:
@@ -180,6 +212,15 @@ async def search_at_async(at: Partition, find: Callable[[], Search[T]]) -> Async
 async def _found(at: Partition, steps: Search[Any]) -> Any:
     with under(at.prefixes):
         return await go_on(at.client, steps)
+
+
+def _one_of(config: RedisSettings, connect: Callable[..., Any], beside: Callable[..., Any]) -> Partitions:
+    """One, where others may have come with several if it is in a cluster."""
+    if not redis_url.is_cluster(config.url):
+        return Partitions.around(connect(config))
+    with under(prefixes_of(config, 0)):
+        first = redis_key("partition"), partial(beside, config.at(0))
+    return Partitions([Partition(0, 1, None, connect(config), first=first)])
 
 
 def _all_of(config: RedisSettings, connect: Callable[[RedisSettings, Any], Any]) -> Partitions:

@@ -125,6 +125,32 @@ def test_the_number_is_fixed_at_the_first_start(cluster: RedisCluster, settings:
                 wrong.send(notification(f"u{n}", n))
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_no_command_works_with_another_number(
+    cluster: RedisCluster, cli: Cli, settings: Settings, tmp_path: Path, partitions: int
+) -> None:
+    """Not even with none, which is another slot: nothing is sent there, nothing is paused, no server and no worker."""
+    with Notifier.of(settings) as notifier:
+        notifier.send_many(notification(f"u{n}", n) for n in range(20))
+    other = f"redis: {{url: '{cluster.url}', partitions: {partitions}}}\n{PROVIDERS}"
+    (config := tmp_path / "other.yaml").write_text(other, encoding="utf-8")
+    said = f"this is partition 0 of {partitions}, hash 1, but the cluster has it as 0 of 8, hash 1"
+    for words in ("pause all", "explain --user 42", "audit", "config status", "send 4 --device fcm:x --title x"):
+        assert said in Cli(config).run(*words.split(), status=3)
+    assert said in Cli(config).run("worker", "--burst", status=3)
+    with pytest.raises(SettingsError, match=said):
+        state.State(config)
+
+    async def send() -> None:
+        async with AsyncNotifier.of(parse_settings(other)) as wrong:
+            await wrong.send(notification("u1", 1))
+
+    with pytest.raises(SettingsError, match=said):
+        asyncio.run(send())
+    assert cli.told("pause") == []
+    assert {key_slot(key) for node in cluster.nodes for key in keys_of(node)} <= set(SLOTS)
+
+
 def test_replicas_are_waited_for_in_each_partition(cluster: RedisCluster) -> None:
     """`wait_replicas` holds for every one of many, whichever nodes they go to."""
     text = f"redis: {{url: '{cluster.url}', partitions: {EIGHT}, wait_replicas: %d, socket_timeout: %s}}\n{PROVIDERS}"

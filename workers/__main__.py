@@ -17,7 +17,7 @@ from notifier.scripts.keys import RQ_VARIABLE, rq_prefix, under, use_prefixes
 from notifier.settings import settings_path
 from notifier.store.exchange import exchange, nothing
 from notifier.store.partitions import Partition, connect_all
-from workers.configuration.start import load_at_start
+from workers.configuration.start import load_at_start, those_there_first
 
 
 def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
@@ -37,7 +37,7 @@ def run(
         config = settings_path(config)
         settings = load_at_start(config)
         configure_logging(settings.log.format, settings.log.level)
-        served = chosen(connect_all(settings), partitions)
+        served = those_there_first(chosen(connect_all(settings), partitions))
         if served[0].prefixes is not None:
             use_prefixes(served[0].prefixes)
         connection = served[0].client

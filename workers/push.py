@@ -363,7 +363,8 @@ class PushWorker(Worker):
                     for each in self._served:
                         each.parts.idle.wake.set()  # this worker has the new keys, and the leader may not yet
                 # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
-                await redis.expire(self.key, self.worker_ttl + 60)
+                with contextlib.suppress(RedisError):  # others have the rates, if the first partition is away
+                    await redis.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:
                     if (policies := await reload.changed()) is not None:
                         for each in self._served:

@@ -14,11 +14,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from notifier.errors import RedisUnusableError, SettingsError
-from notifier.scripts.keys import under
 from notifier.settings import Settings, settings_path
 from notifier.store.connection import redis_answers
 from notifier.store.followed import Followed
-from notifier.store.partitions import Partition, connect_all
+from notifier.store.partitions import Partitions, connect_all
 
 LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
@@ -75,14 +74,14 @@ class LiveSettings:
     def _begin_anew(self) -> None:
         # What a fork leaves behind may be held by a thread that is not there any more.
         self._closed, self._lock = threading.Event(), threading.Lock()
-        self._client: Partition | None = None
+        self._partitions: Partitions | None = None
 
     def _keep_looking(self) -> None:
         closed = self._closed
         while not closed.wait(LOOK_S) and self._take_up() is not None:
             self._look()
-        if self._client is not None and self._closed is closed:  # else it is that of a call after `close`
-            self._client.client.close()
+        if self._partitions is not None and self._closed is closed:  # else it is that of a call after `close`
+            self._partitions.close()
 
     def _look(self) -> None:
         try:
@@ -100,9 +99,8 @@ class LiveSettings:
             take_up(settings)
 
     def _ask(self, question: Callable[[Redis], Any]) -> Any:
-        if self._client is None:
+        if self._partitions is None:
             of = self.settings.redis
             hasty = of.model_copy(update={"socket_timeout_us": min(of.socket_timeout_us, TIMEOUT_US)})
-            self._client = connect_all(hasty)[0]  # rates are published in all partitions alike
-        with under(self._client.prefixes):
-            return question(self._client.client)
+            self._partitions = connect_all(hasty)
+        return self._partitions.ask_any(question)

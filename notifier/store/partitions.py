@@ -112,24 +112,25 @@ class Partitions(tuple[Partition, ...]):
             raise InvalidNotificationError("job_id", why)
         return wanted
 
+    def in_turn(self) -> Sequence[Partition]:
+        """All, the first one first, and then one that is far from it: nodes have neighbours, and one may be away."""
+        return sorted(self, key=lambda at: at.number % ((at.count + 1) // 2))
+
     def ask_any(self, question: Callable[[Any], T]) -> T:
         """Ask one partition, whichever answers first, for what stands in all alike.
 
         Raises RedisUnusableError where none answers.
         """
-        away: RedisUnusableError | None = None
-        for at in self:
-            try:
-                with under(at.prefixes):
-                    return ask(partial(question, at.client))
-            except RedisUnusableError as error:
-                away = away or error
-        assert away is not None
-        raise away
+        *others, last = self.in_turn()
+        for at in others:
+            with suppress(RedisUnusableError), under(at.prefixes):
+                return ask(partial(question, at.client))
+        with under(last.prefixes):
+            return ask(partial(question, last.client))
 
     def agree(self) -> None:
         """Ask whichever answers first how many there are, and set nothing. Raises SettingsError if there are others."""
-        for at in self:
+        for at in self.in_turn():
             with suppress(RedisUnusableError), under(at.prefixes):
                 exchange(at.client, at.agree())
                 return

@@ -27,7 +27,9 @@ from notifier.scripts import keys
 from notifier.scripts.keys import under
 from notifier.server import state
 from notifier.settings import Settings, parse_settings
-from notifier.store.partitions import connect_all
+from notifier.store.partitions import Partitions, connect_all
+from notifier.store.pipelining import on_all
+from notifier.store.published import publish
 from notifier.store.tags import tag_of
 from notifier.units import ranges
 from tests.faults.cluster import RedisCluster
@@ -226,6 +228,32 @@ def test_a_dead_node_takes_its_partitions_alone(cluster: RedisCluster, settings:
             killed.restart()
             await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a replica again", 60)
         assert notifier.send_many(notification(f"u{n}", n) for n in range(100)) == 100
+
+
+def test_rates_are_followed_without_the_first_partition(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law 7: the others have them too, for a worker that starts, one that runs, and a producer."""
+    rates = {"user": {"windows": ["100/1h"]}, "redis": {"partitions": EIGHT, "socket_timeout": "5s"}}
+    with start_fleet(rates, workers=0, redis_server=nullcontext(cluster)) as fleet:
+        monkeypatch.setenv("NOTIFIER_REDIS_URL", cluster.url)
+        applied = {"user": {"windows": ["1/1h"]}, "categories": {"extra": {"lane": "default"}}}
+        on_all(fleet.partitions, lambda at: publish(at, applied, 0))
+        gone = cluster.owner(SLOTS[0])
+        there = Partitions(at for at in fleet.partitions if cluster.owner(SLOTS[at.number]) is not gone)
+        users = [user for user in map(str, range(40)) if fleet.partitions.of_user(user) in there]
+        killed = cluster.kill_owner(SLOTS[0])
+        try:
+            fleet.start_worker()
+            with Notifier.from_config(fleet.config) as notifier:
+                notifier.send_many(
+                    notification(user, n, "extra") for user in users for n in (int(user), 100 + int(user))
+                )
+            await_that(lambda: len(fleet.arrivals()) == len(users), "one of each user", 60, 0.05)
+            on_all(there, lambda at: publish(at, applied | {"user": {"windows": ["2/1h"]}}, 0))
+            await_that(lambda: len(fleet.arrivals()) == 2 * len(users), "the other one", 60, 0.05)
+        finally:
+            cluster.await_takeover(SLOTS[0], killed)
+            killed.restart()
+            await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a replica again", 60)
 
 
 def at_node(notifier: Notifier, user: str, port: int) -> bool:

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from redis.exceptions import RedisError
@@ -25,8 +25,10 @@ from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, parse_rates
 from notifier.store.followed import Followed
-from notifier.store.partitions import Partition
+from notifier.store.partitions import Partition, Partitions
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates, read_until
+
+T = TypeVar("T")
 
 CHUNK: Final = 500  # wake-ups in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
@@ -46,7 +48,7 @@ class Reload:
     def __init__(self, path: Path, served: Sequence[Partition], lanes: Sequence[str], settings: Settings) -> None:
         """served: with asyncio clients; all have the same rates. settings: as read from the file."""
         self.problem = ""
-        self._redis = served[0].client
+        self._at = Partitions(served)
         self._served = [Retimed(at, lanes) for at in served]
         self._text = ""  # of the file, as far as it is followed
         self._followed = Followed(path, settings=settings)
@@ -74,7 +76,10 @@ class Reload:
         seen = await asyncio.to_thread(self._followed.fingerprint)
         if not self._followed.is_settled(seen):
             return None
-        published = await self._ask()
+        try:
+            published = await self._ask()
+        except RedisError:  # the file counts all the same, if no rates are published
+            published = self._followed.published
         if not self._followed.is_changed(seen, published) or await self._is_early(published):
             return None
         followed, was_file = (self.version, self.problem), not self._followed.published.version
@@ -93,10 +98,10 @@ class Reload:
         """Write a changed file into the log of who changed what, once for the workers of a host."""
         host, old = socket.gethostname(), self._text
         self._text = await asyncio.to_thread(self._read_text)
-        if await self._redis.set(redis_key("reload", f"{hash(seen):x}", host), "1", nx=True, ex=ONCE_S):
+        if await self._any(lambda at: at.set(redis_key("reload", f"{hash(seen):x}", host), "1", nx=True, ex=ONCE_S)):
             lines = await asyncio.to_thread(self._compare, old, self._text)
             entry = action_entry("the file", host, "change rates", f"{before} to {self.version}", lines)
-            await self._redis.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True)
+            await self._any(lambda at: at.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
 
     def _read_text(self) -> str:
         with contextlib.suppress(OSError, UnicodeError):
@@ -120,16 +125,25 @@ class Reload:
     def _source(self) -> str:
         return "redis" if self._followed.published.version else str(self._followed.path)
 
+    async def _any(self, question: Callable[[Any], Awaitable[T]]) -> T:
+        """Ask the partitions until one answers, as `Partitions.ask_any`; raise RedisError where none does."""
+        *others, last = self._at.in_turn()
+        for at in others:
+            with contextlib.suppress(RedisError), under(at.prefixes):
+                return await question(at.client)
+        with under(last.prefixes):
+            return await question(last.client)
+
     async def _ask(self) -> Published:
-        return decode(*await self._redis.hmget(redis_key("rates"), "version", "at"))
+        return decode(*await self._any(lambda at: at.hmget(redis_key("rates"), "version", "at")))
 
     async def _in_force(self) -> Published:
         """Return what is in force until the published rates begin."""
-        return read_until(await self._redis.hget(redis_key("rates"), "until"))[0]
+        return read_until(await self._any(lambda at: at.hget(redis_key("rates"), "until")))[0]
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
-        applied = await self._redis.hget(redis_key("rates"), field) if published.version else None
+        applied = await self._any(lambda at: at.hget(redis_key("rates"), field)) if published.version else None
         self._followed.note(seen, published)
         try:
             settings, policies = await asyncio.to_thread(read, self._followed.path, applied)
@@ -164,7 +178,7 @@ class Reload:
 
     async def _left_s(self, published: Published) -> float:
         """Return how long until they begin, by Redis's clock, so that every host changes at the same moment."""
-        seconds, us = await self._redis.time()
+        seconds, us = await self._any(lambda at: at.time())
         return float(published.at_us - int(seconds) * 1_000_000 - int(us)) / 1_000_000
 
     async def retime(self) -> None:

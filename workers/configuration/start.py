@@ -5,11 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
+from notifier.errors import RedisAwayError
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import unread
+from notifier.store.connection import check
+from notifier.store.partitions import Partition
 
 AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
 MAX_LOOKS: Final = 10
@@ -73,3 +79,23 @@ class Wait:
         """It is there, if it ever was away."""
         if self.begun:
             self._log.info("limiter_reachable")
+
+
+def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:
+    """Return these, where there are several with one first that answers, and wait for it: there RQ knows the worker.
+
+    Raise RedisUnusableError where one is there, and cannot be used.
+    """
+    wait = Wait(structlog.get_logger("notifier.worker"))
+    while len(served) > 1:
+        for at in served:
+            try:
+                check(at.client)
+            except RedisAwayError as error:
+                away = error
+            else:
+                wait.is_over()
+                return sorted(served, key=lambda each: each is not at)
+        wait.goes_on(away)
+        wait.sleep()
+    return served

@@ -10,6 +10,7 @@ from typing import Final, Literal, cast
 from notifier.notification.job import decode_reason
 from notifier.notification.json_values import fields_of
 from notifier.producer.stream import Entry
+from notifier.store.tags import number_of
 
 ENCODED: Final = frozenset({"rejected", "failed", "expired"})  # whose reason stands there as RQ stores it
 
@@ -35,8 +36,8 @@ class Ended:
     ref: str | None = None
 
 
-def read_ended(entry: Entry) -> Ended:
-    """The end that an entry of the stream `events` tells."""
+def read_ended(partitions: int, entry: Entry) -> Ended:
+    """The end that an entry of the stream `events` tells. partitions: each of so many has a stream of its own."""
     entry_id, fields = entry
     text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
     meta = fields_of(text["meta"].encode())  # of a plain producer, whose meta may be anything
@@ -45,11 +46,13 @@ def read_ended(entry: Entry) -> Ended:
     if outcome in ENCODED and detail:
         with suppress(ValueError, OSError):
             detail = decode_reason(detail.encode())
+    user = str(told.get("user", ""))
+    stream = f"p{number_of(user, partitions):02}-" if partitions > 1 else ""
     shown = "" if outcome in {"delivered", "superseded"} else detail
     return Ended(
-        event_id=entry_id.decode(),
+        event_id=stream + entry_id.decode(),
         job_id=text["job_id"],
-        user=str(told.get("user", "")),
+        user=user,
         category=str(told.get("category", "default")),
         outcome=cast("Outcome", outcome),
         at=datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC),

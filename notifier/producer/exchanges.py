@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from redis.exceptions import RedisError
@@ -197,7 +198,8 @@ class Exchanges:
 
     def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Ended]:
         """See `Notifier.events`."""
-        return find_each(self._reader("events", group, consumer, lease), read_ended, follow=follow)
+        decode = partial(read_ended, self._settings.redis.partitions)
+        return find_each(self._reader("events", group, consumer, lease), decode, follow=follow)
 
     def _reader(self, stream: str, group: str, consumer: str | None, lease: timedelta) -> Reader:
         return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -71,7 +72,7 @@ class Webhook:
             problem = ""
             for at in partitions:
                 try:
-                    for batch in search_at(at, _find):
+                    for batch in search_at(at, partial(_find, at.count)):
                         if not self._deliver(batch):
                             return
                 except Exception as error:  # noqa: BLE001 - nothing that is in Redis ends the thread
@@ -105,8 +106,9 @@ class Webhook:
         return False
 
 
-def _find() -> Search[list[Ended]]:
-    return find_batches(Reader(redis_key("events"), GROUP, CONSUMER, LEASE, max_entries=MAX_EVENTS), read_ended)
+def _find(partitions: int) -> Search[list[Ended]]:
+    reader = Reader(redis_key("events"), GROUP, CONSUMER, LEASE, max_entries=MAX_EVENTS)
+    return find_batches(reader, partial(read_ended, partitions))
 
 
 class _Backoff:

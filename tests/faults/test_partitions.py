@@ -95,6 +95,22 @@ def keys_of(node: Any) -> list[bytes]:
         return [key for key in client.scan_iter("*") if client.exists(key)] if node.ask("ROLE")[0] == b"master" else []
 
 
+def test_an_event_has_an_id_of_its_own(settings: Settings) -> None:
+    """Of two that Redis numbers alike in two partitions, each shows its own."""
+    users, parts = ("42", "4"), connect_all(settings)
+    entry = {"job_id": "j", "outcome": "delivered", "detail": ""}
+    for user in users:
+        with parts.at(user) as at:
+            at.xadd(keys.redis_key("events"), entry | {"meta": json.dumps({"user": user})}, id="1795348800000-0")
+    with Notifier.of(settings) as notifier:
+        assert {event.user: event.event_id for event in notifier.events()} == {
+            user: f"p{parts.of_user(user).number:02}-1795348800000-0" for user in users
+        }
+    assert parts.of_user("42").number == 2
+    assert parts.of_user("4") is not parts.of_user("42")
+    parts.close()
+
+
 def test_so_it_is_in_asyncio(settings: Settings) -> None:
     """The same producer, limiter and preferences; one event loop, a few connections to each node."""
 

@@ -17,7 +17,7 @@ from notifier.scripts.keys import Prefixes, redis_key, under
 from notifier.scripts.loader import finished
 from notifier.settings import redis_url
 from notifier.store.aio import async_of, connect_async
-from notifier.store.connection import ask, client_of, connect, redis_of
+from notifier.store.connection import ask, client_of, connect, is_forbidden, redis_of
 from notifier.store.exchange import Command, Commands, Exchange, Item, Search, exchange, go_on
 from notifier.store.tags import HASH, number_of, prefixes_of
 
@@ -64,8 +64,12 @@ class Partition:
             yield Command(lambda _: getattr(client, "aclose", client.close)())
         else:
             (found,) = yield Commands(lambda pipe: pipe.get(key))
-            if found is None and claims:
-                _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
+            try:
+                if found is None and claims:
+                    _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
+            except RedisError as error:
+                if not is_forbidden(error):  # who may only look finds nothing there, and claims nothing
+                    raise
         if found not in {None, told.encode()}:
             raise SettingsError(_another(found.decode(errors="replace"), told))
         self.is_checked = found is not None

@@ -169,6 +169,26 @@ def test_no_command_works_with_another_number(
     assert {key_slot(key) for node in cluster.nodes for key in keys_of(node)} <= set(SLOTS)
 
 
+def test_who_may_not_write_may_look(cluster: RedisCluster, settings: Settings) -> None:
+    """At what is there, and where nothing has ever been: only who writes needs the partition marked."""
+    reads = "+@read +@connection +@scripting +info +time +cluster|slots"
+    for node in cluster.nodes:
+        node.ask("ACL", "SETUSER", "looks", "reset", "on", ">secret", "~*", *reads.split())
+    config = settings.redis.model_copy(update={"url": cluster.url.replace("://", "://looks:secret@")})
+    looks = settings.model_copy(update={"redis": config})
+    with Notifier.of(settings) as notifier, Notifier.of(looks) as reader:
+        job_id = notifier.send(notification("42", 1))
+        status = reader.status(job_id)
+        assert status is not None
+        assert status.state == "queued"
+        assert reader.history("u1") == []
+        assert reader.users.get("u1").as_dict() == {}
+        assert [number for number, at in enumerate(notifier._partitions) if at.is_checked] == [0, 2]
+        assert {key_slot(key) for node in cluster.nodes for key in keys_of(node)} == {SLOTS[0], SLOTS[2]}
+        with pytest.raises(RedisUnusableError):
+            reader.send(notification("42", 2))
+
+
 def test_replicas_are_waited_for_in_each_partition(cluster: RedisCluster) -> None:
     """`wait_replicas` holds for every one of many, whichever nodes they go to."""
     text = f"redis: {{url: '{cluster.url}', partitions: {EIGHT}, wait_replicas: %d, socket_timeout: %s}}\n{PROVIDERS}"

@@ -185,6 +185,7 @@ def test_who_reads_can_see_everything(tmp_path: Path, guarded: EmbeddedRedis, ad
         "explain --user ada",
         "line ada",
         f"status {job_id}",
+        "history --job none",
         "routes",
         "health",
         "config status",

@@ -76,6 +76,8 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
     for each in now["pauses"]:
         says = each["why"].removeprefix("paused") + ("" if each["next_at"] else ", until it is resumed")
         what = each["what"]
+        if lacks := each["lacks"]:
+            says += f", but not in partition {ranges(lacks)}: pause it again"
         waiting = _waiting(now, what.removeprefix("route:")) + _waiting(now, f"the pause of {what}")
         yield Problem("stopped", f"{what} paused", says, "paused", what, each["since"], each["next_at"], waiting)
     for each in now["routes"]:

@@ -60,7 +60,8 @@ class Now:
     routes: those that are not working. pauses: what people have paused. suspended: by `rq suspend`. served: how many
     workers look for work in each partition, by its number. untaken: what none has taken yet, by partition. away: why
     other partitions do not answer. last: seconds until the last of what waits is expected to go, as far as that is
-    known, and what holds it. looked: µs of the last look for work by any worker, or 0.
+    known, and what holds it. looked: µs of the last look for work by any worker, or 0. unpaused: of a pause that some
+    partitions lack, which they are.
     """
 
     lanes: dict[str, LaneNow]
@@ -79,6 +80,7 @@ class Now:
     served: Mapping[int, int] = field(default_factory=dict)
     untaken: Mapping[int, int] = field(default_factory=dict)
     away: Mapping[int, str] = field(default_factory=dict)
+    unpaused: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def unserved(self) -> list[int]:
@@ -331,6 +333,8 @@ def _together(told: Told[Now]) -> Now:
     workers: dict[str, Alive] = {}
     for each in (each for now in every for each in now.workers):  # of a worker of several, where it looked last
         workers[each.name] = min(each, workers.get(each.name, each), key=lambda alive: alive.age_us)
+    paused = {number: {held.route for held in now.pauses} for number, now in told.found.items()}
+    unpaused = {name: [n for n in paused if name not in paused[n]] for name in set().union(*paused.values())}
     waits: Counter[tuple[str, str]] = Counter()
     for kind, what, n in (each for now in every for each in now.waits):
         waits[kind, what] += n
@@ -351,6 +355,7 @@ def _together(told: Told[Now]) -> Now:
         served,
         untaken,
         away,
+        unpaused,
     )
 
 
@@ -389,7 +394,10 @@ def _now(now: Now) -> dict[str, Any]:
         "waits": [each._asdict() for each in [*now.waits, *_in_queue(now)]],
         "looked": moment(now.looked_us) if now.looked_us else None,
         "routes": [held.as_json() for held in now.routes],
-        "pauses": [held.as_json() | {"what": paused_words(held.route)} for held in now.pauses],
+        "pauses": [
+            held.as_json() | {"what": paused_words(held.route), "lacks": now.unpaused.get(held.route, [])}
+            for held in now.pauses
+        ],
         "workers": [asdict(worker) | {"healthy": worker.is_healthy()} for worker in now.workers],
         "totals": now.totals,
         "memory": {"used": now.memory[0], "max": now.memory[1]},

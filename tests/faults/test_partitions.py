@@ -22,9 +22,11 @@ from redis.crc import key_slot
 from notifier import AsyncNotifier, Notifier
 from notifier.errors import NotReplicatedError, RedisUnusableError, SettingsError
 from notifier.limiter import Hold, Permit
+from notifier.queue.pauses import resume
 from notifier.rules.policy import Policy, Window
 from notifier.scripts import keys
 from notifier.scripts.keys import under
+from notifier.scripts.loader import run
 from notifier.server import state
 from notifier.settings import Settings, parse_settings
 from notifier.store.partitions import Partitions, connect_all
@@ -357,6 +359,18 @@ def test_commands_find_all(cli: Cli) -> None:
     assert cli.run("status", first, "--user", "4").startswith("delivered")
     assert cli.told("history", "4")[0]["outcome"] == "delivered"
     assert cli.run("cancel", "--all-users", "--category", "default", "--yes").startswith("0 notifications")
+
+
+def test_a_pause_that_some_partitions_lack_is_told(cli: Cli, settings: Settings) -> None:
+    """As of one that were away when somebody paused all: by `stats`, until all is paused again."""
+    at = connect_all(settings)[6]
+    cli.run("pause", "all", "--who", "anna")
+    with under(at.prefixes), closing(at.client) as client:
+        run(client, resume("all:", "nobody"))
+    assert "until it is resumed, but not in partition 6: pause it again" in cli.run("stats")
+    assert cli.told("stats")["now"]["pauses"][0]["lacks"] == [6]
+    cli.run("pause", "all")
+    assert cli.told("stats")["now"]["pauses"][0]["lacks"] == []
 
 
 def test_one_partition_can_be_named(cli: Cli) -> None:

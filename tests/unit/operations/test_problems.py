@@ -52,6 +52,14 @@ def test_a_pause_says_by_whom() -> None:
     ]
 
 
+def test_a_pause_says_where_it_is_missing() -> None:
+    """A partition that was away when somebody paused sends when it is back."""
+    pause = Held("all:", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")
+    (line,) = said(now(unpaused={"all:": [0, 1, 2, 5]}, pauses=[pause]))
+    assert line.startswith("all paused for 4 min 00 s (since 12:00) by anna: wrong text, until it is resumed, but not")
+    assert line.endswith(" in partition 0-2, 5: pause it again")
+
+
 def test_suspended_says_since_when_a_worker_saw_it() -> None:
     """RQ does not keep who suspended the workers, nor when: the first worker that saw it tells since when."""
     workers = [replace(WELL, suspended=AT), replace(WELL, suspended=AT + timedelta(seconds=1)), WELL]

@@ -134,10 +134,17 @@ class Follower:
 
 
 def followers(redis: Any) -> tuple[Published, list[Follower]]:
-    """Return what is published, and every running worker by name. Raises RedisUnusableError where nobody answers."""
+    """Return what was published last, and every running worker by name. Raises RedisUnusableError if nobody answers."""
     every = list(ask_all(Partitions.around(redis), _find_followers).all)
     found = {worker.name: worker for _, workers in every for worker in workers}
-    return every[0][0], [found[name] for name in sorted(found)]
+    newest = max((published for published, _ in every), key=lambda published: published.at_us)
+    return newest, [found[name] for name in sorted(found)]
+
+
+def published_at(redis: Any) -> dict[int, Published]:
+    """Return what is published in each partition that answers: one that was away then has other rates."""
+    found = ask_all(Partitions.around(redis), _find_followers).found
+    return {number: published for number, (published, _) in found.items()}
 
 
 def _find_followers() -> Exchange[tuple[Published, list[Follower]]]:

@@ -373,6 +373,19 @@ def test_a_pause_that_some_partitions_lack_is_told(cli: Cli, settings: Settings)
     assert cli.told("stats")["now"]["pauses"][0]["lacks"] == []
 
 
+def test_rates_that_some_partitions_lack_are_told(cli: Cli, settings: Settings) -> None:
+    """As of one that was away when they were applied, be it the first one: by `config status`, with which they are."""
+    with Notifier.of(settings) as notifier:
+        published = on_all(notifier._partitions[3:], lambda at: publish(at, {"user": {"gap": "1s"}}, 0))[0]
+    said = cli.run("config", "status", status=1)
+    assert f"applied: {published.version}\n" in said
+    assert "not in partition 0-2: apply or withdraw them again\n" in said
+    told = cli.told("config", "status", status=1)
+    assert (told["published"]["version"], told["lacking"]) == (published.version, [0, 1, 2])
+    cli.run("config", "withdraw", "--yes")
+    assert cli.told("config", "status", status=1)["lacking"] == []
+
+
 def test_one_partition_can_be_named(cli: Cli) -> None:
     """Then `stats` is of that one alone; a number that there is not is refused."""
     assert cli.told("stats", "--partition", "7")["now"]["unserved"] == []

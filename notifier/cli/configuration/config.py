@@ -31,8 +31,8 @@ from notifier.settings.secret_files import read_by_others
 from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
-from notifier.store.published import followers, publish, rates_before, withdraw
-from notifier.units import UNITS, counted
+from notifier.store.published import followers, publish, published_at, rates_before, withdraw
+from notifier.units import UNITS, counted, ranges
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
 MAX_SHOWN: Final = 40  # of the lines that change
@@ -230,15 +230,17 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs."""
     with opened_all(_without_rates(context)) as partitions:
         published, found = followers(partitions)
+        lacking = [n for n, each in published_at(partitions).items() if each.version != published.version]
     versions = {worker.version for worker in found}
-    agreed = len(versions) == 1 and not any(worker.problem for worker in found)
+    agreed = len(versions) == 1 and not any(worker.problem for worker in found) and not lacking
     rows = [(w.name, w.host, w.version, w.source) for w in found]
     refused = [f"{worker.name} refused: {worker.problem}" for worker in found if worker.problem]
     answer(
-        {"published": asdict(published), "agreed": agreed, "workers": [asdict(worker) for worker in found]},
+        {"published": asdict(published), "lacking": lacking, "agreed": agreed, "workers": [asdict(w) for w in found]},
         f"applied: {published.version or 'none; each worker follows its own file'}",
         Rows(("worker", "host", "rates", "from"), rows, empty="no worker is running"),
         *refused,
+        *([f"not in partition {ranges(lacking)}: apply or withdraw them again"] if lacking else []),
         *([f"they differ: {', '.join(sorted(versions))}"] if len(versions) > 1 else []),
         json=json,
         right=agreed,

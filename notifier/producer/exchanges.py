@@ -198,7 +198,7 @@ class Exchanges:
 
     def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Ended]:
         """See `Notifier.events`."""
-        decode = partial(read_ended, self._settings.redis.partitions)
+        decode = partial(read_ended, self.settings.redis.partitions)
         return find_each(self._reader("events", group, consumer, lease), decode, follow=follow)
 
     def _reader(self, stream: str, group: str, consumer: str | None, lease: timedelta) -> Reader:

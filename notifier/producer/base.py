@@ -94,7 +94,7 @@ class Producer:
 
     @property
     def _edits(self) -> Edits:
-        return Edits(lambda: self.policies)
+        return Edits(lambda: self.policies, self._asks.clock)
 
     def _file(self) -> LiveSettings:
         if self._live is None:

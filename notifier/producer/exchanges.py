@@ -204,6 +204,11 @@ class Exchanges:
     def _reader(self, stream: str, group: str, consumer: str | None, lease: timedelta) -> Reader:
         return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)
 
+    @staticmethod
+    def clock() -> datetime:
+        """Now, for what is over; a test's notifier has a time of its own."""
+        return datetime.now(UTC)
+
     def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
         """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.
 

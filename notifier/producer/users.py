@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
@@ -23,10 +23,10 @@ KEEP: Final[Any] = object()  # what is not given stays as it is
 
 
 class Edits:
-    """How preferences change, checked by the rules in force. policies: these."""
+    """How preferences change, checked by the rules in force. policies: these. clock: tells what is over."""
 
-    def __init__(self, policies: Callable[[], Policies]) -> None:
-        self._policies = policies
+    def __init__(self, policies: Callable[[], Policies], clock: Callable[[], datetime]) -> None:
+        self._policies, self._clock = policies, clock
 
     def set(self, user: str, given: Mapping[str, Any]) -> Edit:
         """Put what is given in the place of what stands there; None takes it away. Raises InvalidPreferenceError."""
@@ -51,14 +51,15 @@ class Edits:
     def mute(self, user: str, until: Any, categories: Iterable[str] | None, what: str) -> Edit:
         """Add a mute. Raises InvalidPreferenceError."""
         mute = _read(mute_of, until, categories, what)
-        if mute.until <= datetime.now(UTC):
+        now = self._clock()
+        if mute.until <= now:
             raise InvalidPreferenceError("until", f"{mute.until.isoformat()} is over; `unmute` ends a mute")
         self._checked(user, {"mutes": [mute]})
         self._check_known(mute.categories, ())
         for name in mute.categories or ():
             if self._policies().category(name).bypass:
                 raise InvalidPreferenceError("categories", f"{name!r} has bypass, so nobody can mute it")
-        return lambda old: _few(old.muted(mute))
+        return lambda old: _few(old.muted(mute, now))
 
     def unmute(self, user: str, categories: Iterable[str] | None) -> Edit:
         """Take mutes away. Raises InvalidPreferenceError."""

@@ -134,9 +134,8 @@ class Preferences:
             return str(error)
         return ""
 
-    def muted(self, mute: Mute) -> Preferences:
-        """With one mute more. What was said before of the same categories, and what is over, goes."""
-        now = datetime.now(UTC)
+    def muted(self, mute: Mute, now: datetime) -> Preferences:
+        """With one mute more. What was said before of the same categories, and what is over by now, goes."""
         kept = [old for old in self.mutes if old.categories != mute.categories and old.until > now]
         return replace(self, mutes=(*kept, mute))
 

@@ -104,6 +104,10 @@ class MemoryExchanges:
         """A moment of simulated time."""
         return self._begins + timedelta(microseconds=us)
 
+    def clock(self) -> datetime:
+        """The simulated time."""
+        return self.at(self.now_us)
+
     @at_once
     def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
         """See `Exchanges.enqueue`."""
@@ -275,7 +279,7 @@ class MemoryExchanges:
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """See `Exchanges.history`. Of what held one back it is told as a whole: its limits."""
         ended = [e for e in self.accepted.values() if e.notification.user == user and self.state(e) != "waiting"]
-        oldest = self.at(self.now_us) - since if since is not None else None
+        oldest = self.clock() - since if since is not None else None
         found = sorted((self._record(entry) for entry in ended), key=lambda each: each.ended_at, reverse=True)
         return [each for each in found if oldest is None or each.ended_at >= oldest]
 

@@ -207,6 +207,15 @@ def test_acquire_knows_what_users_chose() -> None:
     assert made.acquire("anna") == Hold(2 * 3_600_000_000, "user quiet until 22:00 Etc/UTC")
 
 
+def test_a_mute_ends_by_the_simulated_time() -> None:
+    """Of a test that begins in the past, or in the future; one that is over by then is refused."""
+    for now in (datetime(2020, 1, 1, tzinfo=UTC), datetime(2060, 1, 1, tzinfo=UTC)):
+        made = fake("", now=now)
+        assert made.users.mute("42", until=now + timedelta(hours=1)).mutes[0].until == now + timedelta(hours=1)
+        with pytest.raises(InvalidPreferenceError, match="is over"):
+            made.users.mute("42", until=now)
+
+
 def test_users_choose_for_themselves() -> None:
     """What has gone stays; what waits follows the new choice; what is muted waits for its end, or is dropped."""
     made = fake("user: {}")

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from notifier.cli.options import JsonOption, WhoOption, duration_us, settings_to_stop
-from notifier.cli.output import Rows, answer, log_of, login
+from notifier.cli.output import Rows, answer, complain, log_of, login
 from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.queue.circuits import Held, by_route, paused_words
-from notifier.queue.pauses import read_pauses
+from notifier.queue.pauses import find_pauses
 from notifier.settings import Settings
 from notifier.store.partitions import opened_all
-from notifier.store.pipelining import on_all
+from notifier.store.pipelining import ask_all
 
 What = Annotated[str, typer.Argument(help="all, category:NAME, user:ID, lane:NAME or route:NAME", show_default=False)]
 
@@ -42,7 +42,10 @@ def pause(
     with opened_all(settings) as partitions:
         if name is not None:
             pause_it(partitions, name, who or login(), reason, lasts_us, log_of(partitions, who))
-        _show(by_route(on_all(partitions, read_pauses)), json=json)
+        told = ask_all(partitions, find_pauses)
+        for number, error in told.away.items():
+            complain(f"partition {number}: {error}")
+        _show(by_route(told.all), json=json)
 
 
 def resume(context: typer.Context, what: What, *, who: WhoOption = None, json: JsonOption = False) -> None:

@@ -250,12 +250,17 @@ class AsyncNotifier(Producer):
         await self._follow(None)
         several = len(self._partitions) > 1
         while True:
-            found_any = False
+            found_any, ended = False, list[RedisUnusableError | None]()
             for at in self._partitions:
-                async for each in search_at_async(at, partial(find, follow=follow and not several)):
-                    found_any = True
-                    yield each
-            if not (several and follow):
+                try:
+                    async for each in search_at_async(at, partial(find, follow=follow and not several)):
+                        found_any = True
+                        yield each
+                    ended.append(None)
+                except RedisUnusableError as error:
+                    ended.append(error)
+            if not (several and follow) or all(ended):
+                whole(self._partitions, ended)
                 return
             if not found_any:
                 await asyncio.sleep(FOLLOW_S)

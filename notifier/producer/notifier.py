@@ -282,15 +282,23 @@ class Notifier(Producer):
         return self._search(lambda **_: self._exchanges.preferences())
 
     def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> Iterator[T]:
-        """Search each partition; where there are several, one after the other, again and again."""
+        """Search each partition; where there are several, one after the other, again and again.
+
+        One that is away is told of in the end; in a search without one, only where all are.
+        """
         several = len(self._partitions) > 1
         while True:
-            found_any = False
+            found_any, ended = False, list[RedisUnusableError | None]()
             for at in self._partitions:
-                for each in search_at(at, partial(find, follow=follow and not several)):
-                    found_any = True
-                    yield each
-            if not (several and follow):
+                try:
+                    for each in search_at(at, partial(find, follow=follow and not several)):
+                        found_any = True
+                        yield each
+                    ended.append(None)
+                except RedisUnusableError as error:
+                    ended.append(error)
+            if not (several and follow) or all(ended):
+                whole(self._partitions, ended)
                 return
             if not found_any:
                 Event().wait(FOLLOW_S)

@@ -69,16 +69,18 @@ class Webhook:
     def _run(self, partitions: Partitions) -> None:
         waits = _Backoff(self._stop)
         while not self._stop.is_set():
-            problem = ""
+            problem, away = "", 0
             for at in partitions:
                 try:
                     for batch in search_at(at, partial(_find, at.count)):
                         if not self._deliver(batch):
                             return
                 except Exception as error:  # noqa: BLE001 - nothing that is in Redis ends the thread
+                    away += 1
                     problem = str(error) if isinstance(error, NotifierError) else tell_unreadable(error)
             if problem:
                 self._log.warning("events_not_read", reason=problem)
+            if away == len(partitions):
                 waits.wait()
             else:
                 waits.reset()

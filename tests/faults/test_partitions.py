@@ -268,6 +268,39 @@ def test_a_dead_node_takes_its_partitions_alone(cluster: RedisCluster, settings:
         assert notifier.send_many(notification(f"u{n}", n) for n in range(100)) == 100
 
 
+def test_what_is_elsewhere_is_given(cluster: RedisCluster, cli: Cli, settings: Settings) -> None:
+    """Events of the others come before the error that names the partitions; `pause` lists what there is."""
+    gone = cluster.owner(SLOTS[0])
+    away = [n for n in range(EIGHT) if cluster.owner(SLOTS[n]) is gone]
+    said = f"asked for partitions {', '.join(map(str, away))} of 8"
+    with Notifier.of(settings) as notifier:
+        notifier.send_many((notification(str(n), n) for n in range(40)), job_ids=[f"own-{n}" for n in range(40)])
+        notifier.cancel_many([f"own-{n}" for n in range(40)])
+        cli.run("pause", "all")
+        there = {f"own-{n}" for n in range(40) if notifier._partitions.of_user(str(n)).number not in away}
+
+        async def read() -> None:
+            async with AsyncNotifier.of(settings) as one:
+                async for event in one.events("others"):
+                    by_asyncio.add(event.job_id)
+
+        killed = cluster.kill_owner(SLOTS[0])
+        try:
+            found, by_asyncio = set[str](), set[str]()
+            with pytest.raises(RedisUnusableError, match=said):
+                found.update(event.job_id for event in notifier.events())
+            with pytest.raises(RedisUnusableError, match=said):
+                asyncio.run(read())
+            assert found == by_asyncio == there
+            shown = cli.run("pause")
+            assert "partition 0: Redis does not answer" in shown
+            assert "all " in shown
+        finally:
+            cluster.await_takeover(SLOTS[0], killed)
+            killed.restart()
+            await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a replica again", 60)
+
+
 def test_rates_are_followed_without_the_first_partition(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law 7: the others have them too, for a worker that starts, one that runs, and a producer."""
     rates = {"user": {"windows": ["100/1h"]}, "redis": {"partitions": EIGHT, "socket_timeout": "5s"}}

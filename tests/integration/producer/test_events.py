@@ -35,6 +35,7 @@ from notifier.server import webhook
 from notifier.server.webhook import Webhook
 from notifier.settings import load_settings
 from notifier.simulators.wire import Reply
+from notifier.store.partitions import Partition, Partitions
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, ends, eventually, fcm, note, notifier, worker, write_config
@@ -262,6 +263,18 @@ def posting(tmp_path: Path, url: str, redis: Redis, *answers: int) -> Iterator[t
         receiver.server.shutdown()
         receiver.server.server_close()
         thread.join()
+
+
+def test_the_webhook_posts_though_a_partition_is_away(
+    tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are looked at as often as ever: who waits longer and longer waits for all of them."""
+    monkeypatch.setattr(webhook, "BACKOFF_S", (3_600.0, 3_600.0))
+    both = Partitions([Partition(n, 2, None, of) for n, of in enumerate((Redis(port=1, retry=None), redis))])
+    with posting(tmp_path, redis_server.url, both, 200) as (receiver, _):
+        for n in range(2):
+            redis.xadd("notifier:events", {"job_id": f"job-{n}", "outcome": "delivered", "detail": "", "meta": "{}"})
+            eventually(lambda n=n: receiver.jobs() == [f"job-{i}" for i in range(n + 1)], "the next post")
 
 
 def test_the_webhook_repeats_until_it_is_taken(

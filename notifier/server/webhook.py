@@ -67,7 +67,7 @@ class Webhook:
         self._thread.join(STOP_S)
 
     def _run(self, partitions: Partitions) -> None:
-        waits = _Backoff(self._stop)
+        waits, told = _Backoff(self._stop), ""
         while not self._stop.is_set():
             problem, away = "", 0
             for at in partitions:
@@ -78,8 +78,9 @@ class Webhook:
                 except Exception as error:  # noqa: BLE001 - nothing that is in Redis ends the thread
                     away += 1
                     problem = str(error) if isinstance(error, NotifierError) else tell_unreadable(error)
-            if problem:
+            if problem and problem != told:
                 self._log.warning("events_not_read", reason=problem)
+            told = problem
             if away == len(partitions):
                 waits.wait()
             else:

@@ -916,6 +916,11 @@ def test_workers_on_differing_rates_are_named(run: Run, redis: Redis) -> None:
     assert json.loads(run("config", "status", "--json").out)["agreed"] is False
     redis.hset("rq:worker:two", "rates_version", "aaaaaaaaaaaa")
     assert run("config", "status").status == 0
+    redis.hset(
+        "notifier:rates", mapping={"version": "cccccccccccc", "at": 4_000_000_000_000_000}
+    )  # applied, not yet begun
+    applied = run("config", "status")
+    assert (applied.status, applied.out.splitlines()[-1]) == (1, "they differ: aaaaaaaaaaaa, cccccccccccc")
 
 
 def test_audit(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:

@@ -227,12 +227,15 @@ def log(
 
 @commands.command()
 def status(context: typer.Context, *, json: JsonOption = False) -> None:
-    """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs."""
+    """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs.
+
+    They also differ while they do not follow yet what was applied.
+    """
     with opened_all(_without_rates(context)) as partitions:
         published, found = followers(partitions)
         lacking = [n for n, each in published_at(partitions).items() if each.version != published.version]
-    versions = {worker.version for worker in found}
-    agreed = len(versions) == 1 and not any(worker.problem for worker in found) and not lacking
+    versions = {published.version, *(worker.version for worker in found)} - {""}
+    agreed = bool(found) and len(versions) == 1 and not any(worker.problem for worker in found) and not lacking
     rows = [(w.name, w.host, w.version, w.source) for w in found]
     refused = [f"{worker.name} refused: {worker.problem}" for worker in found if worker.problem]
     answer(

@@ -260,7 +260,8 @@ class Exchanges:
 
         now, *lists = yield Commands(ask)
         kept, now_us = self.settings.history, clock_us(now)
-        oldest = moment(now_us) - min(timedelta(microseconds=kept.keep_us), since or timedelta.max)
+        within = timedelta.max if since is None else max(since, timedelta())
+        oldest = moment(now_us) - min(timedelta(microseconds=kept.keep_us), within)
         found = decode_records(user, (entry for entries in lists for entry in entries))
         newest = sorted(
             (each for each in found if each.ended_at >= oldest), key=lambda each: each.ended_at, reverse=True

@@ -75,6 +75,7 @@ def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis, redis: Re
             assert producer.cancel(new) == "cancelled"
             events = list(producer.events())
             records = {record.job_id: record for user in ("ann", "bob") for record in producer.history(user)}
+            nothing = producer.history("ann", timedelta()) + producer.history("ann", timedelta.min)
             status = producer.status(delivered, "ann")
     found = {each.job_id: each for each in events}
     counted = {word.decode(): int(n) for word, n in redis.hgetall("notifier:stats").items()}
@@ -100,6 +101,7 @@ def test_each_end_is_told(tmp_path: Path, redis_server: EmbeddedRedis, redis: Re
     assert "UNREGISTERED" in found[rejected].reason
     assert found[expired].reason
     assert found[new].ref is None
+    assert nothing == []
 
 
 def test_ends_that_rq_brings_about(config: Path, redis: Redis) -> None:

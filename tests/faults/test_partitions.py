@@ -56,6 +56,8 @@ def cluster() -> Iterator[RedisCluster]:
 @pytest.fixture(autouse=True)
 def of_their_own(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """RQ reads its prefix when it is imported: so processes import it anew. And no test finds keys of another."""
+    monkeypatch.setattr(keys, "_of_process", keys.in_force())
+    monkeypatch.setattr(keys, "_asked_for", False)
     monkeypatch.setattr(processes, "launch", partial(warm.Popen, anew=True))
     for node in cluster.nodes:
         if node.ask("ROLE")[0] == b"master":

@@ -75,7 +75,10 @@ class Replay:
     sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
     superseded_us: when those were, by their index. stands_for: how many one stands for that took the place of others.
     decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
+    gives_up: whether what is muted without end is dropped, as it will never be sent; else it waits.
     """
+
+    gives_up = True
 
     def __init__(
         self,
@@ -193,12 +196,17 @@ class Replay:
         category = self._events[self._head(backlog)].category
         return self._policies.muted(self._user, category, now) if self._mutes else None
 
+    def _drops(self, backlog: _Backlog, mute: Mute | None) -> bool:
+        """Whether the head of a backlog is dropped where it may not go."""
+        dropped = mute is not None and (mute.what == "drop" or (self.gives_up and mute.until >= FOREVER))
+        return dropped or backlog.rules.category.when_blocked == "drop"
+
     def _next_look(self, now: int) -> int:
         at = NEVER
         for backlog in self._waiting:
             mute = self._muted(backlog, now)
             # What one look found no room to drop is dropped at the next, at once.
-            admits = 0 if _drops(backlog, mute) else self._opens(backlog, now, mute)[0]
+            admits = 0 if self._drops(backlog, mute) else self._opens(backlog, now, mute)[0]
             at = min(at, admits, self._expires[self._head(backlog)])
         return at
 
@@ -211,7 +219,7 @@ class Replay:
             index, mute = self._head(backlog), self._muted(backlog, now)
             expired = self._expires[index] <= now
             held = not expired and self._opens(backlog, now, mute)[0] > now
-            if held and not _drops(backlog, mute):
+            if held and not self._drops(backlog, mute):
                 backlog.gather(now)
                 i += 1
                 continue
@@ -261,9 +269,3 @@ class Replay:
             return ""
         event = self._events[self._head(backlog)]
         return said(by, backlog.rules.category.name, at, zone_or(event.zone, self._zone, now))
-
-
-def _drops(backlog: _Backlog, mute: Mute | None) -> bool:
-    """Whether the head of a backlog is dropped where it may not go. What is muted without end will never be sent."""
-    dropped = mute is not None and (mute.what == "drop" or mute.until >= FOREVER)
-    return dropped or backlog.rules.category.when_blocked == "drop"

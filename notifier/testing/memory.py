@@ -148,31 +148,23 @@ class MemoryExchanges:
     def _replay(self, user: str) -> None:
         """Compute anew when each of a user's goes that waits. What failed takes no one's place: its permit is back."""
         policies = self._policies.under({user: self._chosen.get(user, Preferences())})
-        going = []
-        for entry in self._of(user):
-            mute = policies.muted(user, entry.notification.category, self._begins_us + entry.arrives_us)
-            if mute and mute.what == "drop" and not entry.fixed:
-                entry.sent, entry.ends_us, entry.reason = DROPPED, entry.arrives_us, "muted"
-            elif not entry.fixed or _lives_on(entry):
-                muted_us = 0 if mute is None else mute.until_us - self._begins_us
-                going.append((max(entry.arrives_us, muted_us), entry))
-        going.sort(key=lambda each: each[0])
-        events = [_event(entry, at) for at, entry in going]
-        failed = {n for n, (_, entry) in enumerate(going) if entry.failure}
+        going = [entry for entry in self._of(user) if not entry.fixed or _lives_on(entry)]
+        events = [_event(entry) for entry in going]
+        failed = {n for n, entry in enumerate(going) if entry.failure}
         before = Before(0, self._on_record(policies, user))
         replay = _Onward(
-            policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed
+            policies, user, events, begins_us=self._begins_us, explained=True, before=before, mutes=True, failed=failed
         )
         replay.from_us = self._begins_us + self.now_us
         replay.run()
-        for n, ((_, entry), sent) in enumerate(zip(going, replay.sent, strict=True)):
+        for n, (entry, sent) in enumerate(zip(going, replay.sent, strict=True)):
             if entry.fixed:
                 continue
             expires_in_us = entry.expires_in_us or 0
             entry.sent, entry.count = sent, replay.stands_for.get(n, 1)
-            entry.into = self._superseding(n, [each for _, each in going]) if sent == SUPERSEDED else None
+            entry.into = self._superseding(n, going) if sent == SUPERSEDED else None
             if not entry.failure:
-                entry.reason = replay.decided[n] if sent == DROPPED else ""
+                entry.reason = replay.decided[n].replace("user muted", "muted") if sent == DROPPED else ""
             entry.ends_us = {
                 EXPIRED: entry.arrives_us + expires_in_us,
                 SUPERSEDED: replay.superseded_us.get(n, 0),
@@ -347,6 +339,7 @@ class MemoryExchanges:
 class _Onward(Replay):
     """A replay in which nothing goes before `from_us`: what had not gone by then cannot have."""
 
+    gives_up = False
     from_us = 0
 
     def _opens(self, backlog: Any, now: int, mute: Mute | None) -> tuple[int, Decider | None]:
@@ -369,8 +362,7 @@ def _is_of(notification: Notification, kind: backlogs.Kind) -> bool:
     )
 
 
-def _event(entry: Accepted, at_us: int) -> Event:
+def _event(entry: Accepted) -> Event:
     sent = entry.notification
     high = sent.priority == "high"
-    expires = None if entry.expires_in_us is None else max(0, entry.expires_in_us - max(0, at_us - entry.arrives_us))
-    return Event(at_us, sent.category, high, expires, sent.collapse_id, sent.zone)
+    return Event(entry.arrives_us, sent.category, high, entry.expires_in_us, sent.collapse_id, sent.zone)

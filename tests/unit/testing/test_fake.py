@@ -216,6 +216,23 @@ def test_a_mute_ends_by_the_simulated_time() -> None:
             made.users.mute("42", until=now)
 
 
+def test_a_mute_holds_what_stands_first_as_a_worker_does() -> None:
+    """So a category that drops what may not go drops it, and a digest gathers from when it was held."""
+    digest = "{within: 2s, after: 9, title: '{count} new'}"
+    made = fake(
+        "categories:\n  default: {lane: default}\n  typing: {lane: urgent, when_blocked: drop}\n"
+        f"  comments: {{lane: bulk, when_blocked: digest, digest: {digest}}}"
+    )
+    made.users.mute("anna", until=made.now + timedelta(seconds=1))
+    begun, typing = made.now, made.status(made.send(note("anna", category="typing")))
+    assert typing is not None
+    assert (typing.state, typing.reason) == ("dropped", "muted")
+    for _ in range(2):
+        made.send(note("anna", category="comments"))
+    made.advance("5s")
+    assert [(each.notification.title, each.at - begun) for each in made.outbox] == [("2 new", timedelta(seconds=2))]
+
+
 def test_users_choose_for_themselves() -> None:
     """What has gone stays; what waits follows the new choice; what is muted waits for its end, or is dropped."""
     made = fake("user: {}")

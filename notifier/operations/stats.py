@@ -303,10 +303,15 @@ def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, L
 def _find_later(waiting: int) -> Exchange[list[Waits]]:
     """Return for what so many wait that are in no backlog; where they are many, as a part of them tells."""
     (ids,) = yield Commands(lambda pipe: pipe.zrandmember(redis_key("later"), SAMPLED))
-    jobs = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *OF_LATER) for job_id in ids])
-    at_us = yield Commands(lambda pipe: [pipe.zscore(redis_key("later"), job_id) for job_id in ids])
-    found = Counter(describe_later(at or 0, *fields) for at, fields in zip(at_us, jobs, strict=True))
-    return [Waits(*why, round(waiting * n / len(jobs))) for why, n in found.most_common()]
+
+    def ask(pipe: Any) -> None:
+        for job_id in ids:
+            pipe.zscore(redis_key("later"), job_id)
+            pipe.hmget(job_key(job_id), *OF_LATER)
+
+    told = yield Commands(ask)
+    found = Counter(describe_later(at or 0, *fields) for at, fields in zip(told[::2], told[1::2], strict=True))
+    return [Waits(*why, round(waiting * n / len(ids))) for why, n in found.most_common()]
 
 
 def _find_last(scheduled: Sequence[Any], now_s: float) -> Exchange[tuple[float, str]]:

@@ -135,16 +135,20 @@ class Follower:
 
 def followers(redis: Any) -> tuple[Published, list[Follower]]:
     """Return what was published last, and every running worker by name. Raises RedisUnusableError if nobody answers."""
-    every = list(ask_all(Partitions.around(redis), _find_followers).all)
-    found = {worker.name: worker for _, workers in every for worker in workers}
-    newest = max((published for published, _ in every), key=lambda published: published.at_us)
-    return newest, [found[name] for name in sorted(found)]
+    published, found = followers_by_partition(redis)
+    return newest(published), found
 
 
-def published_at(redis: Any) -> dict[int, Published]:
-    """Return what is published in each partition that answers: one that was away then has other rates."""
-    found = ask_all(Partitions.around(redis), _find_followers).found
-    return {number: published for number, (published, _) in found.items()}
+def newest(published: Mapping[int, Published]) -> Published:
+    """Return what was published last, in whichever partition."""
+    return max(published.values(), key=lambda each: each.at_us)
+
+
+def followers_by_partition(redis: Any) -> tuple[dict[int, Published], list[Follower]]:
+    """As `followers`, with what is published in each partition that answers: one that was away has other rates."""
+    told = ask_all(Partitions.around(redis), _find_followers)
+    found = {worker.name: worker for _, workers in told.all for worker in workers}
+    return {number: published for number, (published, _) in told.found.items()}, [found[name] for name in sorted(found)]
 
 
 def _find_followers() -> Exchange[tuple[Published, list[Follower]]]:

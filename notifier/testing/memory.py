@@ -164,6 +164,7 @@ class MemoryExchanges:
             entry.sent, entry.count = sent, replay.stands_for.get(n, 1)
             entry.into = self._superseding(n, going) if sent == SUPERSEDED else None
             if not entry.failure:
+                # As a worker names it, see `why_dropped`.
                 entry.reason = replay.decided[n].replace("user muted", "muted") if sent == DROPPED else ""
             entry.ends_us = {
                 EXPIRED: entry.arrives_us + expires_in_us,

@@ -78,7 +78,7 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         what = each["what"]
         if lacks := each["lacks"]:
             says += f", but not in partition {ranges(lacks)}: pause it again"
-        waiting = _waiting(now, what.removeprefix("route:")) + _waiting(now, f"the pause of {what}")
+        waiting = _waiting(now, what.removeprefix("route:")) + _waiting(now, f"the pause of {what} by")
         yield Problem("stopped", f"{what} paused", says, "paused", what, each["since"], each["next_at"], waiting)
     for each in now["routes"]:
         if each["kind"] == "paused":

@@ -199,7 +199,7 @@ class Stats:
             return held
         left_s, holds = self.now.last
         if left_s > paced_s:
-            return f"in about {seconds_text(left_s)} if no more comes: {holds}"
+            return f"in at most about {seconds_text(left_s)} if no more comes: {holds}"
         slow = "".join([f", as {held.route} is slow" for held in self.now.routes if held.waiting][:1])
         if go > come:
             return f"in about {seconds_text(backlog / (go - come))}{slow}"
@@ -322,7 +322,7 @@ def _find_last(scheduled: Sequence[Any], now_s: float) -> Exchange[tuple[float, 
     user, category = str(fields.get("user")), str(fields.get("category", DEFAULT_CATEGORY))
     (why,) = yield Commands(lambda pipe: pipe.hget(user_key("backlogs", user), f"#w:{category}"))
     _, what = describe_waits(why.decode(errors="replace")) if why else describe_later(at_s * 1e6, *job)
-    return at_s - now_s, f"{user} waits that long for {what}"
+    return at_s - now_s, f"{user} waits for {what}"
 
 
 def _together(told: Told[Now]) -> Now:

@@ -25,6 +25,7 @@ MAX_USERS: Final = 10
 PAGE: Final = 100
 PAGES: Final = 5  # of each lane
 QUEUED: Final = 50  # of each queue, and of what has a time of its own, the first
+PAUSED: Final = "the pause of "
 UNTIL: Final = {
     IN_QUEUE: "when a worker takes it",
     WORDS["retry"]: "when it is tried again",
@@ -62,12 +63,13 @@ class Throttled:
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; next_at in seconds. until: what must happen first, where no time is known."""
-        next_at = None if self.next_us is None else self.next_us / 1e6
-        why = ", ".join(dict.fromkeys(self.whys[name] for name in self.waiting if self.whys.get(name)))
+        whys = [self.whys.get(name, "") for name in self.waiting]
+        is_paused = all(PAUSED in each for each in whys)  # it is looked at before its pause ends, where it may expire
+        next_at = None if self.next_us is None or is_paused else self.next_us / 1e6
+        why = ", ".join(dict.fromkeys(filter(None, whys)))
         route = why.removesuffix(" stopped")
         until = f"when {route} works again" if route != why else UNTIL.get(why, "when it is let go")
-        if "pause of" in why:
-            until = "when the pause ends"
+        until = "when the pause ends" if PAUSED in why else until
         own = {"user": self.user, "waiting": self.total, "categories": self.waiting, "why": why, "next_at": next_at}
         return own | {"until": until, "since": self.since}
 

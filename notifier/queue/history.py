@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
+from urllib.parse import unquote
 
 from notifier.queue.circuits import OVERALL, paused_words
 from notifier.rules.marks import rule_words
@@ -285,8 +286,8 @@ def _what(mark: str, category: str) -> str:
     if mark[:1] == "p":
         return route_words(mark[1:])
     if mark[:1] == "h":
-        name, _, who = mark[1:].rpartition("=")
-        return f"the pause of {paused_words(name)} by {who}"
+        name, _, who = mark[1:].partition("=")
+        return f"the pause of {paused_words(unquote(name))} by {unquote(who)}"
     words = rule_words(mark[1:]) if mark[:1] in OWNED else ""
     return words and f"{'user' if mark[0] == 'u' else category} {words}"
 

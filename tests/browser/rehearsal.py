@@ -98,7 +98,7 @@ def test_all_is_well(tmp_path: Path, browser: Browser) -> None:  # noqa: F811
         eventually(lambda: up.delivered() == 19, "what may go to be delivered")
         main = look(page, "well")
         expect(figure(main, "waiting")).to_have_text("15")
-        expect(figure(main, "Empty")).to_contain_text("if no more comes: bob waits that long for marketing 1/1d")
+        expect(figure(main, "Empty")).to_contain_text("if no more comes: bob waits for marketing 1/1d")
         expect(main).to_contain_text("7 users wait.")
         expect(main.get_by_role("status")).to_contain_text("All is well")
         expect(main.get_by_role("row").filter(has_text="user 3/1h").first).to_contain_text("12")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -114,6 +115,28 @@ def test_no_metric_holds_a_user(run: Run, config: Path, server: Client) -> None:
     assert metrics.count("notifier_paused{") == 1
     assert 'notifier_paused{what="a user"} 1.0' in metrics
     assert "paused-" not in metrics
+
+
+def test_who_waits_for_a_pause_is_named_as_written(run: Run, config: Path) -> None:
+    """Blanks and signs in a user's name, or in that of who paused, stand in it as they were given."""
+    with notifier(config) as producer, worker(config):
+        for user in ("zed", "zed a=b, 100%"):
+            assert run("pause", f"user:{user}", "--who", "anna =b").status == 0
+        ids = [producer.send(note(user, "Hello", fcm("zed"))) for user in ("zed", "zed a=b, 100%", "zed a=b, 100%")]
+
+        def waits() -> dict[str, int]:
+            told = json.loads(run("stats", "--json").out)["now"]["waits"]
+            return {each["what"]: each["waiting"] for each in told if each["kind"] == "paused"}
+
+        both = {"the pause of user:zed by anna =b": 1, "the pause of user:zed a=b, 100% by anna =b": 2}
+        eventually(lambda: waits() == both, f"{both}, not {waits()}")
+        said = run("stats").out
+        assert re.search(r"user:zed paused .*resumed; 1 waits", " ".join(said.split()))
+        assert re.search(r"user:zed a=b, 100% paused .*resumed; 2 wait", " ".join(said.split()))
+        status = producer.status(ids[1])
+        assert status is not None
+        assert status.record is not None
+        assert status.record.delays[-1].what == "the pause of user:zed a=b, 100% by anna =b"
 
 
 def test_a_mistake_in_the_rates_does_not_stand_in_the_way(run: Run, config: Path, server: Client) -> None:

@@ -43,6 +43,16 @@ def test_the_longest_backlogs_first(redis: Redis) -> None:
     assert told["says"] == "3 users wait."
 
 
+def test_who_waits_for_a_pause_alone_has_no_time(redis: Redis) -> None:
+    """The user's wake-up is where one expires that is paused until it is resumed: nothing is sent then."""
+    let_wait(redis, "ann", chat=1)
+    let_wait(redis, "bob", chat=1, news=1)
+    for user in ("ann", "bob"):
+        redis.hset(user_key("backlogs", user), "#w:chat", "hcategory:chat=anna chat")
+    told = {each["user"]: (each["next_at"], each["until"]) for each in read_throttled(redis)["users"]}
+    assert told == {"ann": (None, "when the pause ends"), "bob": (5.0, "when the pause ends")}
+
+
 def test_where_all_have_one_who_has_waited_longest_is_first(redis: Redis) -> None:
     """A tie is said; since when the first of each has waited is told, in its backlogs or in a queue."""
     for n, user in enumerate(["ann", "bob", "cy"]):

@@ -47,7 +47,7 @@ def test_a_stopped_route_says_how_many_wait_for_it() -> None:
 def test_a_pause_says_by_whom() -> None:
     """Who, why, how many wait for it, and until when."""
     pause = Held("category:chat", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")
-    assert said(now(pauses=[pause], waits=[Waits("paused", "the pause of category:chat", 1)])) == [
+    assert said(now(pauses=[pause], waits=[Waits("paused", "the pause of category:chat by anna", 1)])) == [
         "category:chat paused for 4 min 00 s (since 12:00) by anna: wrong text, until it is resumed; 1 waits"
     ]
 
@@ -164,7 +164,7 @@ def test_an_estimate_says_what_bounds_it() -> None:
         stats.minutes[int(at_s // 60) - 1].ended["delivered", "default", "fcm"] = 60
         return stats.as_live()["now"]["empty"]
 
-    holds = "bob waits that long for marketing 1/1d"
-    assert empty(last=(259_200.0, holds)) == f"in about 3 d 0 h if no more comes: {holds}"
+    holds = "bob waits for marketing 1/1d"
+    assert empty(last=(259_200.0, holds)) == f"in at most about 3 d 0 h if no more comes: {holds}"
     assert empty(last=(1.0, holds), routes=[fcm]) == "in about 27.0 s, as fcm is slow"
     assert empty(pauses=[pause]) == "the pause of all ends in 1 min 00 s, then about 27.0 s"

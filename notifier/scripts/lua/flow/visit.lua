@@ -30,10 +30,13 @@ local function end_or_drop(look, user, i, job, origin)
   return true
 end
 
+local function quoted(text)
+  return (text:gsub('[%%=,;%s]', function(byte) return ('%%%02X'):format(byte:byte()) end))
+end
+
 -- waits_by: the route that a head waits for, as history.lua has it.
 local function waits_by(name, hold)
-  if hold.state ~= 'paused' then return 'p' .. name end
-  return ('h' .. name .. '=' .. hold.who):gsub('%s', '_')
+  return hold.state ~= 'paused' and 'p' .. name or 'h' .. quoted(name) .. '=' .. quoted(hold.who)
 end
 
 -- try: what becomes of the head of backlog i, which is due. Returns whether a permit was spent on it.

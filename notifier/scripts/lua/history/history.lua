@@ -5,7 +5,7 @@
 --   push_accepted  in a job's hash: µs at which it was accepted; only where a history is kept
 --   push_held      in a job's hash: '<µs since it was accepted> <why> …', each until the next:
 --     b the backlog before it   u<rule>, c<rule> a rule of the user, of the category   d a limit of a device
---     p<name> a route, h<name>=<who> a pause, see routes.lua   q quiet hours   m a mute   g a digest gathers
+--     p<name> a route, h<name>=<who> a pause, quoted, see routes.lua   q quiet hours   m a mute   g a digest gathers
 --     r a retry
 --     t its own time, send_at
 --     f a worker has it, and f=<answers> what became of that: '<route>,<status>,<ms>,<outcome>,<reason>;…'

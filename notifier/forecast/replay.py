@@ -73,7 +73,8 @@ class Replay:
 
     latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
     sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
-    superseded_us: when those were, by their index. stands_for: how many one stands for that took the place of others.
+    superseded_us: when those were, by their index. ended: all indices, in the order in which they ended.
+    stands_for: how many one stands for that took the place of others.
     decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
     gives_up: whether what is muted without end is dropped, as it will never be sent; else it waits.
     """
@@ -100,6 +101,7 @@ class Replay:
         """
         self.sent = [EXPIRED] * len(events)
         self.superseded_us: dict[int, int] = {}
+        self.ended: list[int] = []
         self.stands_for: dict[int, int] = {}
         self.decided = [""] * len(events)
         self._explained = explained
@@ -170,6 +172,7 @@ class Replay:
             backlog.gather_us = 0
         superseded = self._stands[old % HIGH]
         self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
+        self.ended.append(superseded)
         self.stands_for[index] = self.stands_for.get(superseded, 1) + 1
         if old < place:
             self._stands[old % HIGH] = index
@@ -230,11 +233,14 @@ class Replay:
             if backlog.newest is not None and backlog.newest.get(collapse_id) == place:
                 del backlog.newest[collapse_id]
             taken += 1
+            self.ended.append(index)
             if not backlog.places:
                 del backlogs[i]
                 self._waiting.remove(backlog)
             if held:
                 self.sent[index] = DROPPED
+                if mute is not None and mute.what == "drop":  # as a worker says it, however long another rule holds
+                    self.decided[index] = said(("user", mute), "")
             if held or expired:
                 continue
             self.sent[index] = now

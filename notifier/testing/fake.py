@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import redis
 import redis.asyncio
@@ -130,12 +130,11 @@ class FakeNotifier(Notifier):
     @property
     def outbox(self) -> Sequence[Sent]:
         """Everything that has been delivered by now, in the order of time."""
-        found = [
+        return [
             Sent(entry.job_id, self._memory.rendered(entry), self._memory.at(entry.ends_us), entry.count)
-            for entry in self._memory.accepted.values()
+            for entry in self._memory.ended
             if self._memory.state(entry) == "delivered"
         ]
-        return sorted(found, key=lambda sent: sent.at)
 
     def delivered(self, user: str) -> Sequence[Notification]:
         """Everything that one user has received by now."""
@@ -154,8 +153,10 @@ class FakeNotifier(Notifier):
 
         how: an exception is raised by the next `send`, which accepts nothing: RedisUnusableError("…"). With 'rejected'
         the provider calls the devices of the next notification dead, so `feedback` names them; with 'failed' its last
-        attempt fails.
+        attempt fails; where it never goes, that is spent. Raises ValueError for another word.
         """
+        if not isinstance(how, Exception) and how not in get_args(Failure):
+            raise ValueError(f"how must be {' or '.join(map(repr, get_args(Failure)))} or an exception, is {how!r}")
         self._memory.failures.append(how if isinstance(how, Exception) else (how, reason))
 
 

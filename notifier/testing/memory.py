@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
@@ -28,7 +29,7 @@ from notifier.queue.history import Delay, Record
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.preferences import Mute, Preferences
-from notifier.rules.quiet_hours import ByClock, Decider
+from notifier.rules.quiet_hours import PACE, ByClock, Decider
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
 from notifier.units import moment
@@ -46,9 +47,10 @@ T = TypeVar("T")
 class Accepted:
     """One notification that was accepted, and what became of it so far.
 
-    arrives_us: when it enters its backlog, µs since the beginning. failure: what its provider is to answer.
-    fixed: it had ended when its user's were computed anew. into: which one superseded it.
-    sent: when it goes, in µs, or what the replay says in place of a time. count: how many it stands for.
+    arrives_us: when it enters its backlog, µs since the beginning. failure: what its provider is to answer, and why.
+    fixed: it had ended when its user's were computed anew. into: which one superseded it. reason: why it did not go.
+    sent: when it goes, in µs, or what the replay says in place of a time. turn: the order of what ends at the same µs.
+    count: how many it stands for.
     """
 
     job_id: str
@@ -57,12 +59,14 @@ class Accepted:
     expires_in_us: int | None
     accepted_us: int
     failure: Failure | None = None
+    refusal: str = ""
     reason: str = ""
     cancelled: bool = False
     fixed: bool = False
     into: Accepted | None = None
     sent: int = 0
     ends_us: int = 0
+    turn: tuple[int, int] = (0, 0)
     count: int = 1
 
 
@@ -89,13 +93,15 @@ class MemoryExchanges:
         self._chosen: dict[str, Preferences] = {}
         self._gone_read: defaultdict[str, set[str]] = defaultdict(set)
         self._ended_read: defaultdict[str, set[str]] = defaultdict(set)
-        self.failures: list[tuple[Failure, str] | Exception] = []
+        self._sends: defaultdict[str, defaultdict[str | None, Sends]] = defaultdict(lambda: defaultdict(Sends))
+        self._replays = 0
         self.accepted: dict[str, Accepted] = {}
+        self.failures: list[tuple[Failure, str] | Exception] = []
         self.now_us = 0
         self.limiter = MemoryUserLimiter(lambda: self._begins_us + self.now_us, policies=lambda: self._policies)
 
     def use(self, settings: Settings) -> None:
-        """See `Exchanges.use`."""
+        """See `Exchanges.use`. Nothing has been accepted yet."""
         self._settings = settings
         self._policies = settings.policies()
         self._max_waiting = settings.waiting_limits()
@@ -135,7 +141,7 @@ class MemoryExchanges:
         notification = Notification.from_kwargs({**decode_data(job.data)[1], **in_meta})
         entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
         if self.failures and not isinstance(self.failures[0], Exception):
-            entry.failure, entry.reason = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
+            entry.failure, entry.refusal = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
         self._fix(user)
         self.accepted[job.id] = entry
         self._replay(user)
@@ -147,45 +153,50 @@ class MemoryExchanges:
 
     def _replay(self, user: str) -> None:
         """Compute anew when each of a user's goes that waits. What failed takes no one's place: its permit is back."""
-        policies = self._policies.under({user: self._chosen.get(user, Preferences())})
+        policies, now_us = self._policies_of(user), self._begins_us + self.now_us
         going = [entry for entry in self._of(user) if not entry.fixed or _lives_on(entry)]
         events = [_event(entry) for entry in going]
         failed = {n for n, entry in enumerate(going) if entry.failure}
-        before = Before(0, self._on_record(policies, user))
+        # Redis has forgotten the others.
+        before = Before(0, {name: deepcopy(each) for name, each in self._sends[user].items() if each.until_us > now_us})
         replay = _Onward(
             policies, user, events, begins_us=self._begins_us, explained=True, before=before, mutes=True, failed=failed
         )
-        replay.from_us = self._begins_us + self.now_us
+        replay.from_us = now_us
         replay.run()
+        self._replays += 1
+        turns = {n: turn for turn, n in enumerate(replay.ended)}
         for n, (entry, sent) in enumerate(zip(going, replay.sent, strict=True)):
             if entry.fixed:
                 continue
             expires_in_us = entry.expires_in_us or 0
             entry.sent, entry.count = sent, replay.stands_for.get(n, 1)
+            entry.turn = (self._replays, turns[n])
             entry.into = self._superseding(n, going) if sent == SUPERSEDED else None
-            if not entry.failure:
-                # As a worker names it, see `why_dropped`.
-                entry.reason = replay.decided[n].replace("user muted", "muted") if sent == DROPPED else ""
+            entry.reason = {EXPIRED: backlogs.EXPIRED, SUPERSEDED: "", DROPPED: _why_dropped(replay.decided[n])}.get(
+                sent, entry.refusal
+            )
             entry.ends_us = {
                 EXPIRED: entry.arrives_us + expires_in_us,
                 SUPERSEDED: replay.superseded_us.get(n, 0),
                 DROPPED: entry.arrives_us,
             }.get(sent, sent)
 
-    def _fix(self, user: str) -> None:
-        """Let what has ended by now stay as it is."""
-        for entry in self._of(user):
-            entry.fixed = entry.fixed or entry.ends_us <= self.now_us
+    def _policies_of(self, user: str) -> Policies:
+        return self._policies.under({user: self._chosen.get(user, Preferences())})
 
-    def _on_record(self, policies: Policies, user: str) -> dict[str | None, Sends]:
-        """The sends that rules judge: what went and did not fail."""
-        found: defaultdict[str | None, Sends] = defaultdict(Sends)
-        went = [entry for entry in self._of(user) if entry.fixed and entry.sent >= 0 and not entry.failure]
-        for entry in sorted(went, key=lambda each: each.ends_us):
-            rules, at = policies.rules(user, entry.notification.category), self._begins_us + entry.ends_us
-            for name, policy in ((None, rules.user), (entry.notification.category, rules.category.policy)):
-                found[name].add(policy, "", at, at, cost=rules.category.cost)
-        return found
+    def _fix(self, user: str) -> None:
+        """Let what has ended by now stay as it is, on record by the rules until now: what failed reached nobody."""
+        policies = self._policies_of(user)
+        for entry in sorted(self._of(user), key=in_order):
+            if entry.fixed or entry.ends_us > self.now_us:
+                continue
+            entry.fixed = True
+            if entry.sent >= 0 and not entry.failure:
+                category = entry.notification.category
+                rules, at = policies.rules(user, category), self._begins_us + entry.ends_us
+                for name, policy in ((None, rules.user), (category, rules.category.policy)):
+                    self._sends[user][name].add(policy, "", at, at, cost=rules.category.cost)
 
     def _superseding(self, n: int, going: Sequence[Accepted]) -> Accepted:
         """Return the one that superseded the n-th: the next that comes under the same collapse id, or to its digest."""
@@ -201,34 +212,33 @@ class MemoryExchanges:
     @at_once
     def cancel(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
         """See `Exchanges.cancel`."""
-        return [self._cancel(job_id) for job_id in job_ids]
+        found = [self.accepted.get(job_id) for job_id in job_ids]
+        self._cancel([entry for entry in found if entry is not None])
+        return ["unknown" if entry is None else "cancelled" if entry.cancelled else "ended" for entry in found]
 
     @at_once
     def cancel_of(self, user: str, kind: backlogs.Kind) -> Cancellation:
         """See `Exchanges.cancel_of`. Nothing is ever in flight, so none is too late."""
-        return self._cancel_of(user, kind)
+        return Cancellation(self._cancel([e for e in self._of(user) if _is_of(e.notification, kind)]))
 
-    def _cancel_of(self, user: str, kind: backlogs.Kind) -> Cancellation:
-        meant = [entry for entry in self._of(user) if entry.ends_us > self.now_us and _is_of(entry.notification, kind)]
-        return Cancellation(sum(self._cancel(entry.job_id) == "cancelled" for entry in meant))
-
-    def _cancel(self, job_id: str) -> backlogs.Cancelled:
-        entry = self.accepted.get(job_id)
-        if entry is None:
-            return "unknown"
-        if not entry.cancelled:
-            if entry.ends_us <= self.now_us:
-                return "ended"
-            self._fix(entry.notification.user)
+    def _cancel(self, meant: Sequence[Accepted]) -> int:
+        """Cancel those that wait, all before another goes in their place; returns how many."""
+        waiting = [entry for entry in meant if not entry.cancelled and entry.ends_us > self.now_us]
+        users = {entry.notification.user for entry in waiting}
+        for user in users:
+            self._fix(user)
+        for entry in waiting:
             entry.cancelled, entry.ends_us = True, self.now_us
-            self._replay(entry.notification.user)
-        return "cancelled"
+        for user in users:
+            self._replay(user)
+        return len(waiting)
 
     @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
         """See `Exchanges.prefer`. What has ended stays as it is; all else is computed anew."""
-        self._chosen[user] = edit(self._chosen.get(user, Preferences()))
+        chosen = edit(self._chosen.get(user, Preferences()))
         self._fix(user)
+        self._chosen[user] = chosen
         self._replay(user)
         return self._chosen[user]
 
@@ -246,14 +256,20 @@ class MemoryExchanges:
     @at_once
     def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
         """See `Exchanges.forget`. What ended stays, for the test to look at."""
+        cancelled = self._cancel(self._of(user))
         self._chosen.pop(user, None)
         of = {entry.job_id for entry in self.accepted.values() if entry.notification.user == user}
         self._by_key = {key: kept for key, kept in self._by_key.items() if kept[1] not in of}
-        return self._cancel_of(user, backlogs.Kind())
+        return Cancellation(cancelled)
 
     def preferences(self) -> Search[tuple[str, Preferences]]:
         """See `Exchanges.preferences`."""
         yield from (Item((user, chosen)) for user, chosen in self._chosen.items() if not chosen.is_empty)
+
+    @property
+    def ended(self) -> list[Accepted]:
+        """Everything that has ended by now, in the order in which it did."""
+        return sorted((e for e in self.accepted.values() if self.state(e) != "waiting"), key=in_order)
 
     def rendered(self, entry: Accepted) -> Notification:
         """As its devices get it: with the text of its digest, and how many it stands for."""
@@ -271,9 +287,9 @@ class MemoryExchanges:
     @at_once
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """See `Exchanges.history`. Of what held one back it is told as a whole: its limits."""
-        ended = [e for e in self.accepted.values() if e.notification.user == user and self.state(e) != "waiting"]
+        ended = [e for e in self.ended if e.notification.user == user]
         oldest = self.clock() - since if since is not None else None
-        found = sorted((self._record(entry) for entry in ended), key=lambda each: each.ended_at, reverse=True)
+        found = [self._record(entry) for entry in reversed(ended)]
         return [each for each in found if oldest is None or each.ended_at >= oldest]
 
     def _record(self, entry: Accepted) -> Record:
@@ -289,7 +305,8 @@ class MemoryExchanges:
             accepted_at,
             (Delay("unknown", "its limits", accepted_at, held_s),) if held_s else (),
             (ended_at,) if was_sent else (),
-            reason=entry.reason,
+            reason=entry.reason if state == "dropped" else "",
+            superseded_by=entry.into.job_id if entry.into else "",
         )
 
     @at_once
@@ -304,8 +321,9 @@ class MemoryExchanges:
                 return Status(job_id, state, expected_at=ends if entry.sent >= 0 else None)
             case "delivered":
                 return Status(job_id, state, settled_at=ends, record=self._record(entry))
-        attempts = int(state in {"rejected", "failed"})
-        return Status(job_id, state, reason=entry.reason or None, attempts=attempts, record=self._record(entry))
+        record, attempts = self._record(entry), int(state in {"rejected", "failed"})
+        by, why = record.superseded_by or None, entry.reason or None
+        return Status(job_id, state, reason=why, attempts=attempts, superseded_by=by, record=record)
 
     @at_once
     def routes(self) -> list[Held]:
@@ -326,13 +344,12 @@ class MemoryExchanges:
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             outcome = cast("Outcome", self.state(entry))
             ref = sent.data.get("ref")
-            job_id, why = entry.job_id, entry.reason
-            yield Item(Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, ref=ref))
+            job_id, why, by = entry.job_id, entry.reason, entry.into.job_id if entry.into else ""
+            yield Item(Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, by, ref))
 
     def _unread(self, read: Mapping[str, set[str]], group: str, states: Container[str]) -> Iterator[Accepted]:
-        ended = sorted((e for e in self.accepted.values() if self.state(e) in states), key=lambda e: e.ends_us)
-        for entry in ended:
-            if entry.job_id not in read[group]:
+        for entry in self.ended:
+            if self.state(entry) in states and entry.job_id not in read[group]:
                 read[group].add(entry.job_id)
                 yield entry
 
@@ -346,6 +363,18 @@ class _Onward(Replay):
     def _opens(self, backlog: Any, now: int, mute: Mute | None) -> tuple[int, Decider | None]:
         at, by = super()._opens(backlog, now, mute)
         return max(at, self.from_us), by
+
+
+def in_order(entry: Accepted) -> tuple[int, tuple[int, int]]:
+    """Sort by when one ends."""
+    return entry.ends_us, entry.turn
+
+
+def _why_dropped(decided: str) -> str:
+    """The words of `why_dropped`, by the rule that held it until when, see `said`."""
+    rule = decided.partition(" until ")[0]
+    words = {"muted": "muted", "quiet": "quiet hours", PACE: "quiet hours"}
+    return words.get(rule.partition(" ")[2], rule)
 
 
 def _lives_on(entry: Accepted) -> bool:

@@ -235,7 +235,7 @@ def test_a_mute_holds_what_stands_first_as_a_worker_does() -> None:
 
 def test_users_choose_for_themselves() -> None:
     """What has gone stays; what waits follows the new choice; what is muted waits for its end, or is dropped."""
-    made = fake("user: {}")
+    made = fake("user: {windows: [9/1h]}")
     made.send(note("anna"))
     made.users.set("anna", gap="1h")
     made.send(note("anna"))
@@ -295,6 +295,99 @@ def test_what_fails_is_told_and_takes_no_place() -> None:
     assert (status.state, status.reason, len(made.outbox)) == ("rejected", "BadToken", 1)
     assert [(gone.user, gone.reason, gone.job_id) for gone in made.feedback()] == [("anna", "BadToken", dead)]
     assert list(made.feedback()) == []
+
+
+def test_what_is_cancelled_together_lets_none_of_it_go() -> None:
+    """All that a user has is cancelled before another could go in its place, also where the user's choices go too."""
+    made = fake("user: {windows: [9/1h]}")
+    made.users.set("anna", gap="1h")
+    first, *rest = (made.send(note("anna", f"{n}")) for n in range(4))
+    assert made.cancel_many([first, *rest, rest[0]]) == Cancellation(3, too_late=(first,))
+    for n in range(4, 7):
+        made.send(note("anna", f"{n}"))
+    assert made.forget("anna") == Cancellation(3)
+    assert [each.title for each in made.delivered("anna")] == ["0"]
+    assert made.users.get("anna").is_empty
+
+
+def test_what_goes_at_the_same_moment_has_its_order() -> None:
+    """An urgent lane goes first, then a high priority: in the outbox, in the events and in the history."""
+    made = fake(
+        "user: {quiet_hours: '12:00-12:10'}\ncategories: {default: {lane: default}, otp: {lane: urgent}}\n"
+        "events: {keep: 1d}"
+    )
+    made.send(note("anna", "first"))
+    made.send(note("anna", "otp", category="otp"))
+    made.send(note("anna", "high", priority="high"))
+    made.advance("1h")
+    assert [each.title for each in made.delivered("anna")] == ["otp", "high", "first"]
+    in_order = [sent.job_id for sent in made.outbox]
+    assert [each.job_id for each in made.events()] == in_order
+    assert [each.job_id for each in made.history("anna")] == in_order[::-1]
+
+
+QUIET = "user: {quiet_hours: '12:00-12:10', gap: 2h}\n"
+DROPS = "categories: {default: {lane: default, when_blocked: drop}}\n"
+DAILY = "user: {windows: [1/calendar-day]}\n"
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [(QUIET, "quiet hours"), (DAILY, "user 1/calendar-day"), ("user: {gap: 2h}\n", "user gap 2h")],
+)
+def test_what_drops_one_is_named_as_a_worker_names_it(rules: str, why: str) -> None:
+    """By the rule, without until when; a failure that waited for it is not its reason."""
+    made = fake(rules + DROPS)
+    made.send(note("anna"))
+    made.fail_next("rejected")
+    dropped = made.status(made.send(note("anna")))
+    assert dropped is not None
+    assert dropped.record is not None
+    assert (dropped.state, dropped.reason, dropped.record.reason) == ("dropped", why, why)
+    assert list(made.feedback()) == []
+
+
+def test_a_mute_that_drops_is_the_reason_however_long_a_rule_holds() -> None:
+    """As a worker says it."""
+    made = fake("user: {gap: 2h}")
+    made.send(note("anna"))
+    made.users.mute("anna", until=made.now + timedelta(hours=1), what="drop")
+    dropped = made.status(made.send(note("anna")))
+    assert dropped is not None
+    assert (dropped.state, dropped.reason) == ("dropped", "muted")
+
+
+def test_who_took_its_place_and_that_it_expired_is_told() -> None:
+    """In the status, the history and the events; what a provider would have said is not."""
+    made = fake(COLLAPSING + "\nevents: {keep: 1d}")
+    made.send(note("anna"))
+    for _ in range(2):
+        made.fail_next("rejected")
+    old, late = (made.send(note("anna", category="score", collapse_id=name, expires_in=60)) for name in "ab")
+    new = made.send(note("anna", category="score", collapse_id="a"))
+    made.advance("1h")
+    told = [(each.state, each.reason, each.superseded_by) for each in map(made.status, (old, late)) if each]
+    expired = "expired before its user's limits admitted it"
+    assert told == [("superseded", None, new), ("expired", expired, None)]
+    assert {each.job_id: (each.reason, each.superseded_by) for each in made.events()}[old] == ("", new)
+    assert {each.job_id: each.superseded_by for each in made.history("anna")}[old] == new
+
+
+def test_a_new_choice_counts_what_the_rules_before_it_kept() -> None:
+    """As far back as the longest interval of these: what is older is forgotten."""
+    made = fake("user: {windows: [10/1m], gap: 1s}")
+    made.send(note("anna"))
+    made.advance("70s")
+    made.users.set("anna", gap="10m")
+    made.send(note("anna"))
+    made.send(note("anna"))
+    assert [len(made.delivered("anna")), len(made.waiting("anna"))] == [2, 1]
+
+
+def test_a_failure_of_another_name_is_refused() -> None:
+    """A typo would let a test pass that tests nothing."""
+    with pytest.raises(ValueError, match="how must be 'rejected' or 'failed' or an exception, is 'reject'"):
+        fake("user: {}").fail_next("reject")  # type: ignore[arg-type]
 
 
 def test_the_fixtures(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -112,6 +113,9 @@ class AsyncKeyLimiter(Asking, ABC):
         asked = self._decorating(rates, key, cost, on_hold)
 
         def decorate(function: Decorated[P, T]) -> Decorated[P, T | Hold]:
+            if inspect.isfunction(function) and not inspect.iscoroutinefunction(function):
+                raise TypeError("this limiter limits async functions alone; a Limiter limits plain ones too")
+
             @functools.wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> T | Hold:
                 of, by, many = asked(*args, **kwargs)

@@ -181,6 +181,8 @@ class KeyLimiter(Asking, ABC):
             return answer if on_hold == "return" else permit_of(of, answer)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            if inspect.isasyncgenfunction(function):
+                raise TypeError("an async generator cannot be limited: limit an async function that goes through it")
             if inspect.iscoroutinefunction(function):
 
                 @functools.wraps(function)

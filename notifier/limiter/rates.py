@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -29,9 +29,12 @@ def as_policy(rates: Rates, named: Callable[[], Mapping[str, Policy]] = dict) ->
         return _checked(rates)
     if isinstance(rates, Window | CalendarWindow | Burst):
         return _checked(together([rates]))
-    if isinstance(rates, Iterable):
-        return _checked(together([rule for part in rates for rule in _rules_in(part)]))
-    raise TypeError(f"rates must be text, a Policy, a Window or a Burst, is {type(rates).__name__}; {RATES_FORM}")
+    if isinstance(rates, Iterable) and not isinstance(rates, Iterator):  # a second call would find that one empty
+        if rules := [rule for part in rates for rule in _rules_in(part)]:
+            return _checked(together(rules))
+        raise ValueError(f"rates are empty, and Policy() is no rules; {RATES_FORM}")
+    what = type(rates).__name__
+    raise TypeError(f"rates must be text, a Policy, a Window, a Burst or a list of these, is {what}; {RATES_FORM}")
 
 
 def is_name(rates: str) -> bool:

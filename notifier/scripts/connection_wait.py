@@ -7,6 +7,7 @@ Where others use the same pool, a call waits until they have given one back.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,9 @@ AGAIN_S: Final = 0.002
 
 _threads: WeakKeyDictionary[Any, threading.Semaphore] = WeakKeyDictionary()
 _tasks: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):  # the calls that are under way are the parent's
+    os.register_at_fork(after_in_child=_threads.clear)
+    os.register_at_fork(after_in_child=_tasks.clear)
 
 
 def in_turn(client: Any, do: Callable[[], T]) -> T:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import multiprocessing
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.errors import LimiterUnreachableError
@@ -30,12 +32,10 @@ from notifier.limiter import (
 )
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.base import KeyLimiter
+from notifier.scripts.connection_wait import in_turn
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.user_limits.redis import RedisLimiter
 from tests.harness.support import cpu_s, let_pass
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 START = 1_700_000_040_000_000
 S = 1_000_000
@@ -576,6 +576,21 @@ def test_a_plain_limiter_limits_async_functions_too(redis: Redis) -> None:
     assert all(thread is not threading.main_thread() for thread in threads)
 
 
+def test_what_cannot_be_limited_is_refused_when_it_is_decorated(subject: Subject) -> None:
+    """An async generator, of either kind of limiter; a plain function, of one for asyncio. Nothing is spent or run."""
+    limiter = subject.limiter.limiter if isinstance(subject.limiter, Awaited) else subject.limiter
+
+    async def pages() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match=r"async generator|async functions alone"):
+        limiter.limit("1/minute", key="k")(pages)
+    if isinstance(limiter, AsyncKeyLimiter):
+        with pytest.raises(TypeError, match="a Limiter limits plain ones too"):
+            limiter.limit("1/minute", key="k")(lambda: None)
+    assert isinstance(subject.limiter.acquire("k", "1/minute"), Permit)
+
+
 def test_rates_and_cost_of_a_call(subject: Subject) -> None:
     """The rates and the cost may be made of the arguments, as the key may; what stands there is checked at once."""
     limiter = subject.limiter.limiter if isinstance(subject.limiter, Awaited) else subject.limiter
@@ -848,6 +863,8 @@ def test_rules_of_every_kind(subject: Subject) -> None:
         (("k", "login"), ValueError, "no limit is named 'login'"),
         (("k", 5), TypeError, "rates must be text"),
         (("k", ["5/minute", 5]), TypeError, "rates hold text, Window or Burst, not int"),
+        (("k", iter(["5/minute"])), TypeError, "or a list of these, is list_iterator"),
+        (("k", []), ValueError, r"rates are empty, and Policy\(\) is no rules"),
         ((42, "5/minute"), TypeError, "a key is text"),
         (("", "5/minute"), ValueError, "1 to 1024 bytes"),
         (("k" * 1025, "5/minute"), ValueError, "1 to 1024 bytes"),
@@ -872,6 +889,22 @@ def test_a_namespace_has_a_form(redis: Redis) -> None:
     """A namespace stands in the names of keys."""
     with pytest.raises(ValueError, match="namespace"):
         Limiter(redis, namespace="a:b")
+
+
+def test_a_fork_takes_no_turn_along(redis_server: EmbeddedRedis) -> None:
+    """A thread of the parent is in a call while another forks: the child has all turns, as it has connections."""
+    with Redis.from_url(redis_server.url, max_connections=1, socket_timeout=1) as client:
+        limiter, calls, ends = Limiter(client, namespace="login"), threading.Event(), threading.Event()
+        thread = threading.Thread(target=in_turn, args=(client, lambda: (calls.set(), ends.wait())))
+        thread.start()
+        assert calls.wait(10)
+        child = multiprocessing.get_context("fork").Process(target=limiter.check, args=("k", "1/minute"))
+        child.start()
+        child.join()
+        ends.set()
+        thread.join()
+        assert child.exitcode == 0
+        assert isinstance(limiter.acquire("k", "1/minute"), Hold)
 
 
 @pytest.mark.parametrize(("on_error", "answer"), [("hold", Hold), ("permit", Permit)])

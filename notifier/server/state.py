@@ -21,7 +21,7 @@ from notifier.server.answers import REDIS_DOWN, ProblemError
 from notifier.server.feed import Feed
 from notifier.server.metrics import Metrics
 from notifier.server.webhook import Webhook
-from notifier.settings import RedisSettings, load_settings
+from notifier.settings import Settings, load_settings
 from notifier.store.connection import time_us
 from notifier.store.partitions import connect_all
 from notifier.units import moment
@@ -34,10 +34,11 @@ MAX_ASKED: Final = 1_000  # at once; more are turned away, so that a Redis that 
 TOO_MANY: Final = ("Too many ask", "more ask at once than can be answered in time; try again later")
 
 
-def _hasty(config: RedisSettings) -> RedisSettings:
-    """The same; a node of several that hangs is given up before ANSWER_S, so that the others are told of."""
-    most_us = 1_000_000 if config.partitions > 1 else config.socket_timeout_us
-    return config.model_copy(update={"socket_timeout_us": min(config.socket_timeout_us, most_us)})
+def _hasty(settings: Settings) -> Settings:
+    """The same, but a Redis that hangs is given up before ANSWER_S, though it is asked twice: so it is told of."""
+    redis = settings.redis
+    waits_us = min(redis.socket_timeout_us, 1_000_000 if redis.partitions > 1 else 1_500_000)
+    return settings.model_copy(update={"redis": redis.model_copy(update={"socket_timeout_us": waits_us})})
 
 
 class State:
@@ -47,7 +48,7 @@ class State:
         """Raises SettingsError."""
         self.path = path
         settings = load_settings(path, rates={})
-        self.redis = connect_all(_hasty(settings.redis))
+        self.redis = connect_all(_hasty(settings))
         self.redis.agree()
         self.in_force = InForce(path, self.redis, settings)
         self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings))
@@ -89,7 +90,7 @@ class State:
         known = self.in_force.read()
         with self._making:
             if self._made is None or self._made[0] is not known:
-                self._made = known, Notifier(self.redis, known.settings)
+                self._made = known, Notifier(self.redis, _hasty(known.settings))
             return self._made[1]
 
     def stats(self, minutes: int) -> Stats:

@@ -403,6 +403,16 @@ def test_pages_stay_bounded(config: Path, redis: Redis) -> None:
             assert commands() - before < 3_500, path
 
 
+def test_it_waits_for_replicas_as_long_as_it_waits_for_redis(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """Where they are behind, that is said before the connection is given up for a Redis that hangs."""
+    config = write_config(tmp_path, "", redis={"url": redis_server.url, "wait_replicas": 1})
+    with serving(config, TOKEN) as stranger:
+        status, text, _ = stranger.with_token().post("/api/v1/notifications", body())
+    told = json.loads(text)
+    assert (status, told["title"]) == (503, "Not replicated")
+    assert "0 of 1 replicas have it so far" in told["detail"], text
+
+
 def test_many_programs_enqueue_at_once(ask: Client) -> None:
     """As many as come wait for their turn while Redis is well, and each is accepted."""
     with ThreadPoolExecutor(120) as threads:

@@ -199,6 +199,15 @@ def test_another_name_does_not_lead_here(config: Path) -> None:
         assert ask("/api/v1/stats", Host="notifier.internal")[0] == 200
 
 
+def test_the_metrics_tell_of_a_redis_that_hangs(tmp_path: Path) -> None:
+    """A scrape is answered, so that its alert can fire: Redis is not up, and nothing else is told of now."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:
+        at = {"url": f"redis://127.0.0.1:{deaf.getsockname()[1]}/0", "socket_timeout": "100ms"}
+        with serving(write_config(tmp_path, "", redis=at)) as ask:
+            status, text, _ = ask("/metrics")
+    assert (status, "notifier_redis_up 0.0" in text, "\nnotifier_workers " in text) == (200, True, False)
+
+
 def test_a_redis_that_hangs(tmp_path: Path) -> None:
     """While Redis takes connections and never answers, it is alive, says 503 in time, and turns away a crowd."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:

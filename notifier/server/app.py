@@ -34,12 +34,13 @@ from notifier.server.answers import (
 )
 from notifier.server.connections import Bodies
 from notifier.server.guard import MAY_ACT, Guard
+from notifier.server.html import Html
 from notifier.server.ids import raw_paths
 from notifier.server.metrics import CONTENT_TYPE
 from notifier.server.pages.confirmations import log_page, pauses_page, sure_page
 from notifier.server.pages.help import help_page
 from notifier.server.pages.job import job_page
-from notifier.server.pages.layout import View, problem_page
+from notifier.server.pages.layout import View, link, problem_page
 from notifier.server.pages.limits import limits_page
 from notifier.server.pages.now import last_known, now_page
 from notifier.server.pages.problems import bad_page
@@ -171,7 +172,8 @@ class _Paths:
         """Serve what a form of a page asks for. then: where to go on, or the page that shows it."""
 
         async def answer(request: Request, view: View) -> Response:
-            asked = Asked.of(request, _form(await _body(request)))
+            request.state.given = _form(await _body(request))
+            asked = Asked.of(request, request.state.given)
             try:
                 told = await self._state.in_time(lambda: do(self._state, asked), seconds)
             except SettingsError as error:
@@ -230,8 +232,9 @@ class _Paths:
                 return await answer(request, view)
             except Exception as error:  # noqa: BLE001 - see `_problem`
                 found = _problem(error)
-                known = last_known(view.last) if view.last else None
-                page = problem_page(view, found.title, found.detail, found.more.get("help"), known)
+                reads = method == "GET"  # the path of a form shows another page then, or none
+                more = view.last and last_known(view.last) if reads else _back(request, view.at)
+                page = problem_page(view, found.title, found.detail, found.more.get("help"), more, renew=reads)
                 return html_answer(page, found.status)
 
         return Route(path, endpoint, methods=[method])
@@ -354,6 +357,14 @@ def _form(raw: bytes) -> dict[str, Any]:
         raise ProblemError(400, "Not a form", "the body must be a form, urlencoded in UTF-8") from None
     # A browser writes each line break of a textarea as two characters.
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+def _back(request: Request, at: str) -> Html:
+    """A link to the page of a form that failed."""
+    given = getattr(request.state, "given", {})
+    if at in {"/job", "/user"}:
+        return link("/find", "Go back", id=given.get("user") or given.get("id", ""))
+    return link("/pause" if at == "/resume" else at, "Go back")
 
 
 def _after_cancel(told: dict[str, Any], _: View) -> str:

@@ -94,16 +94,16 @@ def document(view: View, title: str, *body: Any, renew: bool = False, plots: boo
     return "<!doctype html>" + html
 
 
-def problem_page(view: View, title: str, detail: str, help_: str | None = None, *more: Any) -> str:
-    """Show what is wrong. It renews itself: the next time it may be well. help_: a page of the runbook."""
+def problem_page(view: View, title: str, detail: str, help_: str | None = None, *more: Any, renew: bool = False) -> str:
+    """Show what is wrong. renew: the next time it may be well. help_: a page of the runbook."""
     if help_ is None:
-        return document(view, title, tag("h1", title), tag("p", lines(detail)), renew=True)
+        return document(view, title, tag("h1", title), tag("p", lines(detail)), *more, renew=renew)
     says = detail if detail.startswith(title) else f"{title}: {detail}"
     ago = moment(view.answered, datetime.now(UTC))
     last = [" It answered last ", ago, "."] if ago else None
     said = tag("p", tag("strong", "✖ ", says), ". Nothing is sent and nothing is accepted until it does.", last)
     helps = tag("div", link(help_, "What to do"), class_="do")
-    return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), *more, renew=True)
+    return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), *more, renew=renew)
 
 
 def wrong(detail: str, *before: Html) -> Html:

@@ -239,6 +239,32 @@ def test_a_form_leaves_out_what_is_empty(ask: Client) -> None:
     assert (paused["what"], paused["next_at"]) == ("user:ann", None)
 
 
+@pytest.mark.parametrize(
+    ("path", "given", "status", "back"),
+    [
+        ("/pause", {"what": "all", "for": "an hour"}, 422, "/pause"),
+        ("/resume", {"what": "nothing such"}, 422, "/pause"),
+        ("/rates/apply", {"rates": "user: {}", "before": "other"}, 409, "/rates"),
+        ("/job/cancel", {"id": "a b", "user": "a&b"}, 404, "/find?id=a%26b"),
+        ("/job/cancel", {"id": "a b"}, 404, "/find?id=a+b"),
+        ("/user/cancel", {"user": "ann", "sure": "perhaps"}, 422, "/find?id=ann"),
+    ],
+)
+def test_a_form_that_fails_says_so_until_somebody_goes_on(
+    ask: Client, path: str, given: dict[str, str], status: int, back: str
+) -> None:
+    """The page does not renew itself: that would ask for another page, which says nothing of what was not done."""
+    answered, page, _ = ask.submit(path, **given)
+    assert (answered, "data-renew" in page, 'http-equiv="refresh"' in page) == (status, False, False), page
+    assert f'<a href="{back}">Go back</a>' in page
+
+
+def test_a_page_that_fails_renews_itself(ask: Client) -> None:
+    """The next time it may be well; what is not here never is."""
+    assert 'data-renew="5"' in ask("/job?id=unknown")[1]
+    assert "data-renew" not in ask("/nothing", Accept="text/html")[1]
+
+
 def test_each_name_has_its_token_and_its_role(config: Path) -> None:
     """Who may look sees the pages without their forms and changes nothing; what others do is logged by their name."""
     tokens = f"# who may ask\nboard look {'l' * 24}\nanna  act  {'a' * 24}\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,7 +11,7 @@ import typer
 
 from notifier.cli.output import USAGE, fail, say
 from notifier.errors import needs_extra
-from notifier.server.tokens import read_callers
+from notifier.server.tokens import is_this_host, read_callers
 from notifier.settings import load_settings, settings_path
 from notifier.settings.checks import read_secret
 from notifier.settings.secret_files import LastGood
@@ -37,7 +36,7 @@ def serve(
     it listens on this host's own addresses alone, and changes nothing. A file that changes is read again.
     """
     token = _token(os.environ)
-    if not (token() or no_auth or _is_loopback(host)):
+    if not (token() or no_auth or is_this_host(host)):
         fail(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth", USAGE)
     path = settings_path(context.obj)
     settings = load_settings(path)  # so that what is wrong is said now
@@ -68,10 +67,3 @@ def _checked(text: str, where: str) -> str:
     """The same text; raise SettingsError where it holds no tokens, or one that can be guessed."""
     read_callers(text, where)
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

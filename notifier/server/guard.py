@@ -14,9 +14,8 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from notifier.server.answers import problem
-from notifier.server.tokens import caller, callers_of
+from notifier.server.tokens import caller, callers_of, is_this_host
 
-LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN: Final = frozenset({"/healthz", "/readyz"})
 READING: Final = frozenset({"GET", "HEAD"})
 FORGET_S: Final = 300.0
@@ -52,7 +51,7 @@ class Guard:
             refused = problem(401, "Unauthorized", "give the token of NOTIFIER_SERVER_TOKEN")
             refused.headers["WWW-Authenticate"] = 'Basic realm="push-throttle", charset="UTF-8"'
             return await refused(scope, receive, send)
-        if not (known or self._is_open) and _name(headers.get(b"host", b"")) not in LOCAL:
+        if not (known or self._is_open or is_this_host(_name(headers.get(b"host", b"")))):
             return await problem(421, "Misdirected", "without a token, ask localhost")(scope, receive, send)
         if scope["method"] not in READING:
             why = ""
@@ -115,4 +114,4 @@ def _is_same_origin(headers: Mapping[bytes, Any]) -> bool:
 
 def _name(header: bytes) -> str:
     name = header.decode("latin-1")
-    return name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from notifier.errors import SettingsError
@@ -48,6 +49,14 @@ def caller(known: list[Caller], given: bytes) -> Caller | None:
     """Find whose token this is. Each is compared, in the same time whether it is right or wrong."""
     found = [each for each in known if hmac.compare_digest(given, each.token)]
     return found[0] if found else None
+
+
+def is_this_host(name: str) -> bool:
+    """Whether no other host has this address or name, so that no token is needed. Other names may be led here."""
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
 
 
 def _long(text: str, where: str) -> bytes:

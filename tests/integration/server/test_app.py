@@ -194,7 +194,10 @@ def test_another_name_does_not_lead_here(config: Path) -> None:
     """A page of somebody else that makes its own name lead to this host learns nothing; --no-auth takes all names."""
     with serving(config) as ask:
         assert ask("/api/v1/stats", Host="evil.example:8787")[0] == 421
-        assert ask("/api/v1/stats", Host="localhost:8787")[0] == ask("/api/v1/stats", Host="[::1]:8787")[0] == 200
+        for name in ("127.0.0.1.evil.example", "localhost.evil.example", "127.1", "192.0.2.7", "[::2]", "", "[", "::1"):
+            assert ask("/api/v1/stats", Host=name)[0] == 421, name
+        for name in ("localhost:8787", "LocalHost", "127.0.0.1", "127.0.0.2:8787", "[::1]:8787"):
+            assert ask("/api/v1/stats", Host=name)[0] == 200, name
     with serving(config, is_open=True) as ask:
         assert ask("/api/v1/stats", Host="notifier.internal")[0] == 200
 

@@ -112,7 +112,9 @@ class Metrics(Collector):
             for minute, fields in found.items():
                 if minute >= last:
                     old = before if minute == last else {}
-                    self._totals.add({field: n - old.get(field, 0) for field, n in fields.items()})
+                    # Where Redis has lost what it had counted, it counts anew, and all of that is new.
+                    grown = {field: n - old.get(field, 0) for field, n in fields.items()}
+                    self._totals.add({field: fields[field] if n < 0 else n for field, n in grown.items()})
             if newest >= last:
                 self._seen[number] = newest, found.get(newest, {})
 

@@ -83,6 +83,30 @@ def test_the_metrics_are_those_of_the_table(config: Path) -> None:
     assert "user=" not in text
 
 
+def test_counters_do_not_fall_where_redis_has_lost_what_it_counted(config: Path, redis: Redis) -> None:
+    """After FLUSHALL, or an old dump, what comes is added to what was: Prometheus would count all of it once more."""
+
+    def count(accepted: int, late_us: int) -> None:
+        minute = int(redis.time()[0]) // 60
+        fields = {"a|chat": accepted, "late|chat|3": accepted, "late|chat|s": late_us, "e|poison": accepted}
+        redis.hset(f"notifier:minute:{minute}", mapping=fields)
+
+    with serving(config) as ask:
+        ask("/metrics")
+        for accepted, late_us, is_lost, in_all, late_s in (
+            (20, 2_000_000, False, 20, 2.0),
+            (3, 500_000, True, 23, 2.5),
+        ):
+            if is_lost:
+                redis.flushall()
+            count(accepted, late_us)
+            text = ask("/metrics")[1]
+            assert f'notifier_accepted_total{{category="chat"}} {in_all}.0' in text
+            assert f'notifier_lateness_seconds_count{{category="chat"}} {in_all}.0' in text
+            assert f'notifier_lateness_seconds_sum{{category="chat"}} {late_s}' in text
+            assert f"notifier_poison_total {in_all}.0" in text
+
+
 def test_it_says_why_one_was_late(config: Path, redis: Redis) -> None:
     """The pages and the API show what held each notification back; nothing in a record becomes a tag."""
     today = int(redis.time()[0]) // 86_400 * 86_400_000_000

@@ -60,8 +60,8 @@ class State:
         self._making = threading.Lock()
         self._made: tuple[Known, Notifier] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
-        self._asked = self._answered = 0
-        self.answered_at: datetime | None = None  # when Redis did last, as far as numbers were read
+        self._asked = 0
+        self.answered_at: datetime | None = None  # when Redis did last; of a scrape nobody knows
         self.last_told: dict[str, Any] | None = None  # of the page Now
 
     async def in_time(self, do: Callable[[], T], seconds: float | None = None) -> T:
@@ -69,25 +69,25 @@ class State:
         if self._asked >= MAX_ASKED:
             raise ProblemError(503, *TOO_MANY)
         self._asked += 1
-        answered = self._answered
+        answered_at = self.answered_at
         future = asyncio.get_running_loop().run_in_executor(self._threads, do)
         future.add_done_callback(self._done)
         try:
             return await asyncio.wait_for(asyncio.shield(future), ANSWER_S if seconds is None else seconds)
         except TimeoutError:
-            others_are_answered = self._answered > answered
+            others_are_answered = self.answered_at != answered_at
             if others_are_answered:
                 raise ProblemError(503, *TOO_MANY) from None
             raise ProblemError(503, "Redis does not answer", "it took too long", help=REDIS_DOWN) from None
 
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._asked -= 1
-        if not future.cancelled() and future.exception() is None:  # nobody else may be left who asks for it
-            self._answered += 1
+        _ = future.cancelled() or future.exception()  # nobody else may be left who asks for it
 
     def notifier(self) -> Notifier:
         """A producer by the settings that hold now."""
         known = self.in_force.read()
+        self.answered_at = datetime.now(UTC)
         with self._making:
             if self._made is None or self._made[0] is not known:
                 self._made = known, Notifier(self.redis, _hasty(known.settings))
@@ -101,7 +101,9 @@ class State:
 
     def now(self) -> datetime:
         """The time by Redis's clock."""
-        return moment(self.redis.ask_any(time_us))
+        now = moment(self.redis.ask_any(time_us))
+        self.answered_at = datetime.now(UTC)
+        return now
 
     def close(self) -> None:
         """Close the connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -19,6 +20,8 @@ from structlog.testing import capture_logs
 from notifier.cli.__main__ import main
 from notifier.queue.health import LOOKED
 from notifier.server import guard
+from notifier.server.answers import ProblemError
+from notifier.server.state import State
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import EVIL, TOKEN, basic, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
@@ -260,6 +263,28 @@ def test_a_redis_that_hangs(tmp_path: Path) -> None:
             assert ask("/healthz")[0] == 200
             for one in crowd:
                 one.join(30)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_who_is_not_answered_in_time_is_told_why(
+    tmp_path: Path, redis_server: EmbeddedRedis, *, hangs: bool
+) -> None:
+    """Too many ask, if Redis has answered others meanwhile. A scrape that ends without its answer is no proof."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:
+        url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0" if hangs else redis_server.url
+        state = State(write_config(tmp_path, "", redis={"url": url, "socket_timeout": "100ms"}))
+        goes_on = threading.Event()
+        try:
+            waits = asyncio.create_task(state.in_time(goes_on.wait, 2.0))
+            await asyncio.sleep(0)
+            await state.in_time(lambda: (state.metrics.text(), hangs or state.now()), 60)
+            with pytest.raises(ProblemError) as told:
+                await waits
+        finally:
+            goes_on.set()
+            state._threads.shutdown()
+            state.close()
+    assert told.value.title == ("Redis does not answer" if hangs else "Too many ask")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "notifier.example"])

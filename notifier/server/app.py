@@ -78,6 +78,7 @@ def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
         exception_handlers={HTTPException: _not_here, Exception: _broke},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # it would lead to http://, also behind a proxy with TLS
     return Bodies(Guard(raw_paths(app), token, is_open=is_open))
 
 

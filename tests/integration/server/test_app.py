@@ -238,6 +238,14 @@ def test_the_metrics_tell_of_a_redis_that_hangs(tmp_path: Path) -> None:
     assert (status, "notifier_redis_up 0.0" in text, "\nnotifier_workers " in text) == (200, True, False)
 
 
+def test_a_path_with_a_slash_more_leads_nowhere(config: Path) -> None:
+    """A redirection would name http:// behind a proxy with TLS."""
+    with serving(config) as ask:
+        for path in ("/routes/", "/api/v1/stats/", "/metrics/"):
+            status, _, headers = ask(path)
+            assert (status, headers.get("location")) == (404, None), path
+
+
 def test_a_redis_that_hangs(tmp_path: Path) -> None:
     """While Redis takes connections and never answers, it is alive, says 503 in time, and turns away a crowd."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:

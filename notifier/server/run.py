@@ -38,7 +38,8 @@ def make_server(path: Path, token: Callable[[], str], *, is_open: bool, **option
     """
     state = State(path)
     app = build(state, token, is_open=is_open)
-    options |= {"ws": "none", "server_header": False, "timeout_graceful_shutdown": END_S}
+    # Whoever asks may write X-Forwarded-For, and the log says from where each action came.
+    options |= {"ws": "none", "server_header": False, "proxy_headers": False, "timeout_graceful_shutdown": END_S}
     server = _Server(state, uvicorn.Config(app, http=limited(), **options))
     for name in ("uvicorn.error", "asyncio"):  # after uvicorn has configured its own; strangers cause these lines
         logging.getLogger(name).addFilter(Brake())

@@ -278,6 +278,13 @@ def test_each_name_has_its_token_and_its_role(config: Path) -> None:
         assert json.loads(board("/api/v1/actions")[1])["actions"][0]["who"] == "anna"
 
 
+def test_nobody_chooses_the_address_that_is_logged(ask: Client) -> None:
+    """It is the other end of the connection, whatever the headers of a proxy say."""
+    told = {"X_Forwarded_For": "203.0.113.66", "Forwarded": "for=203.0.113.66", "X_Real_IP": "203.0.113.66"}
+    assert ask.post("/api/v1/resume", {"what": "all"}, **told)[0] == 200
+    assert [each["address"] for each in json.loads(ask("/api/v1/actions")[1])["actions"]] == ["127.0.0.1"]
+
+
 def test_rates_are_previewed_and_applied(ask: Client, config: Path, redis: Redis) -> None:
     """New rates are tried on recorded traffic, refused with their lines where they are wrong, and applied to all."""
     assert ask.post("/api/v1/traffic", {"minutes": 1})[0] == 200

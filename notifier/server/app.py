@@ -317,8 +317,11 @@ async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
         detail = "There is no such page. Look for a user or a job above, or go to Now."
-        return html_answer(problem_page(View("", may_act=False), "Not here", detail), error.status_code)
-    return problem(error.status_code, error.detail, "there is nothing of this path and method")
+        answer = html_answer(problem_page(View("", may_act=False), "Not here", detail), error.status_code)
+    else:
+        answer = problem(error.status_code, error.detail, "there is nothing of this path and method")
+    answer.headers.update(error.headers or {})  # Allow
+    return answer
 
 
 async def _broke(_: Request, __: Exception) -> Response:

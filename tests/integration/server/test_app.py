@@ -21,6 +21,7 @@ from notifier.cli.__main__ import main
 from notifier.queue.health import LOOKED
 from notifier.server import guard
 from notifier.server.answers import ProblemError
+from notifier.server.app import _api, _fixed, _Paths
 from notifier.server.state import State
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import EVIL, TOKEN, basic, serving
@@ -84,6 +85,32 @@ def test_the_metrics_are_those_of_the_table(config: Path) -> None:
     named = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", page, re.MULTILINE))
     assert named == dict(NAME.findall(text))
     assert "user=" not in text
+
+
+def test_the_paths_are_those_of_the_table() -> None:
+    """docs/reference/http-api.md names each path of the API with its method, and no other."""
+    page = (ROOT / "docs" / "reference" / "http-api.md").read_text(encoding="utf-8")
+    state: Any = None  # nobody asks
+    named = set()
+    for method, paths in re.findall(r"^\| `(GET|POST) (/api/[^|]*)` \|", page, re.MULTILINE):
+        named |= {(method, re.sub(r"\?.*|<.*?>|{.*?}", "", path)) for path in paths.split("`, `")}
+    answered = {
+        (method, re.sub(r"{.*?}", "", route.path))
+        for route in (*_fixed(state), *_api(_Paths(state)))
+        for method in route.methods - {"HEAD"}
+        if route.path.startswith("/api/")
+    }
+    assert named == answered
+
+
+def test_a_wrong_method_is_told_the_right_one(config: Path) -> None:
+    """As JSON and as a page."""
+    with serving(config, TOKEN) as stranger:
+        ask = stranger.with_token()
+        for accept in ("*/*", "text/html"):
+            status, _, headers = ask("/job/cancel", Accept=accept)
+            assert (status, headers["allow"]) == (405, "POST"), accept
+        assert sorted(ask.post("/api/v1/stats")[2]["allow"].split(", ")) == ["GET", "HEAD"]
 
 
 def test_counters_do_not_fall_where_redis_has_lost_what_it_counted(config: Path, redis: Redis) -> None:

@@ -22,6 +22,7 @@ from notifier.operations.throttled import read_throttled
 from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.queue.circuits import by_route, paused_words
+from notifier.queue.minutes import UNENDED
 from notifier.queue.pauses import find_pauses
 from notifier.scripts.keys import job_key
 from notifier.server.answers import ProblemError
@@ -79,8 +80,9 @@ def user(state: State, request: Request) -> dict[str, Any]:
     known = state.in_force.read()
     with state.redis.at(name) as redis:
         view = view_user(redis, known, name, request.query_params.get("category") or None)
-    history = [record_json(record) for record in state.notifier().history(name)[:MAX_RECORDS]]
-    return view | {"at": state.now(), "history": history}
+    kept = state.notifier().history(name)
+    history = [record_json(record) for record in kept[:MAX_RECORDS]]
+    return view | {"at": state.now(), "history": history, "history_in_all": len(kept)}
 
 
 def history(state: State, request: Request) -> dict[str, Any]:
@@ -146,8 +148,9 @@ def routes(state: State, _: Request) -> dict[str, Any]:
 
 
 def _ended(ended: Any, route: str, *, delivered: bool) -> int:
-    """How many of a route were delivered, or ended or were tried otherwise."""
-    return sum(n for (word, _, by), n in ended.items() if by == route and (word == "delivered") == delivered)
+    """How many of a route were delivered, or ended otherwise."""
+    of = {key: n for key, n in ended.items() if key[2] == route and key[0] not in UNENDED}
+    return sum(n for (word, *_), n in of.items() if (word == "delivered") == delivered)
 
 
 def rates(state: State, _: Request) -> dict[str, Any]:

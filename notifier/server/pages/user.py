@@ -17,13 +17,14 @@ FIRST: Final = 20  # of what waits in backlogs; the others are a link away
 def user_page(told: dict[str, Any], view: View) -> str:
     """The page of one user."""
     explained = [told, *told["others"]]
+    shown, kept = len(told["history"]), told["history_in_all"]
     body = [
         tag("h1", "User ", tag("span", told["user"], class_="id")),
         facts(_facts(told)),
         tag("h2", f"Waiting ({told['waiting_in_all'] + len(told['elsewhere']):,})"),
         _waiting(told, view),
         _cancel_all(told, view),
-        tag("h2", f"History ({len(told['history'])})"),
+        tag("h2", f"History ({kept})" if shown == kept else f"History (the newest {shown} of {kept})"),
         history_table(told),
         tag("h2", "What one more would wait for"),
         _next(told),

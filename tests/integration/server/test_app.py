@@ -164,6 +164,29 @@ def test_it_says_why_one_was_late(config: Path, redis: Redis) -> None:
             assert "<script>alert" not in page
 
 
+def test_what_is_to_be_tried_again_has_not_ended(config: Path, redis: Redis) -> None:
+    """Other ends of a route are those of notifications, as on the page Now: no attempt that is repeated."""
+    ended = {"delivered": 9, "rejected": 1, "expired": 2, "retried": 5, "returned": 3}
+    fields = {f"o|{outcome}|chat|fcm": n for outcome, n in ended.items()}
+    redis.hset(f"notifier:minute:{int(redis.time()[0]) // 60}", mapping=fields)
+    with serving(config) as ask:
+        routes = {each["route"]: each for each in json.loads(ask("/api/v1/routes")[1])["routes"]}
+    assert (routes["fcm"]["delivered"], routes["fcm"]["others"]) == (9, 3)
+
+
+@pytest.mark.parametrize(("kept", "said"), [(60, "History (the newest 50 of 60)"), (50, "History (50)")])
+def test_it_says_how_much_of_a_history_it_shows(config: Path, redis: Redis, kept: int, said: str) -> None:
+    """The page User has the newest; how many are kept is told."""
+    now = int(redis.time()[0]) * 1_000_000
+    records = [f"{now + n}\n{now}\ndelivered\nchat\n\n\n\n\n\njob-{n}" for n in range(kept)]
+    redis.rpush("notifier:history:{ann}:0", *records)
+    with serving(config) as ask:
+        told = json.loads(ask("/api/v1/users/ann")[1])
+        page = ask("/user?id=ann")[1]
+    assert (len(told["history"]), told["history_in_all"], told["history"][0]["job_id"]) == (50, kept, f"job-{kept - 1}")
+    assert f"<h2>{said}</h2>" in page
+
+
 def test_names_of_others_are_escaped(config: Path, redis: Redis) -> None:
     """What a producer or worker may call itself comes out as text: on the page, in the JSON, in the metrics."""
     minute = int(redis.time()[0]) // 60

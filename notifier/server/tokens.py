@@ -24,12 +24,12 @@ class Caller(NamedTuple):
 
 def read_callers(text: str, where: str) -> list[Caller]:
     """The callers in the text of a token or of its file. Raises SettingsError."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if len(lines) == 1 and len(lines[0].split()) == 1:
-        return [Caller("", may_act=True, token=_long(lines[0], where))]
+    lines = {n: line for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")}
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in lines.items():
         match line.split():
+            case [_] if len(lines) == 1:
+                found.append(Caller("", may_act=True, token=_long(line, where)))
             case [name, "look" | "act" as role, token]:
                 found.append(Caller(name, role == "act", _long(token, f"{where}: {name}")))
             case _:

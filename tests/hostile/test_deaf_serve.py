@@ -202,3 +202,13 @@ def test_what_can_be_guessed_is_no_token(token: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token, encoding="utf-8")
     with pytest.raises(SettingsError, match="NOTIFIER_SERVER_TOKEN_FILE"):
         _token({"NOTIFIER_SERVER_TOKEN_FILE": str(tmp_path / "token")})()
+
+
+def test_a_wrong_line_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
+    """Comments and empty lines count, as an editor counts them."""
+    text = f"# who may ask\n\nboard look {'l' * 24}\n\n# and act\nanna {'a' * 24}\n"
+    (file := tmp_path / "token").write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError) as told:
+        _token({"NOTIFIER_SERVER_TOKEN_FILE": str(file)})()
+    says = f"{file}: line 6 is neither a token alone nor a line for each name: NAME look|act TOKEN"
+    assert str(told.value) == f"NOTIFIER_SERVER_TOKEN_FILE: {says}"

@@ -64,13 +64,16 @@ class State:
         self.answered_at: datetime | None = None  # when Redis did last; of a scrape nobody knows
         self.last_told: dict[str, Any] | None = None  # of the page Now
 
-    async def in_time(self, do: Callable[[], T], seconds: float | None = None) -> T:
-        """Do it in a thread, when one is free; raise ProblemError where that takes too long, or too many ask."""
-        if self._asked >= MAX_ASKED:
+    async def in_time(self, do: Callable[[], T], seconds: float | None = None, *, apart: bool = False) -> T:
+        """Do it in a thread, when one is free; raise ProblemError where that takes too long, or too many ask.
+
+        apart: however many ask.
+        """
+        if self._asked >= MAX_ASKED and not apart:
             raise ProblemError(503, *TOO_MANY)
         self._asked += 1
         answered_at = self.answered_at
-        future = asyncio.get_running_loop().run_in_executor(self._threads, do)
+        future = asyncio.get_running_loop().run_in_executor(None if apart else self._threads, do)
         future.add_done_callback(self._done)
         try:
             return await asyncio.wait_for(asyncio.shield(future), ANSWER_S if seconds is None else seconds)

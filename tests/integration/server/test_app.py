@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from redis import Redis
@@ -19,7 +20,7 @@ from structlog.testing import capture_logs
 
 from notifier.cli.__main__ import main
 from notifier.queue.health import LOOKED
-from notifier.server import guard
+from notifier.server import guard, state
 from notifier.server.answers import ProblemError
 from notifier.server.app import _api, _fixed, _Paths
 from notifier.server.state import State
@@ -90,13 +91,13 @@ def test_the_metrics_are_those_of_the_table(config: Path) -> None:
 def test_the_paths_are_those_of_the_table() -> None:
     """docs/reference/http-api.md names each path of the API with its method, and no other."""
     page = (ROOT / "docs" / "reference" / "http-api.md").read_text(encoding="utf-8")
-    state: Any = None  # nobody asks
+    nobody: Any = None
     named = set()
     for method, paths in re.findall(r"^\| `(GET|POST) (/api/[^|]*)` \|", page, re.MULTILINE):
         named |= {(method, re.sub(r"\?.*|<.*?>|{.*?}", "", path)) for path in paths.split("`, `")}
     answered = {
         (method, re.sub(r"{.*?}", "", route.path))
-        for route in (*_fixed(state), *_api(_Paths(state)))
+        for route in (*_fixed(nobody), *_api(_Paths(nobody)))
         for method in route.methods - {"HEAD"}
         if route.path.startswith("/api/")
     }
@@ -288,6 +289,21 @@ def test_the_metrics_tell_of_a_redis_that_hangs(tmp_path: Path) -> None:
     assert (status, "notifier_redis_up 0.0" in text, "\nnotifier_workers " in text) == (200, True, False)
 
 
+def test_a_scrape_waits_for_nobody(config: Path) -> None:
+    """However many ask while Redis hangs, a scrape is answered in time, so that its alert can fire."""
+    goes_on = threading.Event()
+    with serving(config, answer_s=10) as ask:
+        server: Any = ask.server
+        for _ in range(state.THREADS):
+            server._state._threads.submit(goes_on.wait)
+        try:
+            assert ask("/metrics")[0] == 200
+            with patch.object(state, "MAX_ASKED", 0):
+                assert ask("/metrics")[0] == 200
+        finally:
+            goes_on.set()
+
+
 def test_a_path_with_a_slash_more_leads_nowhere(config: Path) -> None:
     """A redirection would name http:// behind a proxy with TLS."""
     with serving(config) as ask:
@@ -330,18 +346,18 @@ async def test_who_is_not_answered_in_time_is_told_why(
     """Too many ask, if Redis has answered others meanwhile. A scrape that ends without its answer is no proof."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as deaf:
         url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0" if hangs else redis_server.url
-        state = State(write_config(tmp_path, "", redis={"url": url, "socket_timeout": "100ms"}))
+        running = State(write_config(tmp_path, "", redis={"url": url, "socket_timeout": "100ms"}))
         goes_on = threading.Event()
         try:
-            waits = asyncio.create_task(state.in_time(goes_on.wait, 2.0))
+            waits = asyncio.create_task(running.in_time(goes_on.wait, 2.0))
             await asyncio.sleep(0)
-            await state.in_time(lambda: (state.metrics.text(), hangs or state.now()), 60)
+            await running.in_time(lambda: (running.metrics.text(), hangs or running.now()), 60)
             with pytest.raises(ProblemError) as told:
                 await waits
         finally:
             goes_on.set()
-            state._threads.shutdown()
-            state.close()
+            running._threads.shutdown()
+            running.close()
     assert told.value.title == ("Redis does not answer" if hangs else "Too many ask")
 
 

@@ -43,7 +43,7 @@ class Problem:
         """For how long, and since when by the clock where that is not just now."""
         if self.since is None:
             return ""
-        lasted_s, since = (now - self.since).total_seconds(), self.since.astimezone(UTC)
+        lasted_s, since = max(0.0, (now - self.since).total_seconds()), self.since.astimezone(UTC)
         clock = f"{since:%H:%M}" if since.date() == now.date() else f"{since:%Y-%m-%d %H:%M}"
         return f" for {seconds_text(lasted_s)}" + (f" (since {clock})" if lasted_s >= A_MOMENT_S else "")
 

@@ -322,6 +322,7 @@ MUTANTS = (
         ROUTES,
     ),
     Mutant("vain probes wait no longer", "circuit", "math.floor(1.5 * hold.interval)", "hold.interval", CIRCUIT),
+    Mutant("a clock set back holds a route", "routes", "hold.interval and at > now", "false and at > now", CIRCUIT),
     Mutant("a route that closed is not dropped", "circuit", "return 'closed'", "return ''", ROUTES),
     Mutant(
         "a rest that stepped aside is lost",

@@ -141,3 +141,37 @@ def test_the_last_prober_lets_the_others_go_first(redis: Redis) -> None:
     redis.sadd("rq:workers", "rq:worker:w", "rq:worker:v")
     assert told.next_probe("w") == 1_500_000 + 1_200_000
     assert told.next_probe("v") == 1_500_000
+
+
+def test_a_clock_that_is_set_back_makes_no_probe_wait_for_the_step(told: Told) -> None:
+    """However far back: what would be longer than any wait between probes is over."""
+    told.tell("w", "down")
+    told.now -= 3600 * S
+    told.next_probe("w")
+    assert told.redis.hget("notifier:route:apns", "probe") == b"1"
+    told.redis.hset("notifier:route:apns", mapping={"probe": "", "prober": "w"})
+    told.tell("w", "down")
+    assert told.next_probe("w") == 1_500_000
+
+
+def test_what_a_provider_asks_for_is_waited_for_in_full(told: Told) -> None:
+    """A second worker is asked to wait for longer than the first was: for that long nothing goes, nor with jitter."""
+    for first_us in (60 * S, 300 * S):
+        wait = {"kind": "full", "first_us": first_us, "max_us": 600 * S, "share": 1250}
+        run(told.redis, circuit(CircuitFields(str(told.now), "w", "fcm", "down", "429", **wait)))
+        told.next_probe("v")
+        assert told.redis.hget("notifier:route:fcm", "probe") == b""
+    assert told.next_probe("v") == 375 * S
+
+
+@pytest.mark.parametrize("name", ["fcm|full", "overall:news|full"])
+def test_what_waits_for_room_does_not_wait_for_the_step(told: Told, name: str) -> None:
+    """Of a project and of a pace: they are looked at again at once."""
+    full = {"state": "full", "until": told.now + 60 * S, "interval": 61 * S, "room": 1}
+    told.redis.sadd("notifier:routes", name)
+    told.redis.hset(f"notifier:route:{name}", mapping=full)
+    told.redis.zadd(f"notifier:waiting_for_route:{name}", {"udefault ann": told.now})
+    assert told.next_probe("w") == 60 * S
+    told.now -= 3600 * S
+    told.next_probe("w")
+    assert told.redis.exists(f"notifier:waiting_for_route:{name}") == 0

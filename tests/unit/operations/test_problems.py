@@ -44,6 +44,12 @@ def test_a_stopped_route_says_how_many_wait_for_it() -> None:
     assert line.endswith(" wait; next probe in 0 ms")
 
 
+def test_what_began_by_a_clock_that_is_set_back_since_began_just_now() -> None:
+    """No time is told that is less than none."""
+    (line,) = said(now(routes=[replace(KEY, since=AT + timedelta(hours=1))]))
+    assert line.startswith("apns stopped for 0 ms: 403 InvalidProviderToken")
+
+
 def test_a_pause_says_by_whom() -> None:
     """Who, why, how many wait for it, and until when."""
     pause = Held("category:chat", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")

@@ -82,7 +82,8 @@ end
 local function fill(look, route, project, cost)
   local at, room = project_frees(project, cost)
   look.earliest = math.min(look.earliest, at)
-  return open_circuit(look, route .. '|full', 'state', 'full', 'until', text(at), 'room', text(room))
+  return open_circuit(look, route .. '|full', 'state', 'full', 'until', text(at), 'interval',
+    text(project.bucket + project.interval), 'room', text(room))
 end
 
 -- busy: this worker may send no more by `route` now; what waits for it in `lane` is held.
@@ -134,7 +135,8 @@ local function paced_by(look, user, backlog)
   if at <= look.now and is_in_turn(look, user, category, name) then return nil end
   look.earliest = math.min(look.earliest, at)
   local opens = text(math.max(at, look.now))
-  return open_circuit(look, name, 'state', 'full', 'category', category, 'until', opens, 'room', text(room))
+  return open_circuit(look, name, 'state', 'full', 'category', category, 'until', opens, 'interval', text(rule[2]),
+    'room', text(room))
 end
 
 local ANY = {needs = {}} -- of what no provider and no worker limits

@@ -70,7 +70,7 @@ local function down(kind, reason, first, most, share)
       change_hold(route, hold, 'interval', text(interval), 'until', text(at), 'others', text(at), 'prober', '',
         'last', full and '' or worker, 'kind', kind, 'reason', reason)
     elseif full and hold.kind == 'full' and at > tonumber(hold['until']) then
-      change_hold(route, hold, 'until', text(at), 'others', text(at))
+      change_hold(route, hold, 'until', text(at), 'others', text(at), 'interval', text(first))
     end
     if not full then change_hold(route, hold, 'w:' .. worker, text(now)) end
     return ''

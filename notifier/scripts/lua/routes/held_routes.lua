@@ -22,8 +22,8 @@ local function how_many(look, hold)
   if hold.state == 'closing' then return most end
   if hold.state == 'paused' then return 0 end
   if hold.state == 'busy' then return hold.free or 0 end
-  if hold.state == 'full' then return tonumber(hold['until']) <= now and math.min(most, tonumber(hold.room)) or 0 end
-  return probe_at(hold, look.worker) <= now and 1 or 0
+  if probe_at(hold, look.worker, now) > now then return 0 end
+  return hold.state == 'full' and math.min(most, tonumber(hold.room)) or 1
 end
 
 -- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
@@ -93,7 +93,7 @@ local function let_go_of_held(look)
     elseif left == 0 and (n > 0 or hold.state == 'busy') then drop_hold(of) end
     -- What is busy is looked at by whoever gets room, when a send has ended.
     if hold.state ~= 'busy' and (left > 0 or hold.state == 'open' and hold.probe ~= '1') then
-      next_due = math.min(next_due, hold.state == 'closing' and now or probe_at(hold, look.worker))
+      next_due = math.min(next_due, hold.state == 'closing' and now or probe_at(hold, look.worker, now))
     end
   end
   return shut, next_due

@@ -8,10 +8,11 @@
 -- whatever the push service, as its provider bears. Who can go by nothing that is open waits there, and costs
 -- nothing until *pull* lets go of what waits, first come, first served.
 --   @routes            set of the names of what is held; there is none nearly always
---   @route:<name>      hash: state, until (µs) and room; of a circuit also others (as until, for workers that
---                              had no trouble), interval, kind, reason, since, probe, prober, last (whose probe came to
---                              nothing), first (who may have mended it, and probes at once), and 'w:<worker>' for each
---                              worker that could not get through
+--   @route:<name>      hash: state, until (µs), interval (so far ahead, and a quarter of it more, that is set at most)
+--                              and room; of a circuit also others (as until, for workers that had no trouble), kind,
+--                              reason, since, probe, prober, last (whose probe came to nothing), first (who may have
+--                              mended it, and probes at once), and 'w:<worker>' for each worker that could not get
+--                              through
 --   @waiting_for_route:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
 --                              'j<job id>' -> its order in its backlog, the rest of a notification that other routes
 --                              took (it stands in `later`): so rests come back, and probe, in the order of their
@@ -78,11 +79,12 @@ end
 
 -- probe_at: when this worker may let the next probe go. One that had no trouble itself need not wait long: if only the
 -- others' network is broken, the route is up again at once. Whose probe was the last to come to nothing lets the others
--- go first, if there are any.
-local function probe_at(hold, worker)
+-- go first, if there are any. What is further ahead than it is ever set is due: Redis's clock has been set back since.
+local function probe_at(hold, worker, now)
   if hold.first == worker then return 0 end
-  if hold.others and not hold['w:' .. worker] then return tonumber(hold.others) end
-  local at = tonumber(hold['until'])
-  if hold.last == worker and redis.call('SCARD', '@rq:workers') > 1 then at = at + LAST_PROBER_WAITS end
+  local others = not hold['w:' .. worker] and hold.others
+  local at = tonumber(others or hold['until'])
+  if hold.interval and at > now + 1.25 * hold.interval then return now end
+  if not others and hold.last == worker and redis.call('SCARD', '@rq:workers') > 1 then at = at + LAST_PROBER_WAITS end
   return at
 end

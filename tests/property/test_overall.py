@@ -197,6 +197,41 @@ def test_a_dead_workers_sends_count_until_they_are_known(redis: Redis) -> None:
     assert redis.zcount("notifier:overall:news", world.now - S + 1, "+inf") == 2
 
 
+def test_a_clock_that_is_set_back_holds_nobody_for_the_step(redis: Redis) -> None:
+    """What was sent an hour ahead may be in flight: it counts for as long as a lease lasts, and then as a send."""
+    world = Paced(redis, rules_of(Window(3, interval_us=5 * S)))
+    for n in range(6):
+        if n == 3:
+            world.round()
+            for flight in list(world.flights):
+                world.end(flight)
+            stepped = world.now = START - 3600 * S
+        world.enqueue(f"u{n}", "news", "default")
+    world.round()
+    while len(world.sent) < 6:
+        world.now = world.next_due()
+        world.round()
+    assert [at - stepped for at, _ in world.sent[3:]] == [LEASE + 5 * S] * 3
+
+
+def test_a_send_in_flight_when_the_clock_is_set_back_counts_until_it_is_received(redis: Redis) -> None:
+    """It is not over yet, whatever its date says: it has its place until it is settled, and from then on."""
+    world = Paced(redis, rules_of(Window(1, interval_us=5 * S)))
+    for n in range(2):
+        world.enqueue(f"u{n}", "news", "default")
+    world.round()
+    world.now -= 3600 * S
+    world.round()
+    stepped = world.now
+    world.now = stepped + 6 * S
+    assert world.round() == 0
+    world.end(world.flights[0])
+    world.now += 5 * S - 1
+    assert world.round() == 0
+    world.now += 1
+    assert world.round() == 1
+
+
 def test_each_partition_has_its_share(redis: Redis) -> None:
     """Of 10 a second each of four partitions admits two, and so they never exceed it together."""
     world = Paced(redis, rules_of(Window(10, interval_us=S)))

@@ -3,15 +3,26 @@
 -- Overall: the pace of a category for all users together, which the rule table has as overall {category: {limit, µs}}.
 --   @overall:<category>  zset permit -> µs, as a user's sends: in the future while in flight, the settling time after
 -- Where it is full, the category is held as a route is whose project is full, see routes.lua.
+local MAX_AHEAD = 90000000 -- µs: so far a job that RQ runs is dated ahead: MONITORING_S and RQ_SPARE_S in workers/
 local function overall_key(category) return '@overall:' .. category end
+
+-- date_nearer: what is dated further ahead than it could be is of before Redis's clock was set back. Some of it may be
+-- in flight still, for a lease at most.
+local function date_nearer(look, key)
+  local latest = text(look.now + look.lease_us + MAX_AHEAD)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. latest, '+inf')) do
+    redis.call('ZADD', key, look.until_text, member)
+  end
+end
 
 -- overall_opens: the first µs at which `cost` more may go, and how many may then. What is in flight is taken to be
 -- settled now: it counts from then on, and whoever comes at that time and finds it full waits once more.
-local function overall_opens(rule, category, cost, now)
-  local key, limit, interval = overall_key(category), rule[1], rule[2]
+local function overall_opens(look, rule, category, cost)
+  local now, key, limit, interval = look.now, overall_key(category), rule[1], rule[2]
   local room = limit - redis.call('ZCOUNT', key, '(' .. text(now - interval), '+inf')
   cost = math.min(cost, limit)
   if cost <= room then return now, room end
+  date_nearer(look, key)
   local rank = text(limit - cost)
   local leaves = math.min(redis.call('ZREVRANGE', key, rank, rank, 'WITHSCORES')[2], now)
   return leaves + interval, math.max(cost, limit - redis.call('ZCOUNT', key, '(' .. text(leaves), '+inf'))

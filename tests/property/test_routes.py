@@ -21,7 +21,7 @@ from notifier.scripts.records import CircuitFields
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.test_backlogs import moments, policies, seldom
-from tests.property.world import LEASE, Flight, S, World
+from tests.property.world import LEASE, START, Flight, S, World
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -490,6 +490,24 @@ def test_no_device_gets_more_than_its_provider_admits(
                 assert j - i + 1 <= burst.limit + (last - first) // burst.every_us
     for times in of_device.values():
         assert not violations(rules.limits_of("fcm").device, times)
+
+
+def test_a_clock_that_is_set_back_holds_no_project_for_the_step(redis: Redis) -> None:
+    """What went by the clock of an hour ahead went just now: it counts for a minute, once, in one bucket."""
+    limits = {"fcm": PlatformLimits(project=Window(2, interval_us=M))}
+    world = Routed(redis, Policies(Policy(), limits=limits))
+    for user in USERS:
+        world.enqueue(user, "chat", "urgent", targets="- fcm:n|" + user)
+    world.round()
+    for flight in list(world.flights):
+        world.close(flight, "delivered", reached=True, word="delivered")
+    stepped = world.now = START - 3600 * S
+    world.enqueue("eve", "chat", "urgent", targets="- fcm:n|eve")
+    assert world.pull().next_us == stepped + M + S
+    assert redis.hgetall("notifier:project:fcm") == {str(stepped).encode(): b"2"}
+    world.projects.clear()  # the model knows no clock that is set back
+    world.now = stepped + M + S
+    assert world.round() == 1
 
 
 def test_a_send_of_another_category_changes_how_long_a_shared_device_is_full(redis: Redis) -> None:

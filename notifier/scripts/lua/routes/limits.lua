@@ -79,6 +79,7 @@ local function close_device(look, job, target, was_counted, late)
 end
 
 -- A project's messages of the last interval, in buckets: the oldest counts until it has left the interval as a whole.
+-- One that has not begun is of before Redis's clock was set back: it becomes part of the one that runs.
 local projects = {}
 local function project_of(rules, route, platform, now)
   local limit = rules.projects[platform]
@@ -86,16 +87,22 @@ local function project_of(rules, route, platform, now)
   local project = projects[route]
   if not project then
     project = {limit = limit[1], interval = limit[2], bucket = limit[3], sum = 0, added = 0, counts = {}, old = {}}
-    local fields = redis.call('HGETALL', '@project:' .. route)
+    local key, running = '@project:' .. route, now - now % project.bucket
+    local fields = redis.call('HGETALL', key)
     for i = 1, #fields, 2 do
       local from = tonumber(fields[i])
+      if from > now then
+        from = running
+        redis.call('HDEL', key, fields[i])
+        redis.call('HINCRBY', key, text(running), fields[i + 1])
+      end
       if from + project.bucket + project.interval <= now then project.old[#project.old + 1] = fields[i]
       else
         project.counts[#project.counts + 1] = {from, tonumber(fields[i + 1])}
         project.sum = project.sum + fields[i + 1]
       end
     end
-    project.mine = {now - now % project.bucket, 0}
+    project.mine = {running, 0}
     project.counts[#project.counts + 1] = project.mine
     projects[route] = project
   end

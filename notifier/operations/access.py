@@ -43,17 +43,19 @@ class Role:
     keys: Sequence[str] | None = None
     rq: Sequence[str] | None = None
     reads: Sequence[str] = ()
+    rq_reads: Sequence[str] = ()
     room: str = ""
     rq_channels: Sequence[str] = ()
 
 
 ROLES: Final[Mapping[str, Role]] = {
     "producer": Role(
-        ("enqueue", "cancel", "cancel_of", "prefer", *LIMITER),
+        ("enqueue", "cancel", "cancel_of", "prefer", "write", *LIMITER),
         (*STREAMS, "hscan", "smembers", "wait", "zmscore"),
         ("events", "feedback", "partition"),
         (),
         reads=("rates",),
+        rq_reads=("suspended",),
     ),
     "worker": Role((), (*READING, *RQ), room="*", rq_channels=("pubsub:*",)),
     "server": Role(
@@ -80,13 +82,13 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
     commands = sorted({*EVERYBODY, *since, *(SCRIPTS if sources else ()), *of.commands, *called})
     reading = "%R~" if version >= (7, 0) else "~"
     keys = [*_patterns(prefix(), "OURS", of.keys, sources), *_patterns(rq_prefix(), "RQS", of.rq, sources)]
-    read = [f"{reading}{prefix()}:{name}" for name in of.reads]
+    named = [*(f"{prefix()}:{name}" for name in of.reads), *(f"{rq_prefix()}:{name}" for name in of.rq_reads)]
     return [
         "resetchannels",
         "-@all",
         *(f"+{name}" for name in commands),
         *(f"~{key}" for key in keys),
-        *read,
+        *(f"{reading}{key}" for key in named),
         *(f"&{rq_prefix()}:{name}" for name in of.rq_channels),
     ]
 

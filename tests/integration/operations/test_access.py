@@ -41,6 +41,7 @@ FORBIDDEN = {
     "producer": [
         ("LPOP", "rq:queue:default"),
         ("HSET", "notifier:rates", "rates", "{}"),
+        ("SET", "rq:suspended", "1"),
         ("GET", "notifier:token:apns:team"),
         ("DEL", "rq:workers"),
         ("PUBLISH", "rq:pubsub:worker", "{}"),
@@ -118,6 +119,19 @@ def test_a_producer_can_do_all_that_a_notifier_can(tmp_path: Path, guarded: Embe
     web.refund(web.acquire("key", "1/h"))
     web.reset("key")
     asyncio.run(_send_without_blocking(config))
+    assert refused(admin) == []
+
+
+def test_a_producer_can_send_ask_and_cancel_by_commands(tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> None:
+    """What was cancelled is in the log of actions; nothing of it is refused."""
+    config, runner = config_of("producer", tmp_path, guarded), CliRunner(env=clean_environ())
+    with notifier(config) as producer:
+        for job_id in ("one", "two", "three"):
+            producer.send(note("ada"), job_id=job_id)
+    for typed in ("status one", "cancel one", "cancel two three", "cancel --user ada", "status one"):
+        done = runner.invoke(app, ["--config", str(config), *typed.split()])
+        assert done.exit_code == 0, (typed, done.output, done.exception)
+    assert [entry[b"action"] for _, entry in admin.xrange("notifier:actions")] == [b"cancel"] * 2 + [b"cancel of user"]
     assert refused(admin) == []
 
 
@@ -295,7 +309,7 @@ def test_a_role_can_do_no_more(role: str, guarded: EmbeddedRedis, admin: Redis) 
     with Redis(port=guarded.port, username=f"notifier-{role}", password=PASSWORD) as client:
         client.ping()
         for command in [*FORBIDDEN_TO_ALL, *FORBIDDEN[role]]:
-            if command[0] == "HSET" and command[1] == "notifier:rates" and version_of(admin) < (7, 0):
+            if command[1:2] in {("notifier:rates",), ("rq:suspended",)} and version_of(admin) < (7, 0):
                 continue  # only Redis 7 tells reading a key from writing it
             with pytest.raises(
                 (NoPermissionError, Exception), match=r"(?i)no permission|NOPERM|can't access|ACL|can't run"

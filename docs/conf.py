@@ -9,7 +9,7 @@ from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from notifier.scripts.keys import CATALOGUE
+from notifier.scripts.keys import CATALOGUE, TOLD
 
 project = "push-throttle"
 author = "the authors of push-throttle"
@@ -68,9 +68,10 @@ class RedisKeys(SphinxDirective):
         """A table: the key, and what it is."""
         rows = []
         for name, text in CATALOGUE.items():
-            rest, _, meaning = text.partition(" ")
-            rows.append(f"| `notifier:{name}{rest}` | {meaning} |".replace("\\|", "|"))
-        return self.parse_text_to_nodes("\n".join(["| key | what it is |", "|---|---|", *rows]))
+            told = TOLD.fullmatch(text)
+            assert told is not None
+            rows.append(f"| `notifier:{name}{told['rest']}` | {told['types']} | {told['meaning']} |")
+        return self.parse_text_to_nodes("\n".join(["| key | type | what it is |", "|---|---|---|", *rows]))
 
 
 def redirect(app: Sphinx, exception: Exception | None) -> None:

@@ -23,7 +23,7 @@ RQ_VARIABLE: Final = "RQ_KEY_PREFIX"
 _TOKEN: Final = re.compile(r"""--[^\n]*|(#?)('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")""")  # a comment, or a string
 _NAME: Final = re.compile(r"@([a-z_]+)(:?)")
 
-# What stands after the prefix, up to the next colon -> what it is, and in which script it is told of.
+# What stands after the prefix, up to the next colon -> what follows there; its types, and what it is; see TOLD.
 CATALOGUE: Final[Mapping[str, str]] = {
     # A user's.
     "backlog": ":{user}:<category> zset job id -> order; the backlog: the notifications that wait",
@@ -35,10 +35,10 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "arriving": ":{user} zset job id -> µs; under max_waiting, what has not come to a backlog yet",
     "tagged": ":{user} zset job id -> µs; what has tags, see tagged.lua",
     "claim": ":{user}:<category> string; which worker has heads of the backlog in flight, see claims.lua",
-    "rests": ":{user}:<category> <route> zset; what of a backlog waits for a route, see routes.lua",
-    "history": ":{user}:0, …:1 lists of records of what has ended; see history.lua",
+    "rests": ":{user}:<category route> zset; what of a backlog waits for a route, see routes.lua",
+    "history": ":{user}:<0 or 1> list of records of what has ended; see history.lua",
     "usage": ":{user} hash; totals by outcome",
-    "forgotten": " string; and :<hash> the sends of a user who was forgotten; see forgotten.lua",
+    "forgotten": "[:<hash>[:<sent…>]] string, set, zset or hash; sends of who was forgotten; see forgotten.lua",
     "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
     "waits": " hash why -> how many notifications of backlogs wait for it, see waits.lua",
     # When to look at whom.
@@ -49,7 +49,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "leases": " zset job id -> µs at which the worker that holds the job is taken for dead",
     "delivered": " zset job id -> µs; records of what was delivered, kept for keep_delivered",
     "dedupe": ":<dedupe key> string job id",
-    "seq": " counter of arrivals and permits",
+    "seq": " string, counter of arrivals and permits",
     "zones": " hash zone -> JSON; what clocks read there, see quiet_hours.lua; :users the same, if only users use it",
     "lanes": " hash category -> lane of its queue, and while that changes the last of it there; see enqueue.lua",
     "behind": " hash category -> the lane that it leaves, while it does; see enqueue.lua",
@@ -58,7 +58,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "own_rules": ":<version> hash of the users whose rules are not those of everyone; see own_rules.lua",
     "chosen": ":<version> hash what users chose -> what comes of it; see preferences.lua",
     "own_rules_writer": ":<version> string, the worker that writes these rules",
-    "full": " never there: a script deletes it first where its first write must take no memory",
+    "full": " string, never there: a script deletes it first where its first write must take no memory",
     # Idle workers.
     "leaders": " hash lanes of an idle leader -> µs until it sleeps; see idle_leaders.lua",
     "leader": ":<lanes> string, the leader's name",
@@ -108,7 +108,10 @@ OF_RQ: Final[Mapping[str, str]] = {
     "queue": "list", "wip": "zset", "scheduled": "zset", "failed": "zset", "finished": "zset", "canceled": "zset",
     "deferred": "zset", "job": "hash or set", "workers": "set", "queues": "set", "worker": "hash", "results": "stream",
 }  # fmt: skip
-_TYPE: Final = re.compile(r"\b(string|counter|list|set|zset|hash|stream)s?\b")
+_TYPE: Final = "(?:string|list|set|zset|hash|stream)"
+TOLD: Final = re.compile(
+    rf"(?P<rest>(?:<[^>]*>|[^< ])*) (?P<types>{_TYPE}(?:(?:, | or ){_TYPE})*)\b[,;]? ?(?P<meaning>.*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +204,15 @@ def name_of(key: bytes) -> str:
 
 def types_of(key: bytes) -> frozenset[str] | None:
     """The types that Redis may say of a key, as the catalogue tells; None for a key of others."""
-    told = (OF_RQ if key.startswith(f"{rq_prefix()}:".encode()) else CATALOGUE).get(name_of(key))
+    of_rq = key.startswith(f"{rq_prefix()}:".encode())
+    told = TOLD.fullmatch(f" {OF_RQ.get(name_of(key))}" if of_rq else CATALOGUE.get(name_of(key), ""))
     if told is None:
         return None
     if key.startswith(rq_key("worker", "").encode()) and key.endswith(b":executions"):  # RQ 3: what it runs now
         return frozenset(["set"])
     if key.startswith(rq_key("queue", "").encode()) and b":intermediate:first_seen:" in key:  # a time
         return frozenset(["string"])
-    found = _TYPE.findall(told.partition(";")[0] + told.partition("; and")[2])
-    return frozenset("string" if each == "counter" else each for each in found) or None
+    return frozenset(re.split(", | or ", told["types"]))
 
 
 def rq_key(name: str, *rest: str) -> str:

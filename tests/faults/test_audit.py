@@ -280,6 +280,18 @@ def test_a_key_of_a_wrong_type_ends_no_audit(patient: Patient, key: str, wrong: 
         assert patient.redis.zscore(BACKLOG % user, waiting) is not None
 
 
+def test_who_was_forgotten_is_limited_all_the_same(redis: Any) -> None:
+    """Law 1: no repair takes the sends away that a user who was forgotten left."""
+    rates = {**RATES, "user": {"windows": ["2/1d"], "burst": {"capacity": 5, "refill": "1/1h"}}}
+    notifier = Notifier(redis, parse_settings(json.dumps({**rates, "providers": CONSOLE})))
+    assert [bool(notifier.acquire("ada")) for _ in range(3)] == [True, True, False]
+    notifier.forget("ada")
+    hidden = {redis.type(key) for key in redis.scan_iter("notifier:forgotten*")}
+    assert hidden == {b"string", b"set", b"zset", b"hash"}
+    assert audit(redis, repair=True) == []
+    assert not notifier.acquire("ada")
+
+
 def test_what_was_delivered_does_not_go_again(patient: Patient) -> None:
     """A job that stands in a backlog though it is recorded as delivered is removed."""
     job_id = patient.send()

@@ -12,7 +12,7 @@ from redis import Redis
 from notifier.errors import Refused
 from notifier.queue import backlogs, calls
 from notifier.queue.retention import Retention
-from notifier.rules.category import Category
+from notifier.rules.category import Category, PlatformLimits
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
@@ -25,27 +25,40 @@ S: Final = 1_000_000
 HOUR: Final = 3600 * S
 START: Final = 1_800_000_000 * S
 RULES: Final = Policies(Policy((Window(1, interval_us=HOUR),)), categories={"default": Category("default")})
+HOURLY: Final = Policy((Window(1, interval_us=HOUR),))
+LIMITED: Final = Policies(
+    Policy(),
+    categories={"default": Category("default")},
+    limits={"apns": PlatformLimits(background=HOURLY), "fcm": PlatformLimits(device=HOURLY)},
+)
 LANES: Final = ("urgent", "default", "bulk")
+
+
+def targets(job_id: str) -> str:
+    """Of a background push, or an alert."""
+    return "- apns:b|p" if job_id.startswith("push") else "- fcm:n|d"
 
 
 class Backlog:
     """One user's backlog, whose head waits for an hour, on an injected clock."""
 
-    def __init__(self, redis: Redis) -> None:
-        self.redis, self.now = redis, START
+    def __init__(self, redis: Redis, rules: Policies = RULES) -> None:
+        self.redis, self.now, self.rules = redis, START, RuleTable(rules)
 
-    def send(self, *jobs: tuple[str, int | None], high: bool = False, most: int | None = None) -> list[str | Refused]:
+    def send(
+        self, *jobs: tuple[str, int | None], high: bool = False, most: int | None = None, lane: str = "default"
+    ) -> list[str | Refused]:
         """Each with its expiry in s, or None."""
         meta = json.dumps({"user": "anna", **({"priority": "high"} if high else {})}).encode()
         overflow: Any = {"overflow": "reject", "max_waiting": most} if most else {}
-        accepted = [calls.Job(i, "default", b"x", meta, s and s * S, targets="- apns:n|d", **overflow) for i, s in jobs]
+        accepted = [calls.Job(i, lane, b"x", meta, s and s * S, targets=targets(i), **overflow) for i, s in jobs]
         call = calls.enqueue(accepted, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
         return run(self.redis, call)
 
     def look(self) -> list[calls.Leased]:
         """What may go now."""
         worker = calls.Worker(name="w", lanes=LANES, lease_us=S, clock=str(self.now))
-        return run(self.redis, calls.pull(worker, calls.Room(50), RuleTable(RULES))).leased
+        return run(self.redis, calls.pull(worker, calls.Room(50), self.rules)).leased
 
     def settle(self, leased: calls.Leased, state: calls.State = "delivered", answered: str = "") -> None:
         word, detail = ("delivered", "") if state == "delivered" else ("", 0)
@@ -53,7 +66,7 @@ class Backlog:
             leased.job_id, leased.permit, leased.user, leased.category, True, state, word, detail, answered
         )
         clock = str(self.now)
-        call = calls.settle([done], RuleTable(RULES), calls.Worker(name="w", keep=KEPT, clock=clock))
+        call = calls.settle([done], self.rules, calls.Worker(name="w", keep=KEPT, clock=clock))
         assert run(self.redis, call) == [True]
 
     def sweep(self, after_s: float = 0) -> int:
@@ -121,6 +134,54 @@ def test_a_head_that_another_displaces_expires_in_time(backlog: Backlog) -> None
     assert backlog.waiting() == ["urgent", "second"]
     assert backlog.sweep(20) == 1
     assert backlog.waiting() == ["urgent"]
+
+
+def test_a_head_that_is_displaced_as_its_lane_changes_expires_in_time(redis: Redis) -> None:
+    """The backlog is new in its lane, and not empty."""
+    backlog = Backlog(redis)
+    backlog.send(("sent", None), lane="bulk")
+    backlog.settle(backlog.look()[0])
+    backlog.send(("head", 40), lane="bulk")
+    assert backlog.look() == []
+    backlog.send(("urgent", None), high=True, lane="urgent")
+    assert backlog.look() == []
+    assert backlog.waiting() == ["urgent", "head"]
+    assert backlog.expiring() == ["head"]
+    assert backlog.sweep(40) == 1
+    assert backlog.waiting() == ["urgent"]
+
+
+@pytest.mark.parametrize("comes", ["before the alert", "after the alert, urgent"])
+def test_what_steps_behind_an_alert_expires_in_time(redis: Redis, comes: str) -> None:
+    """A background push whose device has no room: it was at the head when it came."""
+    backlog = Backlog(redis, LIMITED)
+    backlog.send(("push sent", None), ("alert sent", None))
+    for leased in backlog.look():
+        backlog.settle(leased)
+    if comes == "before the alert":
+        backlog.send(("push", 40), ("alert", None))
+    else:
+        backlog.send(("alert", None))
+        backlog.look()
+        backlog.send(("push", 40), high=True)
+    assert backlog.look() == []
+    assert backlog.waiting() == ["alert", "push"]
+    assert backlog.expiring() == ["push"]
+    assert backlog.sweep(40) == 1
+    assert backlog.waiting() == ["alert"]
+
+
+def test_what_steps_behind_nothing_is_left_to_its_wake_up(redis: Redis) -> None:
+    """It is the head still, so nothing more is noted."""
+    backlog = Backlog(redis, LIMITED)
+    backlog.send(("push sent", None), ("alert sent", None))
+    for leased in backlog.look():
+        backlog.settle(leased)
+    backlog.send(("push", 40))
+    assert backlog.look() == []
+    assert backlog.expiring() == []
+    backlog.now += 40 * S
+    assert [leased.job_id for leased in backlog.look()] == ["push"]  # for its worker to end
 
 
 @pytest.mark.parametrize("goes", ["sent", "cancelled", "deleted"])

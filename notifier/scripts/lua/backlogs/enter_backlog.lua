@@ -209,7 +209,7 @@ local function stand(now, job, meta, expected, needs_recheck)
   if redis.call('ZADD', backlog, job.order, job.id) == 1 then waits.add(waits.why(user, meta.category), 1) end
   -- The user may wait for a route that the head before it needs, or wait by the clock of another zone.
   needs_recheck = not is_new and (needs_recheck or routes_are_held() or goes_by_clock(user))
-  if not was_empty and (needs_recheck or job.deadline) then
+  if not was_empty and (is_new or needs_recheck or job.deadline) then
     is_new = note_place(now, job, backlog, user, lane, is_new, needs_recheck)
   end
   local more = job.plain and job.created and {'push_seen', job.created .. ' ' .. backlog} or {}

@@ -27,16 +27,16 @@ end
 -- lower: a background push whose device has no room, as Apple takes three an hour, steps behind the alerts of its
 -- backlog, which have no such limit. It keeps its place among the background pushes. Returns when the head is to be
 -- looked at again, or nil where that may be at once. at: when its device has room.
-local function lower(look, user, backlog, at)
-  local order = tonumber(redis.call('ZSCORE', backlog.key, backlog.head))
-  if backlog.drops or order >= LOWERED / 2 then return at end
+local function lower(look, user, backlog, job, at)
+  if backlog.drops or backlog.order >= LOWERED / 2 then return at end
   if look.to_lower == 0 then return look.now + 1 end -- the others of the backlog in the next call
   look.to_lower = look.to_lower - 1
-  order = text(order + LOWERED)
-  redis.call('ZADD', backlog.key, order, backlog.head)
-  redis.call('HSET', job_key(backlog.head), 'push_order', order)
+  local order = text(backlog.order + LOWERED)
+  redis.call('ZADD', backlog.key, order, job.id)
+  redis.call('HSET', job_key(job.id), 'push_order', order)
   redis.call('HSET', backlogs_key(user.name), '#lowered', '1')
   peek_backlog(backlog)
+  if job.deadline and backlog.head ~= job.id then redis.call('ZADD', '@expiring', text(job.deadline), job.id) end
 end
 
 -- passes_lowered: a background push at the head would go before an older one that waits for its device.

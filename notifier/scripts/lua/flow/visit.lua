@@ -55,7 +55,7 @@ local function try(look, user, i)
     return true
   elseif verdict == 'wait' then
     local at = said.at
-    if said.background then at = lower(look, user, backlog, at) end
+    if said.background then at = lower(look, user, backlog, job, at) end
     backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
   elseif verdict == 'unread' then ask(look, user, backlog)
   elseif verdict == 'behind' then

@@ -61,12 +61,13 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job of a backlog. order: its place among all of the user's."""
+    """A job of a backlog. order: its place among all of the user's. digest: whether it sums up others."""
 
     id: str
     category: str
     order: float
     event: Event
+    digest: bool
     gather_us: int | None
     else_us: int
     otherwise: str
@@ -186,18 +187,19 @@ class Forecast:
         apart = {job.category for job in jobs if job.else_us > self._now_us}
         free = [job for job in jobs if job.category not in apart]
         events = [job.event for job in free]
-        if accepted_now is not None:
+        joins = next((n for n, job in enumerate(free) if job.digest and job.category == accepted_now), -1)
+        if accepted_now is not None and joins < 0:
             events.append(Event(self._now_us, accepted_now, expires_in_us=NEVER_US))
         found = self._replay(events, free)
         known_us = self._known_us(free, found)
         for job, (at, by) in zip(free, found, strict=False):
             if at <= known_us:
                 self.by_job[job.id] = self._expected(at, job.otherwise, by)
-        if accepted_now is not None and (accepted_now in self._record.cut or found[-1][0] > known_us):
+        if accepted_now is not None and (accepted_now in self._record.cut or found[joins][0] > known_us):
             self.accepted_now = Expected(None, BEHIND_MANY)
         elif accepted_now is not None:
             behind = next((job.otherwise for job in jobs if job.category == accepted_now and accepted_now in apart), "")
-            at, by = found[-1]
+            at, by = found[joins]
             for until_us, why in self._stops(accepted_now):
                 if until_us > at:
                     at, behind = until_us, why
@@ -225,9 +227,9 @@ class Forecast:
         last = {job.category: at for job, (at, _) in zip(jobs, found, strict=False) if at >= 0}
         return min((last[name] for name in self._record.cut if name in last), default=2 * NEVER_US)
 
-    def _replay(self, events: Sequence[Event], jobs: Iterable[_Job]) -> list[tuple[int, str]]:
+    def _replay(self, events: Sequence[Event], jobs: Sequence[_Job]) -> list[tuple[int, str]]:
         """When each goes, and the rule that holds it."""
-        gathers = {job.category: job.gather_us for job in jobs if job.gather_us is not None}
+        gathers = {n: job.gather_us for n, job in enumerate(jobs) if job.gather_us is not None}
         categories = {event.category for event in events}
         sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
         before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
@@ -260,21 +262,16 @@ class Forecast:
 
     def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
         deadline, since, accepted, zone, targets, gather, wait = ((value or b"").decode() for value in fields[:-1])
-        gathers = fields[-1] is not None  # its collapse id is '' where it stands for all of its category
+        # What a worker has had has no collapse id any more, and gathers no others.
+        digest = self._policies.category(category).digest is not None and fields[-1] is not None
         at_us = min(int(since or accepted or self._now_us), self._now_us)  # as in `by_the_clock`
         expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
         event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)
         else_us, otherwise = self._otherwise(targets, category)
         if wait:
             else_us, otherwise = max((else_us, otherwise), (int(float(wait)), "it is tried again"))
-        return _Job(
-            job_id, category, order, event, self._gathers(category, gather, gathers=gathers), else_us, otherwise
-        )
-
-    def _gathers(self, category: str, gather: str, *, gathers: bool) -> int | None:
-        if self._policies.category(category).digest is None:
-            return None
-        return 0 if not gathers else int(float(gather)) if gather else None
+        gather_us = 0 if not digest else int(float(gather)) if gather else None
+        return _Job(job_id, category, order, event, digest, gather_us, else_us, otherwise)
 
     def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
         """Until when it waits for something that is no rule of the user's, and for what."""

@@ -35,14 +35,14 @@ class Before:
 
     now_us: when it begins. All events have been accepted by then, stand in their backlogs in this order, and collapse
     no more. sends: what is on record of the user, under None, and of each category. turn: see `EVERY`.
-    gathers_us: until when the digest of a category gathers. lanes: in which each of the backlogs stands; it stays there
-    when its category moves to another lane.
+    gathers_us: of an event until when its digest gathers, 0 where it takes in no others. lanes: in which each of the
+    backlogs stands; it stays there when its category moves to another lane.
     """
 
     now_us: int
     sends: Mapping[str | None, Sends] = field(default_factory=dict)
     turn: int = 0
-    gathers_us: Mapping[str, int] = field(default_factory=dict)
+    gathers_us: Mapping[int, int] = field(default_factory=dict)
     lanes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -51,21 +51,15 @@ class _Backlog:
     """A category of the user's, and what waits of it: places, the first at the front.
 
     newest: where the category collapses, the place of what waits under each collapse id; in one with a digest all have
-    one. count: how many it stands for there. gather_us: until when it gathers, None where it has not been held back.
+    one. count: how many it stands for there.
     """
 
     rules: Rules
     rank: int
     sends: Sends
     newest: dict[str, int] | None
-    gather_us: int | None = None
     places: list[int] = field(default_factory=list)
     count: int = 0
-
-    def gather(self, now: int) -> None:
-        """Gather others into one that is held back."""
-        if self.rules.category.digest is not None and self.gather_us is None:
-            self.gather_us = now + self.rules.category.digest.within_us
 
 
 class Replay:
@@ -119,6 +113,7 @@ class Replay:
         self._backlogs: dict[str, _Backlog] = {}
         self._waiting: list[_Backlog] = []  # those in which something waits
         self._expires = [NEVER] * len(events)
+        self._gathers = dict(self._before.gathers_us)
         self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
 
     def run(self) -> None:
@@ -143,7 +138,7 @@ class Replay:
         # What stood there before collapses no more.
         collapses = before.now_us == 0 and rules.category.when_blocked in {"collapse", "digest"}
         sends = before.sends.get(name, Sends())
-        return _Backlog(rules, rank, sends, {} if collapses else None, before.gathers_us.get(name))
+        return _Backlog(rules, rank, sends, {} if collapses else None)
 
     def _enter_backlog(self, index: int, event: Event) -> None:
         if (backlog := self._backlogs.get(event.category)) is None:
@@ -165,12 +160,14 @@ class Replay:
         index, old = place % HIGH, backlog.newest.get(collapse_id)
         backlog.newest[collapse_id] = place if old is None else min(place, old)
         if old is None:
-            backlog.count, backlog.gather_us = 1, None
+            backlog.count = 1
             return False
         backlog.count += 1
-        if (digest := backlog.rules.category.digest) is not None and backlog.count >= digest.after:
-            backlog.gather_us = 0
         superseded = self._stands[old % HIGH]
+        if (digest := backlog.rules.category.digest) is not None and backlog.count >= digest.after:
+            self._gathers[index] = 0
+        elif superseded in self._gathers:
+            self._gathers[index] = self._gathers[superseded]
         self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
         self.ended.append(superseded)
         self.stands_for[index] = self.stands_for.get(superseded, 1) + 1
@@ -191,7 +188,7 @@ class Replay:
             event = self._events[self._head(backlog)]
             zone, lead_us = zone_or(event.zone, self._zone, now), self._policies.lead_us
             clock = ByClock(rules, zone, event.at_us, lead_us, self._sends.latest, backlog.sends.latest)
-        gather_us = backlog.gather_us or 0
+        gather_us = self._gathers.get(self._head(backlog), 0)
         return opens(rules, self._sends, backlog.sends, now, mute=mute, clock=clock, gather_us=gather_us)
 
     def _muted(self, backlog: _Backlog, now: int) -> Mute | None:
@@ -223,7 +220,8 @@ class Replay:
             expired = self._expires[index] <= now
             held = not expired and self._opens(backlog, now, mute)[0] > now
             if held and not self._drops(backlog, mute):
-                backlog.gather(now)
+                if (digest := backlog.rules.category.digest) is not None:
+                    self._gathers.setdefault(index, now + digest.within_us)
                 i += 1
                 continue
             if self._explained:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from notifier.forecast.expected import FIELDS, Forecast, Record
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.category import Category
+from notifier.rules.category import Category, Digest
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
@@ -38,3 +38,16 @@ def test_the_rule_that_holds_the_longest_is_named() -> None:
     found = [forecast.by_job[name] for name in "abc"]
     assert [each.held_by.partition(" until")[0] for each in found[:2]] == ["news 2/calendar-day"] * 2
     assert [f"{each.at:%d %H:%M:%S}" for each in found] == ["02 00:00:00", "02 00:00:20", "03 00:00:00"]
+
+
+def test_each_of_a_category_with_a_digest_gathers_by_itself() -> None:
+    """One that a worker has had goes as it may, before the digest behind it; one that comes now joins that."""
+    news = Category("news", when_blocked="digest", digest=Digest(5, 3600 * S, None, "{count} new"))
+    policies = Policies(Policy((Window(1, interval_us=60 * S),)), categories={"news": news})
+    gathers = {"push_collapse": b"", "push_gather": str(NOON + 3600 * S).encode()}
+    fields = dict.fromkeys(FIELDS)
+    backlog = [(b"back", 1.0, [*fields.values()]), (b"digest", 2.0, [*(fields | gathers).values()])]
+    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends.on_record([NOON], [], {}), "news": Sends()})
+    forecast = Forecast(policies, "ann", record, accepted_now="news")
+    found = (forecast.by_job["back"], forecast.by_job["digest"], forecast.accepted_now)
+    assert [f"{each.at:%H:%M:%S}" for each in found if each] == ["12:01:00", "13:00:00", "13:00:00"]

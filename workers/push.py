@@ -192,12 +192,13 @@ class PushWorker(Worker):
             self._functions = AllowedFunctions(settings.worker.functions)
             built = self._build(settings, redises[0]) if self._providers is None else self._providers
             self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
-            self._register(logging_level, *args)
         except NotifierError as error:
             raise _ended_by(error) from None
-        self._warn_of_others()
-        collect_garbage_seldom()
         try:
+            if not self._register(logging_level, *args):
+                return False
+            self._warn_of_others()
+            collect_garbage_seldom()
             work = self._work(settings, redises, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
             asyncio.run(self._watchdog.watch(work))
         except NotifierError as error:
@@ -207,13 +208,13 @@ class PushWorker(Worker):
                 self.teardown()  # type: ignore[no-untyped-call]
         return any(each.engine.flights.ended for each in self._served)
 
-    def _register(self, *args: Any) -> None:
-        """Become known to RQ. A Redis that has gone since it was looked for is waited for, as it is later."""
+    def _register(self, *args: Any) -> bool:
+        """Become known to RQ; False if it is to stop before. A Redis that has gone meanwhile is waited for."""
         wait = Wait(self._structlog)
         while not self._stop_requested:
             try:
-                if wait.begun:
-                    self._forget_own_entry()
+                if wait.begun and self._owns_entry():  # of an attempt whose answer was lost
+                    self.connection.delete(self.key)
                 self.bootstrap(*args)
                 self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to
             except ValueError as error:  # RQ's answer to a name that has an entry
@@ -226,7 +227,8 @@ class PushWorker(Worker):
                 wait.sleep()
             else:
                 wait.is_over()
-                break
+                return True
+        return False
 
     def _outlives_namesake(self) -> bool:
         """Remove the entry of a worker of this name that does not look for work any more; False if there is another.
@@ -255,11 +257,15 @@ class PushWorker(Worker):
             if names := read_others(self.connection, self.queue_names()):
                 self._structlog.warning("other_workers", names=names, help=OTHERS)
 
-    def _forget_own_entry(self) -> None:
-        """Remove what an attempt has left whose answer was lost: RQ would take it for another worker of this name."""
+    def _owns_entry(self) -> bool:
+        """Whether the entry of this name is this worker's own, and not that of another one."""
         entry: Any = self.connection.hmget(self.key, "hostname", "pid")
-        if entry == [str(self.hostname).encode(), str(self.pid).encode()]:
-            self.connection.delete(self.key)
+        return bool(entry == [str(self.hostname).encode(), str(self.pid).encode()])
+
+    def register_death(self) -> None:
+        """As RQ's, unless another worker has this name: one that waited for the name, or hung and lost it, ends too."""
+        if self._owns_entry():
+            super().register_death()  # type: ignore[no-untyped-call]
 
     def _build(self, settings: Settings, redis: Any) -> dict[str, Provider]:
         """The configured providers; from now on the files that they are built from are followed."""

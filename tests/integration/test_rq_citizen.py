@@ -1,5 +1,6 @@
 """PushWorker among RQ's own tools: `rq worker`, `rq info`, `rq suspend`, its commands, its signals, its pool."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from notifier.queue.health import read_others
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
+from tests.harness.processes import stop
 from tests.harness.support import (
     PATIENCE_S,
     WORKER,
@@ -402,6 +404,28 @@ def test_the_name_of_a_killed_worker_is_taken_by_the_next(redis: Redis, config: 
         pid = str(second.process.pid).encode()
         eventually(lambda: redis.hget("rq:worker:worker", "pid") == pid, "it to take the name")
         second.ready(redis)
+
+
+def test_a_namesake_that_is_stopped_leaves_the_entry_of_who_lives(redis: Redis, config: Path) -> None:
+    """Neither one that waits for the name ends that entry, nor one that hung and has lost the name meanwhile."""
+    known = {b"rq:worker:worker"}
+    with worker(config) as first, contextlib.ExitStack() as goes_on:
+        stop(first.ready(redis).process.pid)
+        goes_on.callback(first.process.send_signal, signal.SIGCONT)
+        with worker(config) as waits:
+            eventually(lambda: '"name_taken"' in waits.log, "it to find the name taken")
+            assert waits.end() == 0
+        assert (redis.hget("rq:worker:worker", "death"), redis.smembers("rq:workers")) == (None, known)
+        with worker(config) as heir:
+            eventually(lambda: '"name_taken"' in heir.log, "it to find the name taken")
+            redis.hincrby("rq:worker:worker", "push_looked", -30_000_000)
+            pid = str(heir.process.pid).encode()
+            eventually(lambda: redis.hget("rq:worker:worker", "pid") == pid, "it to take the name")
+            heir.ready(redis)
+            goes_on.close()
+            assert first.end() == 0
+            assert redis.hmget("rq:worker:worker", "pid", "death") == [pid, None]
+            assert redis.smembers("rq:workers") == known
 
 
 def test_it_warns_of_rq_workers_on_its_lanes(redis: Redis, config: Path) -> None:

@@ -249,6 +249,24 @@ def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:
     finishes(after)
 
 
+def test_a_redis_that_is_away_at_its_end_learns_of_it(world: World) -> None:
+    """Once Redis is back its permit is closed, its run is recorded, and the user's next one goes after the gap."""
+    path, may_end = world.path("outage"), world.path("outage-may-end")
+    with EmbeddedRedis(appendonly=True) as server, Redis.from_url(server.url) as redis:
+        config, q = write_config(world.folder / "away", server.url, **RATES), Queue(connection=redis)
+        with notifier(config) as producer, worker(config, python_path=world.folder) as running:
+            job, behind = (q.enqueue("shop.notify", "away", n, str(path), until=str(may_end)) for n in ("a", "b"))
+            eventually(lambda: times(path, "a begins"), "its beginning")
+            server.kill()
+            may_end.touch()
+            eventually(lambda: '"limiter_unreachable"' in running.log, "its end")
+            server.restart()
+            finishes(behind)
+            eventually(lambda: len(producer.history("away")) == 2, "both records")
+            told = [(record.job_id, record.outcome) for record in producer.history("away")]
+            assert told == [(behind.id, "delivered"), (job.id, "delivered")]
+
+
 def test_its_history_tells_what_held_it(world: World) -> None:
     """The record of a job names what held it back, and how long the function ran."""
     path, q = world.path("told"), world.queue()

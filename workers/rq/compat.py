@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from rq import defaults, registry
 from rq.exceptions import InvalidJobOperation
 from rq.executions import Execution
@@ -19,7 +19,7 @@ from notifier.scripts.keys import RQ_VARIABLE, redis_key, rq_prefix
 
 IS_3: Final = int(VERSION.partition(".")[0]) >= 3  # noqa: PLR2004 - a version
 
-ENDED: Final = frozenset({None, JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED})
+ENDED: Final = frozenset({JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED})
 # In a worker's hash: RQ 2 notes it once the work horse has begun, RQ 3 never, and `notifier health` wants to know.
 RUNS: Final = "current_job"
 MAX_LIMITS: Final = 20  # RateLimits looked at in one turn
@@ -60,12 +60,13 @@ def run_horse(worker: Worker, job: Job, queue: Any, execution: Execution) -> Non
     _forget_that_it_runs(worker)
 
 
-def status_of(job: Job) -> JobStatus | None:
-    """Return RQ's status of a job now; None if RQ has deleted it."""
+def is_over(job: Job) -> bool:
+    """Whether RQ does not run a job again that has run. One whose end it could not note is its to retry, or to fail."""
     try:
-        return job.get_status()
-    except InvalidJobOperation:
-        return None
+        status = job.get_status()
+    except (InvalidJobOperation, ValueError, ResponseError):  # it is deleted, or written over
+        return True
+    return status in ENDED or (status == JobStatus.STARTED and not job.retries_left)
 
 
 def forget_execution(worker: Worker, job: Job, execution: Execution, pipe: Any) -> None:

@@ -8,6 +8,7 @@ import shlex
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -70,7 +71,7 @@ class ForkedRqJobs:
         self._pickles = Pickles(functions.opens)
         self._tuning = tuning
         self.version = ""  # of the rates, for the history
-        self._unclosed: list[Call[bool]] = []  # what Redis has not been told of
+        self._unclosed: list[Callable[[], Call[bool]]] = []  # what Redis has not been told of
         self._seen: dict[str, int] = {}
         self.upkeep = threading.Lock()  # of the beat's thread: nothing is forked meanwhile
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
@@ -200,24 +201,29 @@ class ForkedRqJobs:
                 run(self._redis, rq_run(self._horse.run._replace(ahead_us=ahead_s * 1_000_000)))
 
     def _close(self, ended: RunFields, horse: Horse, job: Job) -> None:
-        is_end = compat.status_of(job) in compat.ENDED
+        with self.upkeep:  # the beat's thread closes what is left
+            self._unclosed.append(partial(self._closing, ended, horse, job, horse.took_us))
+            self.close_ended()
+
+    def _closing(self, ended: RunFields, horse: Horse, job: Job, took_us: int) -> Call[bool]:
+        """The call that closes a permit. It asks what has become of the job: Redis may have been away at its end."""
+        is_end = compat.is_over(job)
         outcome = "delivered" if horse.sent else "failed" if is_end else "retried"
         closed = ended._replace(
             reached=int(horse.may_have_sent),
             outcome=outcome,
             keep=self._tuning.keep.encode(),
             is_end=int(is_end),
-            handed=encode_run(outcome, horse.took_us),
+            handed=encode_run(outcome, took_us),
             worker=self._worker.name,
             version=self.version,
         )
-        self._unclosed.append(rq_run(closed))
-        self.close_ended()
+        return rq_run(closed)
 
     def close_ended(self) -> None:
         """Close the permits of which Redis has not been told yet."""
         while self._unclosed:
-            run(self._redis, self._unclosed[0])
+            run(self._redis, self._unclosed[0]())
             del self._unclosed[0]
 
     def release_scheduled(self) -> None:

@@ -34,6 +34,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 _MASKED_TOKEN: Final = re.compile(r"(?:.{6}…..)|…")
 _COLOR: Final = re.compile(r"\x1b\[[\d;]*m")
+_RESULT: Final = re.compile(r"^(Worker .*?: result: ).*", re.DOTALL)
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64,}")
 _PATTERNS: Final = (
     # PEM armour with all that it holds, also when the end was cut off.
@@ -94,7 +95,7 @@ def configure_logging(
     handler = _Handler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*common, _without_colors],
+            foreign_pre_chain=[*common, _of_rq],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 mask_secrets,
@@ -121,10 +122,10 @@ def _renderers(*, console: bool, colors: bool) -> list[Processor]:
     ]
 
 
-def _without_colors(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Take out the colours that RQ writes into its texts: in ours they are letters."""
+def _of_rq(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Take out of RQ's texts their colours, which are letters in ours, and what a function returned."""
     if event["logger"].startswith("rq."):
-        event["event"] = _COLOR.sub("", event["event"])
+        event["event"] = _RESULT.sub(rf"\1{MASKED}", _COLOR.sub("", event["event"]))
     return event
 
 

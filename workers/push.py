@@ -139,6 +139,7 @@ class PushWorker(Worker):
         """
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, *args, **kwargs)
+        self.log_job_description = False  # it holds what the function got, which may be a text or a token
         self.job_monitoring_interval = min(self.job_monitoring_interval, MONITORING_S)
         self.queues = [
             self.queue_class(q.name, connection=self.connection, serializer=JSONSerializer) for q in self.queues

@@ -389,6 +389,20 @@ def test_it_finds_the_functions_of_the_folder_that_it_is_started_in(
     assert job.return_value() == 42
 
 
+def test_its_log_tells_nothing_of_what_a_function_got_or_returned(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """A function may get a message's text: RQ logs the call at info, and what it returned at debug."""
+    log = {"format": "json", "level": "debug"}
+    config = write_config(tmp_path, redis_server.url, {}, worker={"functions": ["textwrap"]}, log=log)
+    job = queue(redis).enqueue("textwrap.dedent", "your code is 991-823")
+    with rq_worker(config, redis_server.url, "--burst") as running:
+        assert running.process.wait(PATIENCE_S) == 0
+    assert job.return_value() == "your code is 991-823"
+    assert f"Successfully completed job {job.id}" in running.log
+    assert "991-823" not in running.log
+
+
 def test_the_name_of_a_killed_worker_is_taken_by_the_next(redis: Redis, config: Path) -> None:
     """As soon as the killed one counts as hanging, not when RQ forgets it; and not while it lives."""
     with worker(config) as killed:

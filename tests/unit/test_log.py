@@ -65,6 +65,13 @@ def test_rqs_own_colours_are_left_out(format_: Any, monkeypatch: pytest.MonkeyPa
     assert "*** Listening on urgent, default..." in stream.getvalue()
 
 
+def test_what_a_function_returned_is_left_out() -> None:
+    """RQ logs it, at debug, and it may be a text of several lines."""
+    configure_logging("json", stream=(stream := io.StringIO()))
+    logging.getLogger("rq.worker").info("Worker %s: result: %s", "w1", "your code\nis 991-823")
+    assert json.loads(stream.getvalue())["event"] == "Worker w1: result: …"
+
+
 def test_auto_is_coloured_on_a_terminal_and_json_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person gets coloured key=value lines, a pipe gets JSON; NO_COLOR is obeyed."""
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -143,8 +150,7 @@ def test_an_exception_is_text_in_the_record_without_local_variables() -> None:
 
 def test_http2_headers_are_not_logged_at_debug() -> None:
     """The debug level does not switch on the libraries that print headers, bearer token and all."""
-    stream = io.StringIO()
-    configure_logging("json", "debug", stream)
+    configure_logging("json", stream=(stream := io.StringIO()))
     logging.getLogger("hpack.hpack").debug("Adding (b'authorization', b'bearer x')")
     logging.getLogger("google.auth.transport.requests").debug("Making request")
     assert stream.getvalue() == ""

@@ -33,7 +33,7 @@ from workers.sending.circuits import Circuits, CircuitsOfAll
 from workers.sending.deadlines import Deadlines
 from workers.sending.numbers import Numbers
 from workers.sending.proofs import Silence, Unproven
-from workers.sending.settlements import FREE, delivered, expired, failed, settled, unsent
+from workers.sending.settlements import FREE, delivered, expired, failed, of_whom, settled, unsent
 
 CLOSING_S: Final = 3.0
 MAX_CRASHES: Final = 3
@@ -225,7 +225,7 @@ class Sender:
                 self._log.error("provider_broke", route=closing[task], exc_info=error)
 
     def _bound(self, leased: Leased) -> Any:
-        return self._log.bind(user=leased.user, job_id=leased.job_id, category=leased.category)
+        return self._log.bind(**of_whom(leased))
 
     async def _one(self, dispatch: Dispatch, by: str, leased: Leased, began: float) -> Asked:
         host = dispatch.device.host
@@ -241,9 +241,9 @@ class Sender:
         except asyncio.CancelledError:
             if not self._deadlines.has_passed(task):
                 raise
-            self._log.exception("provider_broke", route=by, job_id=dispatch.job_id, reason="it does not answer")
+            self._bound(leased).exception("provider_broke", route=by, reason="it does not answer")
         except Exception:  # noqa: BLE001 - whatever a driver raises
-            self._log.exception("provider_broke", route=by, job_id=dispatch.job_id)
+            self._bound(leased).exception("provider_broke", route=by)
         finally:
             self._deadlines.end(task)
             ended = asyncio.get_running_loop().time()

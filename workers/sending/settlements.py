@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import structlog
-
 from notifier.notification.job import encode_reason
 from notifier.providers.contract import Outcome
 from notifier.queue.backlogs import EXPIRED
@@ -38,10 +36,15 @@ def failed(leased: Leased, reason: str, word: str = "failed", *, reached: bool =
     return settled(leased, "failed", word, encode_reason(reason), reached=reached)
 
 
-def end_unsent(leased: Leased) -> Settlement | None:
+def of_whom(job: Leased | Settlement) -> dict[str, str]:
+    """The fields of a line of the log that belongs to this job."""
+    return {"user": job.user, "job_id": job.job_id, "category": job.category}
+
+
+def end_unsent(leased: Leased, log: Callable[[], Any]) -> Settlement | None:
     """The end of a job of another function that is dropped or has expired; None for one that is to run."""
     if leased.dropped or (leased.left_us is not None and leased.left_us <= 0):
-        return unsent(leased, {}, structlog.get_logger)
+        return unsent(leased, {}, log)
     return None
 
 

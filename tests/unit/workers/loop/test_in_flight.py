@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+from structlog.testing import capture_logs
+
 from notifier.queue.calls import Leased, Settlement
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
@@ -18,7 +21,7 @@ from workers.loop.parts import Parts
 from workers.loop.turns import Turns
 from workers.sending.capacity import Capacity
 from workers.sending.numbers import Numbers
-from workers.sending.sender import Sender
+from workers.sending.sender import NotOursError, Sender
 from workers.sending.settlements import returned
 
 SETTINGS = parse_settings("providers: {fcm: {client: console}}")
@@ -171,3 +174,31 @@ def test_an_error_of_the_workers_own_leaves_the_permit_spent() -> None:
         assert (ended.state, ended.reached) == ("failed", True)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("event", "job", "error"),
+    [
+        ("expired", leased("a")._replace(left_us=0), NotOursError()),
+        ("dropped", leased("a")._replace(dropped="muted"), NotOursError()),
+        ("sender_broke", leased("a"), LookupError("a defect")),
+    ],
+)
+def test_what_the_log_tells_of_one_says_of_whom(event: str, job: Leased, error: Exception) -> None:
+    """Also of a function of RQ's own jobs that is not run."""
+
+    async def story() -> None:
+        judge = Judge()
+        under_way = flights(judge)
+        under_way.begin(job, 0.0)
+        await asyncio.sleep(0)
+        judge.answers["a"].set_exception(error)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        under_way._note(under_way._settlements, [False])  # another worker has taken it over
+
+    with capture_logs() as told:
+        asyncio.run(story())
+    whom = {"user": "user-a", "job_id": "a", "category": "default"}
+    assert [line["event"] for line in told] == [event, "lease_lost"]
+    assert [{name: line.get(name) for name in whom} for line in told] == [whom, whom]

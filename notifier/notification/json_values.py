@@ -35,8 +35,13 @@ def is_mapping(value: object) -> bool:
     return type(value) is dict or isinstance(value, Mapping)  # to ask for a Mapping takes five times as long
 
 
-def check_text(name: str, value: object, limit: int) -> None:
-    """Refuse what is no text of 1 to `limit` bytes."""
+def plain_text(value: Any) -> Any:
+    """The same value; text as a plain `str`, because an f-string writes a member of a `(str, Enum)` by its name."""
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+def check_text(name: str, value: object, limit: int) -> str:
+    """Return plain text of 1 to `limit` bytes, and refuse all else."""
     if not isinstance(value, str):
         raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
     if not value:
@@ -44,6 +49,7 @@ def check_text(name: str, value: object, limit: int) -> None:
     check_unicode(name, value)
     if (size := len(value.encode())) > limit:
         raise InvalidNotificationError(name, f"is {size} bytes long; at most {limit} are allowed")
+    return str.__str__(value)
 
 
 def check_unicode(name: str, text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, get_args
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import platforms
-from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping
+from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping, plain_text
 from notifier.rules.category import Priority
 from notifier.rules.zones import check_zone
 from notifier.units import mask
@@ -27,6 +27,7 @@ BADGES: Final = 2**31  # FCM's is of 32 bits
 OPTIONS: Final = ("apns", "fcm", "webpush")  # the platforms whose options have a field of their own
 PLAIN: Final = ("title", "body", "collapse_id", "badge", "sound", "priority", "app")
 MAPPINGS: Final = ("data", *OPTIONS, "options")  # the fields that are JSON objects
+NAMES: Final = ("user", "category", "collapse_id", "dedupe_key", "app")  # they become parts of keys and of routes
 # Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
@@ -60,6 +61,11 @@ class Device:
 
     platform: str
     token: str
+
+    def __post_init__(self) -> None:
+        if not type(self.platform) is type(self.token) is str:  # many are made, so the usual case goes first
+            for name, value in (("platform", self.platform), ("token", self.token)):
+                object.__setattr__(self, name, plain_text(value))
 
     def __repr__(self) -> str:
         return f"Device({self.platform!r}, {mask(self.token)!r})"
@@ -109,6 +115,12 @@ class Notification:
     webpush: Mapping[str, Any] = field(default_factory=dict)
     tags: Sequence[str] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields = vars(self)
+        for name in NAMES:
+            if type(value := fields[name]) is not str and value is not None:
+                fields[name] = plain_text(value)
 
     def __repr__(self) -> str:
         # Neither title, body nor data: a repr ends in logs and tracebacks.
@@ -263,9 +275,9 @@ def check_category(category: object) -> None:
     _check_name("category", category)
 
 
-def check_user(user: object) -> None:
-    """Raise InvalidNotificationError where this cannot be the name of a user."""
-    check_text("user", user, USER_BYTES)
+def check_user(user: object) -> str:
+    """Return the name of a user as plain text. Raise InvalidNotificationError where it can be none."""
+    return check_text("user", user, USER_BYTES)
 
 
 def _check_tags(tags: object) -> None:

@@ -149,7 +149,7 @@ class AsyncNotifier(Producer):
 
     async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:
         """See `Notifier.acquire`."""
-        spent = await self._follow(timeout)
+        user, spent = check_user(user), await self._follow(timeout)
         name = self._builder.category(category).name
         try:
             return await self._of(user, self._exchanges.acquire(user, name), timeout, spent)
@@ -185,7 +185,7 @@ class AsyncNotifier(Producer):
 
     async def forget(self, user: str, *, hard: bool = False, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.forget`."""
-        check_user(user)
+        user = check_user(user)
         asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
         return whole(self._partitions, await self._together(asked, timeout))[self._partitions.of_user(user).number]
 
@@ -197,6 +197,7 @@ class AsyncNotifier(Producer):
     _connect = staticmethod(connect_all_async)
 
     async def _prefer(self, user: str, edit: Edit, who: str, timeout: Timeout, spent: float = 0.0) -> Preferences:
+        user = check_user(user)
         return await self._of(user, self._exchanges.prefer(user, edit, who), timeout, spent)
 
     def _preferences(self) -> AsyncIterator[tuple[str, Preferences]]:
@@ -238,12 +239,12 @@ class AsyncNotifier(Producer):
 
     async def status(self, job_id: str, user: str | None = None, *, timeout: Timeout = None) -> Status | None:
         """See `Notifier.status`."""
-        where = self._where(job_id, user)
-        asked = [(at, self._exchanges.status(job_id, user)) for at in where]
-        return first_known(where, await self._together(asked, timeout))
+        asked = self._status(job_id, user)
+        return first_known([at for at, _ in asked], await self._together(asked, timeout))
 
     async def history(self, user: str, since: timedelta | None = None, *, timeout: Timeout = None) -> list[Record]:
         """See `Notifier.history`."""
+        user = check_user(user)
         return await self._of(user, self._exchanges.history(user, since), timeout)
 
     async def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> AsyncIterator[T]:

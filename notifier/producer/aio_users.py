@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime, timedelta
 from typing import Any
 
-from notifier.notification.notification import check_user
 from notifier.producer.users import KEEP, Edits, HoursGiven, Windows, entry_of, nothing, unchanged
 from notifier.rules.preferences import Preferences, What
 from notifier.user_limits.aio import Timeout
@@ -69,12 +68,10 @@ class AsyncUsers:
 
     async def get(self, user: str, *, timeout: Timeout = None) -> Preferences:
         """See `Users.get`."""
-        check_user(user)
         return await self._prefer(user, unchanged, "", timeout)
 
     async def clear(self, user: str, *, who: str = "", timeout: Timeout = None) -> None:
         """See `Users.clear`."""
-        check_user(user)
         await self._prefer(user, nothing, who, timeout)
 
     async def export(self) -> AsyncIterator[dict[str, Any]]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from notifier.errors import SettingsError
+from notifier.notification.notification import check_user
 from notifier.producer.cancel import NEITHER, Cancellation, check_job_id, kind_of
-from notifier.producer.exchanges import CHUNK, Exchanges
+from notifier.producer.exchanges import CHUNK, Exchanges, Status
 from notifier.producer.jobs import JobBuilder
 from notifier.producer.routing import Split
 from notifier.producer.users import Edits
@@ -113,7 +114,8 @@ class Producer:
         """Build the call that cancels. Raises TypeError where it is not said, and InvalidNotificationError."""
         if job_id is not None or user is None:
             raise TypeError(NEITHER)
-        return user, self._exchanges.cancel_of(user, kind_of(user, category, collapse_id, tag))
+        user = check_user(user)
+        return user, self._exchanges.cancel_of(user, kind_of(category, collapse_id, tag))
 
     @property
     def _chunk(self) -> int:
@@ -128,6 +130,13 @@ class Producer:
     def _split(self, jobs: Sequence[calls.Job]) -> Split:
         return Split([self._partitions.of_user(job.user)] for job in jobs)
 
-    def _where(self, job_id: str, user: str | None = None) -> Sequence[Partition]:
-        check_job_id(job_id)
-        return self._partitions.of_job(job_id) if user is None else [self._partitions.of_user(user)]
+    def _where(self, job_id: str) -> Sequence[Partition]:
+        return self._partitions.of_job(check_job_id(job_id))
+
+    def _status(self, job_id: str, user: str | None) -> list[tuple[Partition, Exchange[Status | None]]]:
+        """Build the calls of `status`, by where they ask. Raises InvalidNotificationError."""
+        where = self._where(job_id)
+        if user is not None:
+            user = check_user(user)
+            where = [self._partitions.of_user(user)]
+        return [(at, self._exchanges.status(job_id, user)) for at in where]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.notification import check_category, check_collapse_id, check_tag, check_user
+from notifier.notification.notification import check_category, check_collapse_id, check_tag
 from notifier.queue import backlogs
 
 NEITHER = "give cancel a job id, or user= and what else is to match"
@@ -54,9 +54,8 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
-def kind_of(user: object, category: str | None, collapse_id: str | None, tag: str | None) -> backlogs.Kind:
+def kind_of(category: str | None, collapse_id: str | None, tag: str | None) -> backlogs.Kind:
     """The kind that is meant. Raises InvalidNotificationError for what no notification could have."""
-    check_user(user)
     if category is not None:
         check_category(category)
     if collapse_id is not None:

@@ -154,6 +154,7 @@ class Notifier(Producer):
         notification's zone. Raises InvalidNotificationError for an unknown category, LimiterUnreachableError where
         Redis is away.
         """
+        user = check_user(user)
         try:
             return self._of(user, self._exchanges.acquire(user, self._builder.category(category).name))
         except RedisUnusableError as error:
@@ -195,7 +196,7 @@ class Notifier(Producer):
         too, so that the limits begin anew. What a worker sends at that moment is too late, and leaves traces: they go
         with another call.
         """
-        check_user(user)
+        user = check_user(user)
         # A pause stands in all partitions, and what operators did in any.
         asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
         return whole(self._partitions, self._together(asked))[self._partitions.of_user(user).number]
@@ -259,8 +260,8 @@ class Notifier(Producer):
         user: whose it is, if you know: then its record is found even when it was delivered long ago, for
         `history.keep`. Else a delivered one is known for `keep_delivered`, without its record.
         """
-        where = self._where(job_id, user)
-        return first_known(where, self._together((at, self._exchanges.status(job_id, user)) for at in where))
+        asked = self._status(job_id, user)
+        return first_known([at for at, _ in asked], self._together(asked))
 
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """Return what became of a user's notifications, and what held each one back: the newest first.
@@ -268,6 +269,7 @@ class Notifier(Producer):
         since: no older than this; None is `history.keep`. At most `history.max` are kept of a user.
         Raises RedisUnusableError if Redis does not answer.
         """
+        user = check_user(user)
         return self._of(user, self._exchanges.history(user, since))
 
     _connect = staticmethod(connect_all)
@@ -276,6 +278,7 @@ class Notifier(Producer):
         return RedisLimiter(self._partitions, policies=self._policies_of_now())
 
     def _prefer(self, user: str, edit: Edit, who: str) -> Preferences:
+        user = check_user(user)
         return self._of(user, self._exchanges.prefer(user, edit, who))
 
     def _preferences(self) -> Iterator[tuple[str, Preferences]]:

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,38 @@ def test_dedupe_keys_of_two_users_never_meet(redis: Redis, producer: Notifier) -
     two = producer.send(note("a", dedupe_key="b}:c"))
     assert one != two
     assert sorted(queued(redis)) == sorted([one, two])
+
+
+class User(str, Enum):  # noqa: UP042 - a StrEnum is written by its value
+    HELD = "held"
+
+
+async def _each_call_means(made: Any, user: Any, redis: Redis) -> None:
+    async def now(found: Any) -> Any:
+        return await found if isinstance(made, AsyncNotifier) else found
+
+    first = await now(made.send(note("held", dedupe_key="order-7")))
+    assert await now(made.send(note(user, dedupe_key="order-7"))) == first
+    assert (await now(made.cancel(user=user))).cancelled == 1
+    assert [record.user for record in await now(made.history(user))] == ["held"]
+    assert (await now(made.status(first, user))).record.outcome == "cancelled"
+    assert (await now(made.acquire(user))).key == "held"
+    await now(made.users.set(user, gap="10m"))
+    assert redis.hkeys("notifier:preferences") == [b"held"]
+    assert redis.exists("notifier:sent:{held}") == 1
+    await now(made.forget(user, hard=True))
+    assert [key for key in redis.scan_iter() if b"held" in key.lower()] == []
+
+
+def test_a_user_may_be_a_member_of_an_enum(redis: Redis, config: Path, producer: Notifier) -> None:
+    """Every call means the user of that text: whose dedupe key it is, who is counted, asked for, and forgotten."""
+
+    async def both() -> None:
+        await _each_call_means(producer, User.HELD, redis)
+        async with AsyncNotifier.from_config(config, follow=False) as made:
+            await _each_call_means(made, User.HELD, redis)
+
+    asyncio.run(both())
 
 
 def test_the_same_call_again_is_the_same_job(redis: Redis, config: Path, producer: Notifier) -> None:

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,7 +15,14 @@ from hypothesis import strategies as st
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
-from notifier.notification.job import FUNCTION, decode_data, encode_data, encode_meta, read_notification
+from notifier.notification.job import (
+    FUNCTION,
+    decode_data,
+    encode_data,
+    encode_meta,
+    encode_targets,
+    read_notification,
+)
 from notifier.notification.json_values import DATA_DEPTH
 from notifier.notification.notification import LATEST, LONGEST_EXPIRY, MAPPINGS
 from notifier.notification.platforms import check_payload
@@ -246,3 +254,26 @@ def test_a_badge_or_a_sound_alone_goes_where_the_platform_takes_it() -> None:
         for item in refuses.items():
             with pytest.raises(InvalidNotificationError, match="body: nothing to send: give a title, a body or data"):
                 replace(note, devices=[Device(*item)]).validate()
+
+
+class Word(str, Enum):  # noqa: UP042 - a StrEnum is written by its value
+    """As pydantic's and SQLAlchemy's users write names."""
+
+    FCM = "fcm"
+    TOKEN = "f" * 40
+    ANNA = "anna"
+    BLUE = "blue"
+    HIGH = "high"
+
+
+def test_a_member_of_an_enum_is_its_text() -> None:
+    """In what the scripts compare with the names of routes and users, and in all that a worker reads."""
+    device = Device(Word.FCM, Word.TOKEN)
+    word: dict[str, Any] = {"collapse_id": Word.BLUE, "priority": Word.HIGH, "tags": [Word.BLUE], "zone": Word.BLUE}
+    made = Notification(Word.ANNA, [device], "Hello", category=Word.BLUE, app=Word.BLUE, dedupe_key=Word.BLUE, **word)
+    assert encode_targets(made) == "blue fcm:c|bDtXMmmQIjQHp82QDQGQ"
+    assert f"{device.platform} {device.token}" == "fcm " + "f" * 40
+    assert f"{made.user} {made.category} {made.app} {made.collapse_id} {made.dedupe_key}" == "anna blue blue blue blue"
+    meta = {"user": "anna", "priority": "high", "tags": ["blue"]}
+    assert json.loads(encode_meta(made)) == meta | dict.fromkeys(["category", "zone", "collapse_id"], "blue")
+    assert decode_data(encode_data(made))[1]["devices"] == [{"platform": "fcm", "token": "f" * 40}]

@@ -92,7 +92,7 @@ class AsyncNotifier(Producer):
         if not self._follows or self._live is None or self._live.has_begun:
             return 0.0
         begun = time.monotonic()
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, RuntimeError):  # the latter as the interpreter ends, and begins no thread any more
             async with asyncio.timeout(min(FIRST_LOOK_S, seconds(timeout, self._timeout) / 2)):
                 await asyncio.to_thread(self._live.begin)
         return time.monotonic() - begun

@@ -166,7 +166,10 @@ class Bulk:
             return False
         if len(self._chunk) == self._size:
             jobs, self._chunk = self._chunk, []
-            self._under_way = self._begin(jobs)
+            try:
+                self._under_way = self._begin(jobs)
+            except RuntimeError:  # the interpreter ends, and begins no thread any more
+                return await self._note(partial(self._enqueue, jobs))
         return True
 
     async def finish(self) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,8 @@ class LiveSettings:
         self._begin_anew()
         self._look()
         # It holds no reference to the Notifier, so one that nobody closed ends it too.
-        threading.Thread(target=self._keep_looking, name="notifier-follows-rates", daemon=True).start()
+        with suppress(RuntimeError):  # the interpreter ends, and begins no thread any more
+            threading.Thread(target=self._keep_looking, name="notifier-follows-rates", daemon=True).start()
 
     def close(self) -> None:
         """Stop looking."""

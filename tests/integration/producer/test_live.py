@@ -280,3 +280,40 @@ def test_after_a_fork_the_child_looks_too(config: Path, redis: Redis) -> None:
         write(config, with_news(config))
         assert forks.wait(PATIENCE_S) == 0
     assert redis.llen("rq:queue:bulk") == 1
+
+
+AT_EXIT = """
+import asyncio, atexit, sys
+from notifier import AsyncNotifier, Device, Notification, Notifier
+
+def note(number):
+    return Notification(str(number), [Device("fcm", "a-registration-0001")], "Hello")
+
+def flush():
+    made, told = Notifier.from_config(sys.argv[1]), []
+    made.send(note(0))
+    print(made.send_many(map(note, range(250)), on_accepted=lambda ids: told.append(len(ids))), told)
+
+async def flush_async():
+    async with AsyncNotifier.from_config(sys.argv[1]) as made:
+        await made.send(note(0))
+        print(await made.send_many(map(note, range(250))))
+
+# Not asyncio.run, which on Python 3.12 fails in the end where nobody can begin a thread.
+atexit.register(lambda: asyncio.new_event_loop().run_until_complete(flush_async()))
+atexit.register(flush)
+"""
+
+
+def test_what_is_left_is_sent_while_the_interpreter_ends(config: Path, redis: Redis) -> None:
+    """No thread begins any more then: neither the one that follows, nor the one that waits for Redis."""
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, str(config)],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("250 [100, 100, 50]\n250\n", "")
+    assert redis.llen("rq:queue:default") == 502

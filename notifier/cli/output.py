@@ -67,14 +67,14 @@ def print_json(value: Any) -> None:
 
 def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, empty: str) -> None:
     """A table. No word of it is broken: an id may be copied from it."""
-    console = Console(highlight=False)
     if not rows:
-        console.print(empty, markup=False)
+        say(empty)
         return
+    console = Console(highlight=False)
     texts = [[without_controls(_cell(value)) for value in row] for row in rows]
     table = Table(
         *_columns([*zip(columns, *texts, strict=True)], console.width),
-        title=without_controls(title) or None,
+        title=Text(without_controls(title), "table.title") or None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,

@@ -47,3 +47,13 @@ def test_a_table_takes_its_room_from_what_can_be_broken(
     assert max(map(len, told.splitlines())) <= 80
     output.answer(None, output.Rows(columns, [(1, "a" * 64, 1, "normal", 0, at, at)]), json=False)
     assert {"a" * 64, *columns} <= {*capsys.readouterr().out.split()}
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[red]Bob[/red]", ":smile:", "\x1b[31mred"])
+def test_a_name_is_shown_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anywhere in a table, and where there is none: no markup, no emoji, and nothing that steers a terminal."""
+    shown = name.replace("\x1b", "\\u001b")
+    output.answer(None, output.Rows(("job",), [(name,)], name), json=False)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [shown, "job", "─" * len(shown), shown]
+    output.answer(None, output.Rows(("job",), [], empty=f"no record of {name}"), name, json=False)
+    assert capsys.readouterr().out == f"no record of {shown}\n{shown}\n"

@@ -327,7 +327,7 @@ class Exchanges:
             (noted,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
             return Expected(moment(later) if later < FAR_US else None, describe_later(later, *noted)[1])
         user = fields_of(meta).get("user")
-        if user is None:  # of a plain producer
+        if not isinstance(user, str):  # of a plain producer
             return Expected(None)
         forecast = yield from find_forecast(self._policies, user)
         return forecast.of(job_id) or Expected(None, f"more than {MAX_READ:,} wait before it")

@@ -22,7 +22,7 @@ from rq.serializers import JSONSerializer
 
 from notifier import AsyncNotifier, Cancellation, InvalidNotificationError, Notification, Notifier
 from notifier.notification.job import decode_data
-from notifier.producer.exchanges import CHUNK
+from notifier.producer.exchanges import CHUNK, Status
 from notifier.queue import calls
 from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
@@ -242,6 +242,13 @@ def test_a_job_that_is_no_notification_has_no_status(redis: Redis, producer: Not
     job.set_status(JobStatus.FINISHED)
     status = producer.status(job.id)
     assert status is None or status.state not in {"failed", "delivered"}
+
+
+@pytest.mark.parametrize("user", [42, 4.5, {"a": 1}, None])
+def test_a_job_that_rq_schedules_waits_whoever_its_user_is(redis: Redis, producer: Notifier, user: Any) -> None:
+    """Its meta is the caller's own; a worker reads it when RQ hands the job over."""
+    job = queue(redis).enqueue_in(timedelta(hours=1), "app.notify", meta={"user": user})
+    assert producer.status(job.id) == Status(job.id, "waiting")
 
 
 def test_what_waits_can_be_cancelled(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:

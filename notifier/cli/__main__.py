@@ -6,12 +6,12 @@ import io
 import os
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from traceback import extract_tb
 from typing import Final
 
-from notifier.errors import NotifierError, RedisUnusableError, SettingsError, needs_extra
+from notifier.errors import InvalidNotificationError, NotifierError, SettingsError, needs_extra
 
 # Errors of code that reads what is no time, no number or no text. Anybody who can write to Redis can cause them.
 UNREADABLE: Final = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
@@ -23,6 +23,7 @@ def main() -> None:
         with needs_extra("the command notifier", "worker"):
             from notifier.cli.app import app  # noqa: PLC0415 - a producer may lack what the command needs
             from notifier.cli.output import complain  # noqa: PLC0415 - as above
+            from notifier.store.connection import unreadable  # noqa: PLC0415 - as above
     except SettingsError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:  # later the app says it
@@ -31,21 +32,21 @@ def main() -> None:
     try:
         app(prog_name="notifier")
     except NotifierError as error:
+        if isinstance(error, InvalidNotificationError):
+            _refuse_what_is_no_text(complain)
         complain(str(error))
         sys.exit(error.exit_status)
     except OSError as error:  # of a file that the command was given
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         sys.exit(1)
     except UNREADABLE as error:
-        if isinstance(error, UnicodeEncodeError) and (given := _no_text()):
-            complain(f"the argument {given} is not valid UTF-8 text")
-            sys.exit(2)
+        if isinstance(error, UnicodeEncodeError):
+            _refuse_what_is_no_text(complain)
         if sys.flags.dev_mode:
             raise
-        at = extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}"
-        complain(f"Redis holds something that cannot be read ({where}); notifier audit may find it")
-        sys.exit(RedisUnusableError.exit_status)
+        told = unreadable(error)
+        complain(str(told))
+        sys.exit(told.exit_status)
 
 
 def _ready_streams() -> None:
@@ -58,9 +59,12 @@ def _ready_streams() -> None:
                 stream.reconfigure(errors="backslashreplace")  # a terminal need not know all letters
 
 
-def _no_text() -> str:
-    """Return the first argument that is no UTF-8; '' where all are."""
-    return next((each for each in sys.argv if os.fsencode(each).decode(errors="ignore") != each), "")
+def _refuse_what_is_no_text(complain: Callable[[str], None]) -> None:
+    """End the command by its first argument that is no UTF-8, if there is one."""
+    for each in sys.argv:
+        if os.fsencode(each).decode(errors="ignore") != each:
+            complain(f"the argument {each} is not valid UTF-8 text")
+            sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification.json_values import check_unicode
 from notifier.notification.notification import check_category, check_collapse_id, check_tag
 from notifier.queue import backlogs
 
@@ -51,6 +52,7 @@ def check_job_id(job_id: str) -> str:
     """Return what may be the id of a job of RQ. Raises InvalidNotificationError."""
     if not isinstance(job_id, str):
         raise InvalidNotificationError("job_id", f"must be text, is {type(job_id).__name__}")
+    check_unicode("job_id", job_id)
     return job_id
 
 

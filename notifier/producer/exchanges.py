@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, find_forecast
 from notifier.limiter import Hold, Permit
-from notifier.notification.job import decode_reason
-from notifier.notification.json_values import fields_of
+from notifier.notification.job import decode_reason, read_meta
+from notifier.notification.json_values import check_unicode
 from notifier.producer.admission import accepted, all_accepted, by_choice, refused
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, read_ended
@@ -34,6 +34,7 @@ from notifier.queue.waits import OF_LATER, describe_later
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, prefix, redis_key, rq_key
 from notifier.scripts.rule_table import decoded
+from notifier.store.connection import unreadable
 from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
 from notifier.units import clock_us, from_bytes, moment, to_bytes
 from notifier.user_limits.choice import Choice, People, Stale
@@ -202,6 +203,8 @@ class Exchanges:
         return find_each(self._reader("events", group, consumer, lease), decode, follow=follow)
 
     def _reader(self, stream: str, group: str, consumer: str | None, lease: timedelta) -> Reader:
+        check_unicode("group", str(group))
+        check_unicode("consumer", str(consumer))
         return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)
 
     @staticmethod
@@ -270,9 +273,15 @@ class Exchanges:
 
     def status(self, job_id: str, user: str | None = None) -> Exchange[Status | None]:
         """See `Notifier.status`."""
+        try:
+            return (yield from self._status_and_record(job_id, user))
+        except (ValueError, OverflowError) as error:
+            raise unreadable(error) from error
+
+    def _status_and_record(self, job_id: str, user: str | None) -> Exchange[Status | None]:
         found = yield from self._status(job_id)
         (meta, *noted), now = yield Commands(lambda pipe: (pipe.hmget(job_key(job_id), NOTED), pipe.time()))
-        steering = fields_of(meta)
+        steering = read_meta(meta or b"")
         owner = user or steering.get("user")
         if not isinstance(owner, str):
             return found
@@ -326,7 +335,7 @@ class Exchanges:
         if later is not None:
             (noted,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
             return Expected(moment(later) if later < FAR_US else None, describe_later(later, *noted)[1])
-        user = fields_of(meta).get("user")
+        user = read_meta(meta or b"").get("user")
         if not isinstance(user, str):  # of a plain producer
             return Expected(None)
         forecast = yield from find_forecast(self._policies, user)

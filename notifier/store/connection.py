@@ -7,6 +7,8 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
@@ -218,6 +220,13 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
         return RedisAwayError(f"Redis does not answer: {said}")
     does = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
     return RedisUnusableError(f"Redis {does}: {said}")
+
+
+def unreadable(error: Exception) -> RedisUnusableError:
+    """Return what to raise for people where something in Redis is no time, no number or no text."""
+    at = extract_tb(error.__traceback__)[-1]
+    where = f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}"
+    return RedisUnusableError(f"Redis holds something that cannot be read ({where}); notifier audit may find it")
 
 
 def is_forbidden(error: redis.exceptions.RedisError) -> bool:

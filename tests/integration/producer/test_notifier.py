@@ -6,7 +6,7 @@ import os
 import signal
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -20,7 +20,7 @@ from rq.registry import CanceledJobRegistry, FailedJobRegistry, StartedJobRegist
 from rq.results import Result
 from rq.serializers import JSONSerializer
 
-from notifier import AsyncNotifier, Cancellation, InvalidNotificationError, Notification, Notifier
+from notifier import AsyncNotifier, Cancellation, InvalidNotificationError, Notification, Notifier, RedisUnusableError
 from notifier.notification.job import decode_data
 from notifier.producer.exchanges import CHUNK, Status
 from notifier.queue import calls
@@ -244,7 +244,7 @@ def test_a_job_that_is_no_notification_has_no_status(redis: Redis, producer: Not
     assert status is None or status.state not in {"failed", "delivered"}
 
 
-@pytest.mark.parametrize("user", [42, 4.5, {"a": 1}, None])
+@pytest.mark.parametrize("user", [42, 4.5, {"a": 1}, "\ud800", None])
 def test_a_job_that_rq_schedules_waits_whoever_its_user_is(redis: Redis, producer: Notifier, user: Any) -> None:
     """Its meta is the caller's own; a worker reads it when RQ hands the job over."""
     job = queue(redis).enqueue_in(timedelta(hours=1), "app.notify", meta={"user": user})
@@ -362,6 +362,65 @@ def test_what_can_be_no_job_id_is_refused(producer: Notifier, config: Path, wron
         producer.cancel_many([None])  # type: ignore[list-item]
     with pytest.raises(InvalidNotificationError, match="job_ids: give a list of job ids, not text"):
         producer.cancel_many("abc")
+
+
+def first(found: Any) -> Any:
+    """The first that is found, of either kind of client."""
+    return anext(found) if isinstance(found, AsyncIterator) else next(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda made: made.status("\ud800"), "job_id: is not valid Unicode text"),
+        (lambda made: made.cancel("\ud800"), "job_id: is not valid Unicode text"),
+        (lambda made: made.cancel_many(["x", "\ud800"]), "job_id: is not valid Unicode text"),
+        (lambda made: made.status("x", "\ud800"), "user: is not valid Unicode text"),
+        (lambda made: made.history("\ud800"), "user: is not valid Unicode text"),
+        (lambda made: made.acquire("\ud800"), "user: is not valid Unicode text"),
+        (lambda made: made.status("x", ""), "user: must not be empty"),
+        (lambda made: made.history(7), "user: must be text, is int"),
+        (lambda made: made.acquire(""), "user: must not be empty"),
+        (lambda made: made.acquire("x" * 257), "user: is 257 bytes long; at most 256 are allowed"),
+        (lambda made: first(made.feedback("\ud800")), "group: is not valid Unicode text"),
+        (lambda made: first(made.feedback("x", "\ud800")), "consumer: is not valid Unicode text"),
+    ],
+)
+def test_a_name_that_nobody_can_have_is_refused(producer: Notifier, config: Path, call: Any, why: str) -> None:
+    """By the calls that ask as by those that send: before Redis is asked."""
+
+    async def awaited() -> None:
+        async with AsyncNotifier.from_config(config, follow=False) as made:
+            await call(made)
+
+    with pytest.raises(InvalidNotificationError) as caught:
+        call(producer)
+    assert str(caught.value) == why
+    with pytest.raises(InvalidNotificationError) as caught:
+        asyncio.run(awaited())
+    assert str(caught.value) == why
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"status": b"\xff"},
+        {"status": "queued", "push_attempts": "abc"},
+        {"status": "queued", "push_accepted": "1e400", "meta": '{"user": "ann"}'},
+        {"status": "canceled", "push_by": b"\xff", "push_outcome": "superseded"},
+    ],
+)
+def test_a_record_that_cannot_be_read_is_told_as_one(redis: Redis, producer: Notifier, spoilt: Any) -> None:
+    """By an error of ours that says so, as the command does: another program may have written it."""
+    redis.hset("rq:job:spoilt", mapping=spoilt)
+    with pytest.raises(RedisUnusableError, match=r"^Redis holds something that cannot be read \("):
+        producer.status("spoilt")
+
+
+def test_a_moment_that_never_comes_cannot_be_read(redis: Redis, producer: Notifier) -> None:
+    redis.zadd("notifier:delivered", {"spoilt": "inf"})
+    with pytest.raises(RedisUnusableError, match=r"^Redis holds something that cannot be read \("):
+        producer.status("spoilt")
 
 
 def test_a_dedupe_key_makes_one_of_two(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:

@@ -42,6 +42,7 @@ POLICY_UNKNOWN: Final = (
 )
 OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
 TELLING: Final[dict[Any, Any]] = {redis.Connection: tls.PlainConnection, redis.SSLConnection: tls.TlsConnection}
+NO_PRIMARY: Final = "no sentinel answers, or none knows a healthy primary of this name"
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 # What Redis 6.2 and 7 say, also inside a script.
 _FORBIDDEN: Final = re.compile(
@@ -63,7 +64,7 @@ FAULTS: Final = (
         cluster.NotAClusterError,
         "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS",
     ),
-    (MasterNotFoundError, "is unknown there: no sentinel answers, or none knows a healthy primary of this name"),
+    (MasterNotFoundError, f"is unknown there: {NO_PRIMARY}"),
 )
 
 
@@ -211,6 +212,8 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
         return RedisUnusableError(f"Redis {_why(error)}")
     # Of a pipeline redis-py tells the command with its key, which may name a user.
     said = _OF_PIPELINE.sub("", str(error))
+    if said.startswith("No master found for"):  # of either kind of client; behind it stand redis-py's own objects
+        said = f"{said.partition(' : ')[0]}: {NO_PRIMARY}"
     if found := _FORBIDDEN.search(said):
         what = f"run {found[1].upper()}" if found[1] else "use a key or channel that is needed"
         return RedisUnusableError(f"Redis refuses: its user may not {what}; `notifier redis acl` prints what to grant")

@@ -15,14 +15,15 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from structlog.testing import capture_logs
 
-from notifier.errors import RedisUnusableError, SettingsError
-from notifier.settings import parse_settings
+from notifier import AsyncNotifier, Notifier
+from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
+from notifier.settings import load_settings, parse_settings
 from notifier.settings.schema import RedisSettings, Settings
 from notifier.store import tls
 from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, unusable
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import eventually
+from tests.harness.support import eventually, note, write_config
 from workers.configuration.wiring import asyncio_client
 from workers.push import wait_for_redis
 
@@ -102,6 +103,26 @@ def test_nobody_listening_is_told_alike_by_both_kinds_of_client() -> None:
         with pytest.raises(redis.exceptions.ConnectionError) as refused:
             call()
         assert str(unusable(refused.value)) == said
+
+
+def test_no_sentinel_is_told_alike_by_both_kinds_of_client(tmp_path: Path) -> None:
+    """In one line, without redis-py's objects: by a call, as by the check at the start."""
+    config = write_config(tmp_path, "redis+sentinel://127.0.0.1:1/mymaster")
+    why = "no sentinel answers, or none knows a healthy primary of this name"
+
+    async def ask() -> None:
+        async with AsyncNotifier.from_config(config, {}, follow=False) as made:
+            await made.send(note("ann"))
+
+    with pytest.raises(RedisAwayError) as caught, Notifier.from_config(config, {}, follow=False) as made:
+        made.send(note("ann"))
+    assert str(caught.value) == f"Redis does not answer: No master found for 'mymaster': {why}"
+    with pytest.raises(RedisAwayError) as caught:
+        asyncio.run(ask())
+    assert str(caught.value) == f"Redis does not answer: No master found for 'mymaster': {why}"
+    assert refusal(load_settings(config, {})) == (
+        f"Redis at mymaster by Sentinel at 127.0.0.1:1 is unknown there: {why}"
+    )
 
 
 def test_a_password_that_nobody_asked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,16 +84,24 @@ def _cancel_of_all(
             answer({"found": len(found), "users": len(users), "cancelled": 0}, json=json)
             return
         confirm("cancel?", yes=yes)
-        done, ids = Cancellation(), list(found)
-        with ProgressBar("cancelling", len(ids)) as bar:
-            for n in range(0, len(ids), PAGE):
-                some = notifier.cancel_many(ids[n : n + PAGE])
-                done = Cancellation(done.cancelled + some.cancelled, done.too_late + some.too_late)
-                bar.move(n + PAGE)
-        words = f"{done.cancelled:,} cancelled, {len(done.too_late):,} too late"
-        with opened_all(settings) as partitions:
-            log_of(partitions)("cancel of all", kind, words)
-    answer({"found": len(found), "users": len(users), **asdict(done)}, words, json=json)
+        with opened_all(settings) as partitions, logged(log_of(partitions), "cancel of all", kind) as words:
+            done = _cancel_in_pages(notifier, list(found), words)
+    right = not (done.too_late or done.unknown)
+    answer({"found": len(found), "users": len(users), **asdict(done)}, *words, json=json, right=right)
+
+
+def _cancel_in_pages(notifier: Notifier, ids: list[str], words: list[str]) -> Cancellation:
+    """Cancel them. words: get after each page what is done so far."""
+    done = Cancellation()
+    with ProgressBar("cancelling", len(ids)) as bar:
+        for n in range(0, len(ids), PAGE):
+            some = notifier.cancel_many(ids[n : n + PAGE])
+            cancelled, unknown = done.cancelled + some.cancelled, done.unknown + some.unknown
+            done = Cancellation(cancelled, done.too_late + some.too_late, unknown)
+            more = f", {len(unknown):,} unknown" if unknown else ""
+            words[:] = [f"{cancelled:,} cancelled, {len(done.too_late):,} too late{more}"]
+            bar.move(n + PAGE)
+    return done
 
 
 def tell(done: Cancellation, *, json: bool, first: str = "") -> None:

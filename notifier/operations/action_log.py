@@ -49,13 +49,14 @@ def record_action(  # noqa: PLR0917 - one entry
 
 @contextmanager
 def logged(log: Log, action: str, of: str) -> Iterator[list[str]]:
-    """Log what is done here, by the words put into the list, also where some partitions did not answer."""
+    """Log what is done here, by the words put into the list, also where Ctrl-C or Redis broke it off."""
     words: list[str] = []
     try:
         yield words
-    except RedisUnusableError as error:
+    except (RedisUnusableError, KeyboardInterrupt) as error:
+        why = f"not everywhere: {error}" if isinstance(error, RedisUnusableError) else "interrupted"
         with suppress(RedisUnusableError):  # what could not be done is what to tell
-            log(action, of, "; ".join([f"not everywhere: {error}", *words]))
+            log(action, of, "; ".join([why, *words]))
         raise
     log(action, of, "; ".join(words))
 

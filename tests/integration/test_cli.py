@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,9 @@ from redis import Redis
 from rq import SimpleWorker
 
 from notifier import Notifier
+from notifier.errors import RedisUnusableError
 from notifier.operations.action_log import read_actions
+from notifier.producer.cancel import Cancellation
 from notifier.producer.exchanges import CHUNK, Exchanges
 from notifier.queue import calls
 from notifier.rules.category import LANES
@@ -37,6 +40,21 @@ from tests.harness.take import take
 from tests.integration.conftest import Ran, Run
 
 DEVICE = "fcm:fcm-registration-0001"
+
+
+class Terminal(io.StringIO):
+    """A terminal at which these answers are typed; what is done meanwhile, before the first one."""
+
+    def __init__(self, typed: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        super().__init__(typed)
+        self._meanwhile = meanwhile
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        self._meanwhile()
+        return super().readline(-1 if size is None else size)
 
 
 @pytest.fixture
@@ -158,6 +176,46 @@ def test_cancel_by_what_they_have_in_common(run: Run, redis: Redis) -> None:
         ("cancel of user", "42 category default", "1 cancelled"),
         ("cancel", others[1], "cancelled"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "why"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (RedisUnusableError("away"), 4, "not everywhere: away")],
+)
+def test_a_cancel_of_all_that_is_broken_off_is_logged(
+    run: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException, status: int, why: str
+) -> None:
+    """By Ctrl-C or by Redis, between two pages: as far as it came."""
+    for _ in range(2):
+        run("send", "42", "--device", DEVICE, "--title", "Hello")
+    cancel_many, pages = Notifier.cancel_many, iter([None, raised])
+
+    def broken_off(self: Notifier, job_ids: list[str]) -> Cancellation:
+        if error := next(pages):
+            raise error
+        return cancel_many(self, job_ids)
+
+    monkeypatch.setattr("notifier.cli.cancel.PAGE", 1)
+    monkeypatch.setattr(Notifier, "cancel_many", broken_off)
+    assert run("cancel", "--all-users", "--category", "default", "--yes").status == status
+    (logged,) = json.loads(run("config", "log", "--json").out)
+    assert (logged["action"], logged["of"]) == ("cancel of all", "category default")
+    assert logged["answer"] == f"{why}; 1 cancelled, 0 too late"
+
+
+def test_a_cancel_of_all_that_comes_too_late_is_not_right(
+    run: Run, redis: Redis, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker takes one while it asks, and another is gone: both are told, and the status is 1."""
+    job_ids = [run("send", user, "--device", DEVICE, "--title", "Hello").out.strip() for user in ("42", "43")]
+
+    def meanwhile() -> None:
+        enter_backlog(redis, config)
+        redis.delete(f"rq:job:{job_ids[1]}")
+
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n", meanwhile))
+    done = run("cancel", "--all-users", "--category", "default")
+    assert (done.status, done.out.partition("[y/N]: ")[2]) == (1, "0 cancelled, 1 too late, 1 unknown\n")
 
 
 def test_a_refused_choice_does_not_stop_the_others(run: Run, tmp_path: Path) -> None:
@@ -736,10 +794,6 @@ def test_config_apply_shows_what_changes_and_asks(
     run: Run, tmp_path: Path, redis: Redis, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is published without a yes; a file without a section that is in force is refused unless --replace."""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
 
     new = tmp_path / "new.yaml"
     new.write_text(config.read_text(encoding="utf-8").replace("gap: 1s", "gap: 2s"), encoding="utf-8")

@@ -23,6 +23,8 @@ def advise(settings: Settings, source: Source) -> list[Problem]:
         *_of_tiers(settings),
         *_of_apps(settings),
     ]
+    if _is_open(settings):  # what a user chose may bind where the rule beside it, in whose place it stands, did not
+        said = [(path, message) for path, message in said if "can never bind" not in message]
     users = _user_policies(settings)
     for name, category in settings.categories.items():
         said += _of_category(("categories", name), category, users)
@@ -97,7 +99,8 @@ def _of_overrides(settings: Settings) -> Said:
 
 
 def _of_tiers(settings: Settings) -> Said:
-    had = {entry for entry in settings.users.values() if isinstance(entry, str)}
+    entries = (*settings.users_may.tier, *settings.users.values(), *settings.users_in_files.values())
+    had = {entry for entry in entries if isinstance(entry, str)}
     for name in settings.tiers:
         if name not in had:
             yield ("tiers", name), "nobody has this tier: name it under users"
@@ -110,9 +113,15 @@ def _of_apps(settings: Settings) -> Said:
                 yield ("categories", name, "app"), f"its notifications to {platform.platform} are refused: {why_not}"
 
 
+def _is_open(settings: Settings) -> bool:
+    """Whether users may choose looser windows or gaps than they are given."""
+    return "any" in {settings.users_may.windows, settings.users_may.gap}
+
+
 def _user_policies(settings: Settings) -> list[Policy]:
-    policies = settings.policies()
-    return list({policies.for_user(name) for name in ("", *settings.users)} | set(policies.tiers.values()))
+    """The rules that users may have in all; none where they may choose any."""
+    policies, users = settings.policies(), ("", *settings.users, *settings.users_in_files)
+    return [] if _is_open(settings) else list({*map(policies.for_user, users), *policies.tiers.values()})
 
 
 def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]) -> Said:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +72,33 @@ def test_a_looser_user_keeps_a_category_useful() -> None:
     users: {vip: {windows: []}}
     categories: {x: {lane: bulk, windows: [20/minute]}}
     """
+    assert advise(parse_settings(text), read_yaml(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tiers: {vip: {windows: []}}\nusers_may: {tier: [vip]}",
+        "users_may: {windows: any}",
+        "users_may: {gap: any}",
+        "tiers: {vip: {windows: []}}\nusers_from: users.csv",
+        "users_from: own.csv",
+    ],
+)
+def test_a_rule_that_some_user_needs_is_not_called_useless(tmp_path: Path, text: str) -> None:
+    """One who has it by a file of users, or who may choose it."""
+    rates = "user: {windows: [10/minute, 9/10s], gap: 1s}\ncategories: {x: {lane: bulk, windows: [20/minute]}}"
+    text = f"{rates}\n{text}"
+    (tmp_path / "users.csv").write_text("user,tier\na,vip\n", encoding="utf-8")
+    (tmp_path / "own.csv").write_text("user,windows,gap\na,none,0s\n", encoding="utf-8")
+    assert advise(parse_settings(text, name=str(tmp_path / "n.yaml")), read_yaml(text)) == []
+
+
+@pytest.mark.parametrize("what", ["windows", "gap"])
+def test_a_rule_binds_who_chose_another_beside_it(what: str) -> None:
+    """Theirs stands in the place of the one by which it could never bind."""
+    rates = "user: {windows: [5/10s], gap: 1m}\ntiers: {slow: {gap: 2m}}"
+    text = f"{rates}\nusers_may: {{tier: [slow], {what}: any}}"
     assert advise(parse_settings(text), read_yaml(text)) == []
 
 

@@ -199,11 +199,15 @@ class UserSettings(RuleSettings):
         return self.quiet
 
 
+def _gap_cell(text: str) -> str:
+    return "0s" if text == NONE else text
+
+
 def _several(text: str) -> list[str]:
     return [] if text == NONE else text.replace(",", " ").split()
 
 
 # The rules that have a column in a CSV of users, and what a cell is in the file.
 CELLS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"windows": _several, "gap": str, "burst": burst_cell, "quiet_hours": str, "send_hours": str}
+    {"windows": _several, "gap": _gap_cell, "burst": burst_cell, "quiet_hours": str, "send_hours": str}
 )

@@ -42,6 +42,16 @@ def test_a_line_is_an_entry_under_users(tmp_path: Path) -> None:
     assert policies.for_user("d") == policies.for_user("nobody") == Policy(minute, S)
 
 
+def test_none_turns_any_rule_off(tmp_path: Path) -> None:
+    """In each column of a rule, as the reference says."""
+    rules = "windows: [10/minute], gap: 1s, burst: {capacity: 3, refill: 1/m}"
+    hours = 'quiet_hours: "22:00-06:00", send_hours: "08:00-20:00"'
+    config = f"user: {{{rules}, {hours}}}\nusers_from: users.csv\n"
+    found = load(tmp_path, f"user,windows,gap,burst,quiet_hours,send_hours\na{',none' * 5}\n", config)
+    assert found.policies().for_user("a").is_empty
+    assert found.users_in_files["a"]["gap"] == "0s"  # type: ignore[index]  # as the configuration writes it
+
+
 def test_only_the_columns_that_are_needed(tmp_path: Path) -> None:
     """Columns may stand in any order and be left out."""
     policies = load(tmp_path, "gap,user\n5s,a\n").policies()

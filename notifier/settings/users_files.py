@@ -48,7 +48,7 @@ def files_at(place: Path) -> list[Path]:
     A name that begins with a dot is a side file of an editor, or of a system that copies.
     """
     if place.is_dir():
-        return sorted(path for path in place.iterdir() if path.suffix == ".csv" and path.name[0] != ".")
+        return sorted(path for path in place.iterdir() if path.suffix.lower() == ".csv" and path.name[0] != ".")
     return [place] if place.is_file() else []
 
 

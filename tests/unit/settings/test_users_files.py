@@ -59,11 +59,11 @@ def test_only_the_columns_that_are_needed(tmp_path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    """All .csv files of a folder are read; other files are not."""
+    """All .csv files of a folder are read, however their names write it; other files are not."""
     folder = tmp_path / "users"
     folder.mkdir()
     (folder / "1.csv").write_text("user,tier\na,quiet\n", encoding="utf-8")
-    (folder / "2.csv").write_text("user,gap\nb,3s\n", encoding="utf-8")
+    (folder / "2.CSV").write_text("user,gap\nb,3s\n", encoding="utf-8")
     (folder / "README").write_text("nonsense", encoding="utf-8")
     found = load(tmp_path, "", CONFIG.replace("users.csv", "users"))
     assert found.policies().for_user("a").gap_us == 9 * S

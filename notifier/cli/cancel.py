@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from notifier.cli.options import JsonOption, settings_to_stop
-from notifier.cli.output import ProgressBar, answer, confirm, log_of, say
+from notifier.cli.output import ProgressBar, answer, confirm, log_of, say_before
 from notifier.operations.action_log import logged
 from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
@@ -78,8 +78,8 @@ def _cancel_of_all(
                     found |= dict.fromkeys(page.job_ids)
                     users |= page.users
                     bar.move(page.done, page.of)
-        if not json:
-            say(f"{counted(len(found), 'notification')} of {counted(len(users), 'user')} would be cancelled: {kind}")
+        all_of_them = f"{counted(len(found), 'notification')} of {counted(len(users), 'user')}"
+        say_before(f"{all_of_them} would be cancelled: {kind}", yes=yes or dry_run or not found, json=json)
         if dry_run or not found:
             answer({"found": len(found), "users": len(users), "cancelled": 0}, json=json)
             return

@@ -107,13 +107,23 @@ def complain(text: str) -> None:
     sys.stderr.write(without_controls(text) + "\n")
 
 
+def say_before(text: str, *, yes: bool, json: bool) -> None:
+    """A line of what `confirm` then asks about; it has no place in JSON."""
+    if not json:
+        say(text)
+    elif not yes:
+        complain(text)
+
+
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless `yes`; raise typer.Exit where the answer is no, or nobody answers."""
+    """Ask on standard error, unless `yes`; raise typer.Exit where the answer is no, or nobody answers."""
     if yes:
         return
     if not sys.stdin.isatty():
         fail("there is no terminal to ask at; give --yes", USAGE)
-    if not typer.confirm(question):
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise typer.Exit(NOT_RIGHT)
 
 

@@ -215,7 +215,29 @@ def test_a_cancel_of_all_that_comes_too_late_is_not_right(
 
     monkeypatch.setattr(sys, "stdin", Terminal("y\n", meanwhile))
     done = run("cancel", "--all-users", "--category", "default")
-    assert (done.status, done.out.partition("[y/N]: ")[2]) == (1, "0 cancelled, 1 too late, 1 unknown\n")
+    assert (done.status, done.out.splitlines()[-1]) == (1, "0 cancelled, 1 too late, 1 unknown")
+
+
+def test_a_question_and_what_it_is_about_stand_beside_the_json(
+    run: Run, tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --json standard output is one value; whoever is asked still sees what about. Without a question, nothing."""
+    run("send", "42", "--device", DEVICE, "--title", "Hello")
+    new = tmp_path / "new.yaml"
+    new.write_text(config.read_text(encoding="utf-8").replace("gap: 1s", "gap: 2s"), encoding="utf-8")
+    of_all = ("cancel", "--all-users", "--category", "default", "--json")
+    assert run(*of_all, "--dry-run") == Ran(0, '{"found": 1, "users": 1, "cancelled": 0}\n', "")
+    told = {
+        of_all: "1 notification of 1 user would be cancelled: category default\ncancel? [y/N]: ",
+        ("config", "apply", str(new), "--json"): "what changes:\n  - user.gap: 1s\n  + user.gap: 2s\napply? [y/N]: ",
+        ("config", "withdraw", "--json"): "take the applied rates back from all workers? [y/N]: ",
+    }
+    for words, said in told.items():
+        monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+        done = run(*words)
+        assert (done.status, done.err) == (0, said)
+        assert isinstance(json.loads(done.out), dict)
+    assert run("config", "apply", str(new), "--json", "--yes").err == ""
 
 
 def test_a_refused_choice_does_not_stop_the_others(run: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from notifier.cli.configuration.first_config import init
 from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us
-from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say
+from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say_before
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
 from notifier.operations.apply import Change, change_to
@@ -177,7 +177,7 @@ def _apply(
     """Show what changes, ask, publish and log. own: the settings of this host with these rates."""
     with opened_all(own) as partitions:
         change = change_to(partitions.ask_any(partial(read_known, settings_path(context.obj))).rates, rates)
-    _compare(change, replaces=replaces, shows=not by.json)
+    _compare(change, partial(say_before, yes=by.yes, json=by.json), replaces=replaces)
     confirm("apply?", yes=by.yes)
     with opened_all(own) as partitions, logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:
         words.extend(filter(None, [by.message, *change.lines]))
@@ -262,14 +262,13 @@ def _counts(settings: Settings) -> str:
     return f"{categories}, {counted(len(settings.tiers), 'tier')}, {users} with rules of their own"
 
 
-def _compare(change: Change, *, replaces: bool, shows: bool) -> None:
+def _compare(change: Change, tell: Callable[[str], None], *, replaces: bool) -> None:
     """Show what would change; raise typer.Exit where sections would be lost."""
     if change.lost and not replaces:
         complain(f"the file has no {' and no '.join(change.lost)}, but such rates are in force;")
         fail("write all rates into the file, or give --replace to remove these")
-    if shows:
-        say("what changes:" if change.lines else "nothing changes")
-        for line in change.lines[:MAX_SHOWN]:
-            say(f"  {line}")
-        if len(change.lines) > MAX_SHOWN:
-            say(f"  and {len(change.lines) - MAX_SHOWN:,} more")
+    tell("what changes:" if change.lines else "nothing changes")
+    for line in change.lines[:MAX_SHOWN]:
+        tell(f"  {line}")
+    if len(change.lines) > MAX_SHOWN:
+        tell(f"  and {len(change.lines) - MAX_SHOWN:,} more")

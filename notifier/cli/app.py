@@ -94,6 +94,15 @@ class Commands(TyperGroup):
         _show_flags(found)
         return found
 
+    def invoke(self, ctx: Any) -> Any:
+        """See click: Ctrl-C at a question is Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except typer.Abort as error:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click: those two go to the front, where they are read."""
         for option in ANYWHERE:

@@ -352,6 +352,18 @@ def test_closed_streams_are_borne(tmp_path: Path, config: Path, words: str, stat
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (status, True, False)
 
 
+@pytest.mark.parametrize("words", ["users forget 42", "config withdraw", "config init {folder}/new.yaml"])
+def test_an_interruption_at_a_question(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """Ctrl-C ends with 130 there as everywhere, and Ctrl-D with 1, as a no."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    for status, terminal in {130: Terminal("", interrupt), 1: Terminal("")}.items():
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert run(*words.format(folder=tmp_path).split()).status == status
+
+
 def test_an_interruption_while_a_command_is_imported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with the status of any interruption, without a traceback."""
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,9 +31,10 @@ from notifier.rules.category import LANES
 from notifier.scripts.keys import user_key
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
+from notifier.settings.rates import version_of
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.store.exchange import Exchange
-from notifier.store.published import published_rates
+from notifier.store.published import publish, published_rates
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.cutting_proxy import CuttingProxy
 from tests.harness.support import CONSOLE, clean_environ, ends, eventually, fcm, note, notifier, worker, write_config
@@ -843,6 +845,24 @@ def test_config_apply_shows_what_changes_and_asks(
     lost = run("config", "apply", str(new), "--yes")
     assert (lost.status, "the file has no categories" in lost.err) == (1, True)
     assert run("config", "apply", str(new), "--yes", "--replace").status == 0
+
+
+def test_rates_that_others_applied_while_it_asked_are_not_undone(
+    run: Run, tmp_path: Path, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The difference that was shown is not that to theirs: nothing is published or logged. So with config revert."""
+    (new := tmp_path / "new.yaml").write_text("user: {gap: 2s}\ncategories: {}\n", encoding="utf-8")
+    theirs = [{"user": {"gap": f"{n}s"}} for n in (7, 8)]
+    for words, rates in zip((("config", "apply", str(new)), ("config", "revert")), theirs, strict=True):
+        publish(redis, {"user": {"gap": "5s"}}, 0)
+        publish(redis, {"user": {"gap": "6s"}}, 0)
+        monkeypatch.setattr(sys, "stdin", Terminal("y\n", partial(publish, redis, rates, 0)))
+        done = run(*words)
+        assert (done.status, done.out.partition("\n")[0]) == (1, "what changes:")
+        said = "meanwhile: nothing was changed; run it again to see the difference\n"
+        assert done.err.partition("[y/N]: ")[2] == f"others applied {version_of(rates)} {said}"
+        assert published_rates(redis)[1] == rates
+    assert read_actions(redis, 9) == []
 
 
 def test_version_and_completion(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

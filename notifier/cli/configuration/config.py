@@ -31,7 +31,7 @@ from notifier.settings.secret_files import read_by_others
 from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
-from notifier.store.published import followers_by_partition, newest, publish, rates_before, withdraw
+from notifier.store.published import followers_by_partition, newest, publish, published_rates, rates_before, withdraw
 from notifier.units import UNITS, counted, ranges
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
@@ -176,12 +176,17 @@ def _apply(
 ) -> None:
     """Show what changes, ask, publish and log. own: the settings of this host with these rates."""
     with opened_all(own) as partitions:
-        change = change_to(partitions.ask_any(partial(read_known, settings_path(context.obj))).rates, rates)
+        known = partitions.ask_any(partial(read_known, settings_path(context.obj)))
+    change = change_to(known.rates, rates)
     _compare(change, partial(say_before, yes=by.yes, json=by.json), replaces=replaces)
     confirm("apply?", yes=by.yes)
-    with opened_all(own) as partitions, logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:
-        words.extend(filter(None, [by.message, *change.lines]))
-        published = on_all(partitions, lambda redis: publish(redis, rates, delay_us))[0]
+    with opened_all(own) as partitions:
+        if (now := partitions.ask_any(published_rates)[0]) != known.published:
+            did = f"applied {now.version}" if now.version else "withdrew the rates"
+            fail(f"others {did} meanwhile: nothing was changed; run it again to see the difference")
+        with logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:
+            words.extend(filter(None, [by.message, *change.lines]))
+            published = on_all(partitions, lambda redis: publish(redis, rates, delay_us))[0]
     at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
     answer(
         {"version": published.version, "at": at},

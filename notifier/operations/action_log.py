@@ -18,7 +18,8 @@ from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
 
 KEPT: Final = 10_000
-LONGEST: Final = 300  # characters of a field
+LONGEST: Final = 300  # bytes of a field
+MARK: Final = 20  # of them for what tells that it was cut
 Log = Callable[[str, str, str], object]  # writes an action down: what was done, of what, and the answer
 OF_USERS: Final = ("users",)  # what users chose, in a stream of its own
 
@@ -64,7 +65,18 @@ def logged(log: Log, action: str, of: str) -> Iterator[list[str]]:
 def action_entry(who: str, address: str, action: str, of: str, answer: str) -> dict[str, bytes]:
     """Return the fields of an entry."""
     fields = {"who": who, "address": address, "action": action, "of": of, "answer": answer}
-    return {name: value.encode(errors="replace")[:LONGEST] for name, value in fields.items()}
+    return {name: _cut(value.encode(errors="replace")) for name, value in fields.items()}
+
+
+def _cut(text: bytes) -> bytes:
+    """As much as fits, with how many changes more there were."""
+    if len(text) <= LONGEST:
+        return text
+    start = text[: LONGEST - MARK]
+    whole = start.rpartition(b"; ")[0]
+    if whole:
+        return whole + b"; and %d more" % (text.count(b"; ") - whole.count(b"; "))
+    return f"{start.decode(errors='ignore')}…".encode()
 
 
 def read_actions(redis: Any, most: int, of: Sequence[str] = ()) -> list[Action]:

@@ -23,7 +23,9 @@ from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
-from notifier.settings.loading import Seen, parse_rates
+from notifier.settings.loading import Seen
+from notifier.settings.rates import rates_in
+from notifier.settings.yaml_source import YamlError, read_yaml
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition, Partitions
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates, read_until
@@ -110,12 +112,13 @@ class Reload:
         return ""
 
     def _compare(self, old: str, new: str) -> str:
-        path = self._followed.path
+        """Say what changed in the file itself; one that was too large is only named."""
         try:
-            before, after = (parse_rates(text, path, name=str(path))[1] for text in (old, new))
-        except SettingsError:  # one was too large, or names files of users
-            return str(path)
-        return "; ".join([str(path), *change_to(before, after).lines])
+            before, after = (rates_in(read_yaml(text).data) for text in (old, new))
+        except YamlError:  # it is being written once more
+            before = after = {}
+        lines = change_to(before, after).lines if old and new else []
+        return "; ".join([str(self._followed.path), *lines])
 
     def told(self) -> dict[Any, str]:
         """Return what this worker tells of itself in Redis; see `notifier.settings.published`."""

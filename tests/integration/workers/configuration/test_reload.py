@@ -161,17 +161,21 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
     asyncio.run(flickers())
 
 
-def test_each_change_of_a_file_is_logged(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:
+@pytest.mark.parametrize("beside", ["", "\nusers_from: of.csv"])
+def test_each_change_of_a_file_is_logged(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, beside: str
+) -> None:
     """Also one that is undone at once, and no mistake that was mended: the rates were the same all the while."""
     path = tmp_path / "n.yaml"
-    path.write_text("user: {gap: 1s}", encoding="utf-8")
+    path.write_text(f"user: {{gap: 1s}}{beside}", encoding="utf-8")
+    (tmp_path / "of.csv").write_text("user,gap\n7,5s\n", encoding="utf-8")
 
     async def changes() -> None:
         client = AsyncRedis.from_url(redis_server.url)
         reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
         await reload.begin()
         for gap in ("9s", "1s", "", "1s", "9s"):
-            path.write_text(f"user: {{gap: {gap}}}", encoding="utf-8")
+            path.write_text(f"user: {{gap: {gap}}}{beside}", encoding="utf-8")
             await looks_at_new_file(reload)
             await reload.changed()
         await client.aclose()

@@ -796,9 +796,15 @@ def test_config_init_writes_a_first_file_that_is_right(
     }.items():
         made = tmp_path / f"{name}.yaml"
         done = run("config", "init", str(made), "--yes", *options)
-        assert (done.status, "prints in place of sending" in done.out) == (0, name == "plain")
+        assert (done.status, "prints in place of sending" in done.out) == (0, name in {"plain", "full"})
         assert run("config", "check", str(made)).status == 0
-    assert run("config", "init", str(tmp_path / "x.yaml"), "--yes", "--platform", "fax").status == 2
+    for refused in (
+        ("--platform", "fax"),
+        ("--key-file", "a.json"),
+        ("--full", "--platform", "fcm"),
+        ("--full", "--key-file", "a.json"),
+    ):
+        assert run("config", "init", str(tmp_path / "x.yaml"), "--yes", *refused).status == 2
     assert not (tmp_path / "x.yaml").exists()
 
 

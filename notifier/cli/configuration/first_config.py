@@ -63,6 +63,8 @@ def init(
     ] = False,
 ) -> None:
     """Write a first configuration. Asks for the platform and for the key's file. Never overwrites a file."""
+    if full and (platform or key_file):
+        raise typer.BadParameter("--full writes every platform: it goes without --platform and --key-file")
     path = file or context.obj or Path(DEFAULT_PATH)
     schema, known = path.with_suffix(".schema.json"), schema_text().encode()
     for each in (path, schema):
@@ -77,8 +79,8 @@ def init(
         new.write(written)
     schema.write_bytes(known)  # by which editors complete and check it
     where = "" if str(path) == DEFAULT_PATH else f"NOTIFIER_CONFIG={path} "
-    through = ", ".join(settings.providers.platforms())
-    say(f"wrote {path}, which {'prints in place of sending' if chosen == CONSOLE else f'sends through {through}'}")
+    sending = [name for name, section in settings.providers.platforms().items() if not section.prints]
+    say(f"wrote {path}, which {f'sends through {sending[0]}' if sending else 'prints in place of sending'}")
     if yes and chosen in PLATFORMS and (own := PLATFORMS[chosen][2]):
         say(f"put your own {', '.join(key for key, _, _ in own)} into it")
     say(f"check it: notifier config check --worker {path}")
@@ -102,6 +104,8 @@ def _asked_platform() -> str:
 
 def _section(platform: str, key_file: Path | None, *, asks: bool) -> dict[str, dict[str, Any]]:
     """Return the text under `providers`; empty for the console."""
+    if platform == CONSOLE and key_file is not None:
+        raise typer.BadParameter("--key-file goes with --platform, and the console has no key")
     if platform == CONSOLE:
         return {}
     if platform not in PLATFORMS:

@@ -192,7 +192,8 @@ def redis_url(value: object) -> str:
         # Port 0 parses, and connects to nothing.
         database = re.fullmatch(r"/?|/[0-9]{1,5}", url.path)
         good = url.scheme in {"redis", "rediss"} and bool(url.hostname) and port != 0 and database is not None
-    if not good or url.fragment:
+    # redis-py asks for the scheme as it is written; `urlsplit` takes blanks before it, and capitals.
+    if not good or url.fragment or not value.startswith(f"{url.scheme}://"):
         raise ValueError(wrong)
     return value
 

@@ -103,7 +103,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
         read_files_again(client, config)  # a password that stands in the URL goes before the file's
         pool.connection_class(**pool.connection_kwargs)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, redis.exceptions.RedisError) as error:
         # Of the text no more than a name: a URL may hold a password.
         name = re.search(r"'(\w{1,40})'", str(error))
         which = f" {name[1]!r}" if name else ""

@@ -270,6 +270,8 @@ def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
         ) as caught:
             connect(named(f"redis://:hunter2@127.0.0.1/0?{query}"))
         assert "hunter2" not in str(caught.value)
+    with pytest.raises(RedisUnusableError, match=r"^the URL of Redis has an option that is not understood$"):
+        connect(named("redis://127.0.0.1/0?protocol=9"))
 
 
 @pytest.mark.parametrize(

@@ -443,10 +443,14 @@ def test_a_redis_url_may_have_each_of_its_forms(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://", "redis://h:0", "redis://h:99999", "redis://h/x", "unix://", "redis://[", "", 5]
+    "url",
+    [
+        *("redis://", "redis://h:0", "redis://h:99999", "redis://h/x", "unix://", "redis://[", "", 5),
+        *(" redis://h", "REDIS://h", "Unix:///run/redis.sock", "unix:/run/redis.sock"),
+    ],
 )
 def test_what_is_no_redis_url_is_refused(url: object) -> None:
-    """A URL without host, with an impossible port or database is refused when the file is read."""
+    """A URL without host, with an impossible port or database, or not begun as redis-py asks: when the file is read."""
     assert "redis.url: is not the URL of a Redis" in only(f"redis: {{url: {json.dumps(url)}}}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 
 class NotifierError(Exception):
@@ -16,6 +16,10 @@ class NotifierError(Exception):
 
     exit_status: ClassVar[int] = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle would call `__init__` with the text alone.
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
 
 class InvalidNotificationError(NotifierError):
     """A notification was refused before anything was written.
@@ -24,9 +28,12 @@ class InvalidNotificationError(NotifierError):
     """
 
     def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
+        super().__init__(field, why)
         self.field = field
         self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.why}"
 
 
 class InvalidPreferenceError(InvalidNotificationError):

@@ -16,9 +16,8 @@ class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give 
     """A key may not go now. time_left: when it may; retry_after_s in seconds. rule: which decides it, of policy."""
 
     def __init__(self, key: str, hold: Hold, policy: Policy) -> None:
-        left = hold.time_left.total_seconds()
         why = hold.rule if hold.rule == UNREACHABLE else f"{hold.rule} is used up"
-        super().__init__(f"{key}: {why}; try again in {left:.3f} s")
+        super().__init__(f"{key}: {why}; try again in {hold.time_left.total_seconds():.3f} s")
         self.key = key
         self.rule = hold.rule
         self.policy = policy

@@ -221,12 +221,7 @@ class Guard:
             return function(*args, **kwargs)
         return await asyncio.to_thread(function, *args, **kwargs)
 
-    def _verdict(
-        self,
-        request: WebRequest,
-        asked: Sequence[AskedLimit],
-        answers: Sequence[Permit | Hold],
-    ) -> Verdict:
+    def _verdict(self, request: WebRequest, asked: Sequence[AskedLimit], answers: Sequence[Permit | Hold]) -> Verdict:
         if any(isinstance(answer, Hold) and answer.rule == UNREACHABLE for answer in answers):
             return unreachable()
         policies: list[str] = []
@@ -234,16 +229,14 @@ class Guard:
         for (limit, (_, rates, _)), answer in zip(asked, answers, strict=True):
             policy = self.limiter.policy(rates)
             if isinstance(answer, Hold):
-                items.append(limit_item(limit.name, policy, answer.rule, 0, answer.time_left_us))
                 violated.append(item_name(limit.name, policy, answer.rule))
                 holds.append(answer)
-                least.append((0, -answer.time_left_us, policy, answer.rule))
             elif not answer.id:
                 continue  # nobody was asked: see on_error="permit"
-            elif answer.remaining is not None:
-                after = answer.reset_after_us or 0
-                items.append(limit_item(limit.name, policy, answer.rule, answer.remaining, after))
-                least.append((answer.remaining, -after, policy, answer.rule))
+            left, after = (answer.remaining, answer.reset_after_us or 0) if answer else (0, answer.time_left_us)
+            if left is not None:
+                items.append(limit_item(limit.name, policy, answer.rule, left, after))
+                least.append((left, -after, policy, answer.rule))
             policies += policy_items(limit.name, policy)
         headers = [("RateLimit-Policy", ", ".join(policies))] if policies else []
         headers += [("RateLimit", ", ".join(items))] if items else []
@@ -252,8 +245,8 @@ class Guard:
             headers += familiar(policy, rule, remaining, -after)
         if holds:
             return Verdict(refusal=self._refused(request, headers, violated, holds))
-        permits = [(limit, answer) for (limit, _), answer in zip(asked, answers, strict=True)]
-        return Verdict(headers, permits=[(limit, answer) for limit, answer in permits if isinstance(answer, Permit)])
+        pairs = zip(asked, answers, strict=True)
+        return Verdict(headers, permits=[(limit, one) for (limit, _), one in pairs if isinstance(one, Permit)])
 
     def _refused(
         self, request: WebRequest, headers: list[tuple[str, str]], names: Sequence[str], holds: Sequence[Hold]

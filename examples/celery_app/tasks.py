@@ -1,4 +1,4 @@
-"""Celery: a task that sends. It may run twice, the notification is accepted once."""
+"""Celery: a task that sends. If it runs once more within a day (`dedupe_for`), nothing is sent again."""
 
 import os
 from pathlib import Path
@@ -18,5 +18,5 @@ notifier = Notifier.from_config(HERE / "notifier.yaml")
 @app.task(bind=True, autoretry_for=(RedisUnusableError, OverloadedError), retry_backoff=True)
 def greet(self: Task, user: str, token: str) -> str:
     """Send a greeting; returns the notification's job id."""
-    notification = Notification(user=user, devices=[Device("fcm", token)], title="Hello")
-    return notifier.send(notification, job_id=f"greet-{self.request.id}")
+    device = Device("fcm", token)
+    return notifier.send(Notification(user=user, devices=[device], title="Hello", dedupe_key=self.request.id))

@@ -1,4 +1,4 @@
-"""Dramatiq: an actor that sends. It may run twice, the notification is accepted once."""
+"""Dramatiq: an actor that sends. If it runs once more within a day (`dedupe_for`), nothing is sent again."""
 
 import os
 from pathlib import Path
@@ -26,5 +26,5 @@ def _may_work_later(_retries: int, error: Exception) -> bool:
 def greet(user: str, token: str) -> None:
     """Send a greeting."""
     message = CurrentMessage.get_current_message()
-    notification = Notification(user=user, devices=[Device("fcm", token)], title="Hello")
-    notifier.send(notification, job_id=f"greet-{message.message_id}")
+    once = message.message_id if message else None  # None: it is called directly
+    notifier.send(Notification(user=user, devices=[Device("fcm", token)], title="Hello", dedupe_key=once))

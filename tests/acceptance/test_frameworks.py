@@ -168,6 +168,38 @@ def sent_once(redis: Redis, of: Project, program: str, worker: list[str]) -> Non
     assert redis.hget("notifier:stats", "delivered") == b"2"
 
 
+def repeated(redis: Redis, of: Project, once: str, directly: str) -> None:
+    """A task that runs once more sends nothing, even if what it sent is kept no more; each direct call sends."""
+    for _ in range(2):
+        done = of.run("-c", once)
+        assert done.returncode == 0, done.stderr
+        assert of.run("-m", "workers", "--config", "notifier.yaml", "--burst").returncode == 0
+        redis.delete("notifier:delivered")  # as when `keep_delivered` has passed
+    assert redis.hget("notifier:stats", "accepted") == b"1"
+    done = of.run("-c", directly)
+    assert done.returncode == 0, done.stderr
+    assert redis.hget("notifier:stats", "accepted") == b"3"
+
+
+def test_a_task_of_celery_runs_again(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """As after a lost answer; and as a test calls it."""
+    of = project("celery_app", redis_server, BROKER_URL=redis_server.url)
+    once = "from tasks import greet; greet.apply(('a', 'a-registration-0001'), task_id='a').get()"
+    repeated(redis, of, once, "from tasks import greet; [greet('a', 'a-registration-0001') for _ in range(2)]")
+
+
+def test_a_task_of_dramatiq_runs_again(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """As after a lost answer; and as a test calls it."""
+    of = project("dramatiq_app", redis_server, BROKER_URL=redis_server.url)
+    once = (
+        "from tasks import broker, greet\n"
+        "message = greet.message('a', 'a-registration-0001').copy(message_id='a')\n"
+        "broker.emit_before('process_message', message)\n"
+        "greet('a', 'a-registration-0001')"
+    )
+    repeated(redis, of, once, "from tasks import greet; [greet('a', 'a-registration-0001') for _ in range(2)]")
+
+
 def test_celery(redis: Redis, redis_server: EmbeddedRedis) -> None:
     """A task of Celery's own worker, in a forked process."""
     of = project("celery_app", redis_server, BROKER_URL=redis_server.url)

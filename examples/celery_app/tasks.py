@@ -15,7 +15,7 @@ app = Celery("shop", broker=BROKER, backend=BROKER)
 notifier = Notifier.from_config(HERE / "notifier.yaml")
 
 
-@app.task(bind=True, autoretry_for=(RedisUnusableError, OverloadedError), retry_backoff=True)
+@app.task(bind=True, autoretry_for=(RedisUnusableError, OverloadedError), retry_backoff=True, max_retries=None)
 def greet(self: Task, user: str, token: str) -> str:
     """Send a greeting; returns the notification's job id."""
     device = Device("fcm", token)

@@ -188,6 +188,13 @@ def test_a_task_of_celery_runs_again(redis: Redis, redis_server: EmbeddedRedis) 
     repeated(redis, of, once, "from tasks import greet; [greet('a', 'a-registration-0001') for _ in range(2)]")
 
 
+def test_a_task_of_celery_waits_for_redis(redis_server: EmbeddedRedis) -> None:
+    """However often it has been tried: without `max_retries=None` Celery gives up after the third time."""
+    of = project("celery_app", redis_server)
+    done = of.run("-c", "from tasks import greet; print(greet.max_retries)")
+    assert done.stdout == "None\n", done.stderr
+
+
 def test_a_task_of_dramatiq_runs_again(redis: Redis, redis_server: EmbeddedRedis) -> None:
     """As after a lost answer; and as a test calls it."""
     of = project("dramatiq_app", redis_server, BROKER_URL=redis_server.url)

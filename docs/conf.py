@@ -9,7 +9,8 @@ from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from notifier.scripts.keys import CATALOGUE, TOLD
+from notifier.scripts.key_types import TOLD
+from notifier.scripts.keys import CATALOGUE
 
 project = "push-throttle"
 author = "the authors of push-throttle"

@@ -220,8 +220,7 @@ class Replay:
             expired = self._expires[index] <= now
             held = not expired and self._opens(backlog, now, mute)[0] > now
             if held and not self._drops(backlog, mute):
-                if (digest := backlog.rules.category.digest) is not None:
-                    self._gathers.setdefault(index, now + digest.within_us)
+                self._gather(backlog, index, now)
                 i += 1
                 continue
             if self._explained:
@@ -248,6 +247,11 @@ class Replay:
             backlogs, several = self._ordered()
         if not self._waiting:
             self._turn = 0
+
+    def _gather(self, backlog: _Backlog, index: int, now: int) -> None:
+        """Gather others into one that is held back."""
+        if (digest := backlog.rules.category.digest) is not None:
+            self._gathers.setdefault(index, now + digest.within_us)
 
     def _record(self, backlog: _Backlog, index: int, now: int) -> None:
         if index in self._failed:

@@ -23,7 +23,7 @@ RQ_VARIABLE: Final = "RQ_KEY_PREFIX"
 _TOKEN: Final = re.compile(r"""--[^\n]*|(#?)('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")""")  # a comment, or a string
 _NAME: Final = re.compile(r"@([a-z_]+)(:?)")
 
-# What stands after the prefix, up to the next colon -> what follows there; its types, and what it is; see TOLD.
+# What stands after the prefix, up to the next colon -> what follows there; its types, and what it is; see key_types.
 CATALOGUE: Final[Mapping[str, str]] = {
     # A user's.
     "backlog": ":{user}:<category> zset job id -> order; the backlog: the notifications that wait",
@@ -102,16 +102,6 @@ CATALOGUE: Final[Mapping[str, str]] = {
 # category. It goes where the user is forgotten; so does @history.
 OF_USER: Final = ("usage", "arriving", "tagged")
 OF_SCOPE: Final = ("sent", "counts", "burst", "collapse")
-
-# RQ's, as far as a script or a worker of ours uses them.
-OF_RQ: Final[Mapping[str, str]] = {
-    "queue": "list", "wip": "zset", "scheduled": "zset", "failed": "zset", "finished": "zset", "canceled": "zset",
-    "deferred": "zset", "job": "hash or set", "workers": "set", "queues": "set", "worker": "hash", "results": "stream",
-}  # fmt: skip
-_TYPE: Final = "(?:string|list|set|zset|hash|stream)"
-TOLD: Final = re.compile(
-    rf"(?P<rest>(?:<[^>]*>|[^< ])*) (?P<types>{_TYPE}(?:(?:, | or ){_TYPE})*)\b[,;]? ?(?P<meaning>.*)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,26 +183,6 @@ def user_key(name: str, user: str, category: str | None = None) -> str:
 def is_key(key: bytes, name: str) -> bool:
     """Whether a key is one of this name."""
     return key.startswith(redis_key(name, "").encode())
-
-
-def name_of(key: bytes) -> str:
-    """The name of a key of ours or of RQ's; '' for any other key."""
-    text = key.decode(errors="replace")
-    first = next((each for each in (rq_prefix(), prefix()) if text.startswith(f"{each}:")), text)
-    return text[len(first) + 1 :].partition(":")[0]
-
-
-def types_of(key: bytes) -> frozenset[str] | None:
-    """The types that Redis may say of a key, as the catalogue tells; None for a key of others."""
-    of_rq = key.startswith(f"{rq_prefix()}:".encode())
-    told = TOLD.fullmatch(f" {OF_RQ.get(name_of(key))}" if of_rq else CATALOGUE.get(name_of(key), ""))
-    if told is None:
-        return None
-    if key.startswith(rq_key("worker", "").encode()) and key.endswith(b":executions"):  # RQ 3: what it runs now
-        return frozenset(["set"])
-    if key.startswith(rq_key("queue", "").encode()) and b":intermediate:first_seen:" in key:  # a time
-        return frozenset(["string"])
-    return frozenset(re.split(", | or ", told["types"]))
 
 
 def rq_key(name: str, *rest: str) -> str:

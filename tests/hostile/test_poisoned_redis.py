@@ -20,7 +20,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from notifier.scripts.keys import CATALOGUE, OF_RQ, redis_key, rq_key, types_of, user_key
+from notifier.scripts.key_types import OF_RQ, types_of
+from notifier.scripts.keys import CATALOGUE, redis_key, rq_key, user_key
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import (
     Simulators,

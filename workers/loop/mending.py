@@ -19,7 +19,8 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from notifier.scripts.keys import CATALOGUE, OF_RQ, name_of, redis_key, rq_key, types_of
+from notifier.scripts.key_types import OF_RQ, name_of, types_of
+from notifier.scripts.keys import CATALOGUE, redis_key, rq_key
 from notifier.scripts.loader import Call, failed_call
 from notifier.units import readable
 

@@ -20,7 +20,8 @@ from notifier.operations.audit.times import Times, shown
 from notifier.queue.preferences import prefer
 from notifier.rules.category import LANES
 from notifier.rules.preferences import Preferences
-from notifier.scripts.keys import is_key, job_key, redis_key, rq_key, types_of
+from notifier.scripts.key_types import types_of
+from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
 from notifier.store.connection import ask_each, redis_answers
 from notifier.units import from_bytes, readable

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from notifier.scripts.keys import CATALOGUE, TOLD, types_of
+from notifier.scripts.key_types import TOLD, types_of
+from notifier.scripts.keys import CATALOGUE
 
 ANY = {"string", "list", "set", "zset", "hash", "stream"}
 

@@ -1,0 +1,39 @@
+"""The types of keys, as the catalogue of `keys` tells: what audits and repairs go by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from notifier.scripts.keys import CATALOGUE, prefix, rq_key, rq_prefix
+
+# RQ's, as far as a script or a worker of ours uses them.
+OF_RQ: Final[Mapping[str, str]] = {
+    "queue": "list", "wip": "zset", "scheduled": "zset", "failed": "zset", "finished": "zset", "canceled": "zset",
+    "deferred": "zset", "job": "hash or set", "workers": "set", "queues": "set", "worker": "hash", "results": "stream",
+}  # fmt: skip
+_TYPE: Final = "(?:string|list|set|zset|hash|stream)"
+TOLD: Final = re.compile(
+    rf"(?P<rest>(?:<[^>]*>|[^< ])*) (?P<types>{_TYPE}(?:(?:, | or ){_TYPE})*)\b[,;]? ?(?P<meaning>.*)"
+)
+
+
+def name_of(key: bytes) -> str:
+    """The name of a key of ours or of RQ's; '' for any other key."""
+    text = key.decode(errors="replace")
+    first = next((each for each in (rq_prefix(), prefix()) if text.startswith(f"{each}:")), text)
+    return text[len(first) + 1 :].partition(":")[0]
+
+
+def types_of(key: bytes) -> frozenset[str] | None:
+    """The types that Redis may say of a key, as the catalogue tells; None for a key of others."""
+    of_rq = key.startswith(f"{rq_prefix()}:".encode())
+    told = TOLD.fullmatch(f" {OF_RQ.get(name_of(key))}" if of_rq else CATALOGUE.get(name_of(key), ""))
+    if told is None:
+        return None
+    if key.startswith(rq_key("worker", "").encode()) and key.endswith(b":executions"):  # RQ 3: what it runs now
+        return frozenset(["set"])
+    if key.startswith(rq_key("queue", "").encode()) and b":intermediate:first_seen:" in key:  # a time
+        return frozenset(["string"])
+    return frozenset(re.split(", | or ", told["types"]))

@@ -5,12 +5,22 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification.job import decode_call, unpack_data
 
 PICKLED: Final = b"\x80"  # the first byte of any pickle that RQ writes, and of no JSON
+LOADS: Final = pickle._Unpickler.dispatch  # noqa: SLF001 - as `_Reader`
+MAX_KEY_BITS, MAX_KEY_LENGTH = 64, 100
+# Where an opcode finds what becomes keys of a dict, or members of a set: from its mark on, or at the end.
+KEYS: Final = {
+    pickle.SETITEM: slice(-2, -1),
+    pickle.SETITEMS: slice(None, None, 2),
+    pickle.DICT: slice(None, None, 2),
+    pickle.ADDITEMS: slice(None),
+    pickle.FROZENSET: slice(None),
+}
 
 
 class RqCall(NamedTuple):
@@ -35,8 +45,31 @@ class Unread:
     extend = add = append
 
 
+def _with_safe_keys(opcode: bytes, keys: slice) -> Callable[[Any], None]:
+    load = LOADS[opcode[0]]
+
+    def load_safely(reader: Any) -> None:
+        if not all(map(_is_safe_key, reader.stack[keys])):
+            raise ValueError("a key is a tuple of tuples, or too long")
+        load(reader)
+
+    return load_safely
+
+
+def _is_safe_key(key: object, *, in_tuple: bool = False) -> bool:
+    """Whether a forger cannot have made it to be hashed without end: a tuple's hash asks its members', without a limit.
+
+    Of numbers beyond 64 bits any number have the same hash, and a dict compares each of them with all.
+    """
+    if isinstance(key, tuple):
+        return not in_tuple and len(key) <= MAX_KEY_LENGTH and all(_is_safe_key(each, in_tuple=True) for each in key)
+    return not isinstance(key, int) or key.bit_length() <= MAX_KEY_BITS
+
+
 class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memory a forged index asks for
     """Builds an `Unread` in the place of what is not Python's own, and notes which class that was."""
+
+    dispatch: ClassVar = LOADS | {opcode[0]: _with_safe_keys(opcode, keys) for opcode, keys in KEYS.items()}
 
     def __init__(self, pickled: bytes) -> None:
         super().__init__(io.BytesIO(pickled))

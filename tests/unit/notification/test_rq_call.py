@@ -78,6 +78,35 @@ def test_a_forged_index_costs_no_memory(index: int) -> None:
         read_call(stream.getvalue())
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"}N" + b"\x85" * 3 + b"Ns",
+        b"}(N" + b"\x85" * 3 + b"Nu",
+        b"(N" + b"\x85" * 3 + b"Nd",
+        b"\x8f(N" + b"\x85" * 3 + b"\x90",
+        b"(N" + b"\x85" * 3 + b"\x91",
+        b"}N" + b"2\x86" * 60 + b"Ns",  # 120 bytes, and a hash that would ask 2**60 others
+        b"}(" + b"N" * 101 + b"tNs",
+        b"}\x8a\x09" + (2**64).to_bytes(9, "little") + b"Ns",
+    ],
+    ids=["setitem", "setitems", "dict", "additems", "frozenset", "doubled", "long", "number"],
+)
+def test_a_key_that_costs_much_to_hash_is_refused(value: bytes) -> None:
+    """A tuple of tuples without end, as a key or in a set, would overflow the C stack: that is the worker's death."""
+    with pytest.raises(InvalidNotificationError, match="neither JSON nor a pickle"):
+        read_call(b"\x80\x05(\x8c\x05app.fN" + value + b"\x85}t.")
+    with pytest.raises(ValueError, match="a key is a tuple of tuples, or too long"):
+        open_pickle(b"\x80\x05" + value + b".", PLAIN.__contains__)
+
+
+@pytest.mark.parametrize("key", [(1, "a"), 2**64 - 1, frozenset({(1, 2)}), None, 1.5, b"x", UUID(int=2**127)])
+def test_keys_of_apps_are_read(key: object) -> None:
+    data = pickle.dumps(("app.notify", None, ({key: 1}, {key}), {}))
+    assert read_call(data).function == "app.notify"
+    assert open_pickle(data, AllowedFunctions([]).opens)[2] == ({key: 1}, {key})
+
+
 @throttled(user="user_id", category="chat")
 def notify(text: str, user_id: object = None) -> str:
     return f"{user_id}: {text}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -12,7 +13,9 @@ from notifier.notification.job import decode_call, unpack_data
 
 PICKLED: Final = b"\x80"  # the first byte of any pickle that RQ writes, and of no JSON
 LOADS: Final = pickle._Unpickler.dispatch  # noqa: SLF001 - as `_Reader`
-MAX_KEY_BITS, MAX_KEY_LENGTH = 64, 100
+MAX_OPCODES: Final = 250_000  # of one pickle: each may build some 200 bytes
+MAX_NAME: Final = 200  # characters of a class: each mention of it is a copy
+MAX_KEY_BITS, MAX_LENGTH = 64, 100  # of a number, and of a tuple that is hashed or called with
 # Where an opcode finds what becomes keys of a dict, or members of a set: from its mark on, or at the end.
 KEYS: Final = {
     pickle.SETITEM: slice(-2, -1),
@@ -21,6 +24,7 @@ KEYS: Final = {
     pickle.ADDITEMS: slice(None),
     pickle.FROZENSET: slice(None),
 }
+ARGUMENTS: Final = {pickle.REDUCE: slice(-1, None), pickle.NEWOBJ: slice(-1, None), pickle.NEWOBJ_EX: slice(-2, -1)}
 
 
 class RqCall(NamedTuple):
@@ -45,15 +49,19 @@ class Unread:
     extend = add = append
 
 
-def _with_safe_keys(opcode: bytes, keys: slice) -> Callable[[Any], None]:
-    load = LOADS[opcode[0]]
+Load = Callable[[Any], None]
 
-    def load_safely(reader: Any) -> None:
-        if not all(map(_is_safe_key, reader.stack[keys])):
-            raise ValueError("a key is a tuple of tuples, or too long")
-        load(reader)
 
-    return load_safely
+def _safely(places: Mapping[bytes, slice], is_safe: Callable[[Any], bool], why_not: str) -> dict[int, Load]:
+    def safely(load: Load, place: slice) -> Load:
+        def load_safely(reader: Any) -> None:
+            if not all(map(is_safe, reader.stack[place])):
+                raise ValueError(why_not)
+            load(reader)
+
+        return load_safely
+
+    return {opcode[0]: safely(LOADS[opcode[0]], place) for opcode, place in places.items()}
 
 
 def _is_safe_key(key: object, *, in_tuple: bool = False) -> bool:
@@ -62,20 +70,39 @@ def _is_safe_key(key: object, *, in_tuple: bool = False) -> bool:
     Of numbers beyond 64 bits any number have the same hash, and a dict compares each of them with all.
     """
     if isinstance(key, tuple):
-        return not in_tuple and len(key) <= MAX_KEY_LENGTH and all(_is_safe_key(each, in_tuple=True) for each in key)
+        return not in_tuple and len(key) <= MAX_LENGTH and all(_is_safe_key(each, in_tuple=True) for each in key)
     return not isinstance(key, int) or key.bit_length() <= MAX_KEY_BITS
+
+
+def _are_few(arguments: object) -> bool:
+    """Whether a call with them costs little. A text would be one argument for each of its characters."""
+    return isinstance(arguments, tuple) and len(arguments) <= MAX_LENGTH
 
 
 class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memory a forged index asks for
     """Builds an `Unread` in the place of what is not Python's own, and notes which class that was."""
 
-    dispatch: ClassVar = LOADS | {opcode[0]: _with_safe_keys(opcode, keys) for opcode, keys in KEYS.items()}
+    dispatch: ClassVar = {
+        **LOADS,
+        **_safely(KEYS, _is_safe_key, "a key is a tuple of tuples, or too long"),
+        **_safely(ARGUMENTS, _are_few, "arguments are no tuple, or too many"),
+    }
 
     def __init__(self, pickled: bytes) -> None:
         super().__init__(io.BytesIO(pickled))
+        self._pickled = pickled
         self.needs: list[str] = []
 
+    def load(self) -> Any:
+        """Build the value, unless it would take much more memory than the pickle does."""
+        for n, _ in enumerate(pickletools.genops(self._pickled)):  # raises ValueError for a length beyond the end
+            if n >= MAX_OPCODES:
+                raise ValueError(f"it has more than {MAX_OPCODES:,} parts")
+        return super().load()
+
     def find_class(self, module: str, name: str) -> Any:
+        if len(module) + len(name) > MAX_NAME:
+            raise ValueError("the name of a class is too long")
         self.needs.append(f"{module}.{name}")
         return Unread
 

@@ -15,6 +15,7 @@ import structlog
 from notifier import InvalidNotificationError, SettingsError
 from notifier.log import configure_logging
 from notifier.notification.job import MAX_DATA_BYTES, decode_data, decode_reason
+from notifier.notification.rq_call import read_call
 from notifier.settings import parse_settings
 
 ROOM = 100_000_000  # bytes that reading one may need
@@ -78,6 +79,24 @@ def test_the_data_of_a_job_is_not_unpacked_without_end() -> None:
     deep = zlib.compress(b"[" * (MAX_DATA_BYTES // 2))
     with pytest.raises(InvalidNotificationError, match="is not JSON"):
         decode_data(deep)
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x96" + (2_000_000_000).to_bytes(8, "little"),  # BYTEARRAY8, of bytes that are not there
+        b"\x8f" * 2_500_000,  # sets
+        b"(" * 2_500_000,
+        b"X" + (200_000).to_bytes(4, "little") + b"a" * 200_000 + b"\x94" + b"h\x00h\x00\x93" * 1_000,  # classes
+        b"c\nx\n" + b"X" + (12_000_000).to_bytes(4, "little") + b"\xe4\xb8\xad" * 4_000_000 + b"R",  # arguments
+    ],
+    ids=["bytearray", "sets", "marks", "classes", "arguments"],
+)
+@pytest.mark.usefixtures("memory")
+def test_a_pickle_does_not_grow(pickled: bytes) -> None:
+    """Some bytes that ask for gigabytes, or would become them as Python's objects, are refused before."""
+    with pytest.raises(InvalidNotificationError, match="neither JSON nor a pickle"):
+        read_call(zlib.compress(b"\x80\x05" + pickled + b"."))
 
 
 @pytest.mark.usefixtures("memory")

@@ -100,6 +100,11 @@ def test_a_key_that_costs_much_to_hash_is_refused(value: bytes) -> None:
         open_pickle(b"\x80\x05" + value + b".", PLAIN.__contains__)
 
 
+def test_many_values_of_an_app_are_read() -> None:
+    names = [f"user-{n}" for n in range(100_000)]
+    assert read_call(pickle.dumps(("app.notify", None, (names,), {}))).args == (names,)
+
+
 @pytest.mark.parametrize("key", [(1, "a"), 2**64 - 1, frozenset({(1, 2)}), None, 1.5, b"x", UUID(int=2**127)])
 def test_keys_of_apps_are_read(key: object) -> None:
     data = pickle.dumps(("app.notify", None, ({key: 1}, {key}), {}))

@@ -89,7 +89,7 @@ class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memo
     }
 
     def __init__(self, pickled: bytes) -> None:
-        super().__init__(io.BytesIO(pickled))
+        super().__init__(io.BytesIO(pickled), fix_imports=False)  # the class that was checked, and no other, is opened
         self._pickled = pickled
         self.needs: list[str] = []
 

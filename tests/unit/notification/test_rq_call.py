@@ -55,6 +55,15 @@ def test_an_object_is_not_built(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("protocol", [0, 1, 2])
+def test_the_class_that_may_be_built_is_built(protocol: int) -> None:
+    """Python would take an old pickle's `commands` for `subprocess`, whose functions nobody allowed."""
+    asked: list[str] = []
+    with pytest.raises(ValueError, match="No module named 'commands'"):
+        open_pickle(b"\x80" + bytes([protocol]) + b"ccommands\ncall\n(]tR.", lambda name: not asked.append(name))  # type: ignore[func-returns-value]
+    assert asked == ["commands.call"]
+
+
 def test_pythons_own_values_may_be_built() -> None:
     values = (datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.5"), UUID(int=7), {1}, frozenset({2}))
     data = pickle.dumps(("app.notify", None, values, {}))

@@ -133,7 +133,6 @@ ENDED: Final[dict[str, Break]] = {
 }
 STRAYS: Final[dict[str, Callable[[Any], object]]] = {
     "a backlog of no job": lambda redis: redis.zadd(BACKLOG % "ghost", {"no-job": 1}),
-    "a queue of no job": lambda redis: redis.rpush("rq:queue:default", "no-job"),
     "later for no job": lambda redis: redis.zadd("notifier:later", {"no-job": 1}),
     "scheduled without a job": lambda redis: redis.zadd("rq:scheduled:default", {"no-job": 1}),
     "started without a job": lambda redis: redis.zadd("rq:wip:default", {"no-job:12": "+inf"}),
@@ -334,6 +333,16 @@ def test_a_job_of_others_is_left_alone(patient: Patient) -> None:
     before = patient.redis.dbsize()
     assert audit(patient.redis, repair=True) == []
     assert patient.redis.dbsize() == before
+
+
+def test_who_was_forgotten_leaves_no_fault_in_a_queue(patient: Patient) -> None:
+    """The id of a job that is gone stays in its queue until a worker comes by it, and is dropped there, as by RQ."""
+    job_id = patient.send()
+    patient.notifier.forget("ada")
+    assert patient.redis.lrange("rq:queue:default", 0, -1) == [job_id.encode()]
+    assert audit(patient.redis) == []
+    assert enter_backlog(patient.redis).untold == []
+    assert patient.redis.exists("rq:queue:default", JOB % job_id) == 0
 
 
 def test_a_backlog_that_changes_its_lane_is_no_fault(patient: Patient) -> None:

@@ -2,7 +2,7 @@
 -- ARGV 1 '1' to take out what is not  2 lane  3 the first place, counted from the tail  4 how many
 -- returns {how many were read, {finding, …} (see audit.lua)}
 -- One that is cancelled in its queue stays there until *pull* comes by it, which takes the lane in which it found a job
--- for the job's own.
+-- for the job's own. So does one whose job was deleted, as when its user is forgotten.
 --! needs backlog_key finding findings job_key steered
 local repair, queue, from, most = ARGV[1] == '1', '@rq:queue:' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end
@@ -11,7 +11,7 @@ local ids = redis.call('LRANGE', queue, -from - most, -from - 1)
 local function why_not(id)
   local status, meta, permit, rq_job = unpack(redis.call('HMGET', job_key(id), 'status', 'meta', 'push_permit',
     'push_rq_job'), 1, 4)
-  if not status then return redis.call('EXISTS', job_key(id)) == 0 and 'has no job' or nil end
+  if not status then return nil end
   local user, category = steered(meta, rq_job)
   if not user or status == 'queued' and not permit or status == 'canceled' then return nil end -- or RQ's affair
   return 'is ' .. status, status == 'scheduled' and not permit

@@ -293,7 +293,7 @@ def private_pem(text: str, where: str) -> str:
     # Many hosts can only keep one line in a variable, with \n written out.
     pem = text.replace("\\n", "\n").strip() + "\n"
     if not _PRIVATE_KEY.search(pem):  # openssl ecparam writes the curve's parameters before it
-        raise SettingsError(f"{where} is not a private key in PEM; it begins with -----BEGIN PRIVATE KEY-----")
+        raise SettingsError(f"{where} is not a private key in PEM, which begins with a line BEGIN PRIVATE KEY")
     return pem
 
 

@@ -211,8 +211,8 @@ def _load(pem: str) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         # From None: the parser's own words may quote what it could not read.
         raise SettingsError(
-            "providers.apns.key_file, or NOTIFIER_APNS_KEY: is not a provider key: give the .p8 file from Apple's"
-            " developer page, from -----BEGIN PRIVATE KEY----- to -----END PRIVATE KEY----- (without a password)"
+            "providers.apns.key_file, or NOTIFIER_APNS_KEY: is not a provider key: give the whole .p8 file from"
+            " Apple's developer page, from the line BEGIN PRIVATE KEY to END PRIVATE KEY (without a password)"
         ) from None
     return key
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import notifier.settings
 from notifier.errors import SettingsError
+from notifier.log import mask_text
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.category import Category, PlatformLimits
@@ -491,6 +492,7 @@ def test_what_is_no_key_is_refused_without_showing_it(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^NOTIFIER_APNS_KEY is not a private key in PEM") as caught:
         apns(tmp_path).read_key({"NOTIFIER_APNS_KEY": "hunter2"})
     assert "hunter2" not in str(caught.value)
+    assert mask_text(str(caught.value)) == str(caught.value), "the log of a worker says what would be right"
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "a.p8").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="is not UTF-8 text"):

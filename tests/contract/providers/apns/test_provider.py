@@ -10,6 +10,7 @@ import pytest
 import structlog.testing
 
 from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.log import mask_text
 from notifier.notification import Device, Notification
 from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token import ProviderToken
@@ -195,13 +196,17 @@ def test_payload_bytes():
     ],
 )
 def test_settings(identity, options):
-    """What cannot be used is refused when the provider is built, with a text that never shows the key."""
+    """What cannot be used is refused when the provider is built, with a text that never shows the key.
+
+    The log masks nothing of it: what would be right can be read there too.
+    """
     settings = {"endpoint": "https://127.0.0.1:1", **options}
     with pytest.raises(SettingsError) as caught:
         make_provider(identity, **settings)
     assert "providers.apns." in str(caught.value)
     assert "MIGHAgEA" not in str(caught.value)
     assert "secret" not in str(caught.value)
+    assert mask_text(str(caught.value)) == str(caught.value)
 
 
 def test_missing_authority(identity, tmp_path):

@@ -129,7 +129,7 @@ class AsyncNotifier(Producer):
         on_accepted: Callable[[Sequence[str]], object] | None = None,
         timeout: Timeout = None,
     ) -> int:
-        """See `Notifier.send_many`. timeout: of each hundred."""
+        """See `Notifier.send_many`. on_accepted: may be a coroutine function. timeout: of each hundred."""
         await self._follow(timeout)
         enqueue = partial(self._enqueue, timeout=timeout)
         bulk = Bulk(self._builder, self._chunk, enqueue, lambda jobs: asyncio.ensure_future(enqueue(jobs)), on_accepted)

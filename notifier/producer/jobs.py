@@ -197,7 +197,7 @@ class Bulk:
             job_ids: list[str] = await settled(job_ids_of())
             self.tried += len(job_ids)
             if not self._over and self._on_accepted is not None:
-                self._on_accepted(job_ids)
+                await settled(self._on_accepted(job_ids))
         except (OverloadedError, NotReplicatedError) as error:
             return self._refused(error)
         return True

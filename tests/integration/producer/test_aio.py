@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,6 +124,21 @@ def test_many_come_from_an_async_iterable(redis: Redis, config: Path) -> None:
 
     with_notifier(config, session)
     assert redis.llen("rq:queue:default") == 250 + len({"carl", "a", "b"})
+
+
+def test_who_is_told_may_be_awaited(redis: Redis, config: Path) -> None:
+    """`on_accepted` as a coroutine function, such as one that writes job ids into a database."""
+    told: list[str] = []
+
+    async def note_down(job_ids: Sequence[str]) -> None:
+        await asyncio.sleep(0)
+        told.extend(job_ids)
+
+    async def session(made: AsyncNotifier) -> None:
+        assert await made.send_many(some(250), on_accepted=note_down) == 250
+
+    with_notifier(config, session)
+    assert told == [job_id.decode() for job_id in redis.lrange("rq:queue:default", 0, -1)]
 
 
 def test_redis_and_the_producer_work_at_the_same_time(redis: Redis, redis_server: EmbeddedRedis, config: Path) -> None:

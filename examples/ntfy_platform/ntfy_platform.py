@@ -84,16 +84,16 @@ class Ntfy(Platform):
         return NtfyProvider(mine.endpoint, token, mine.ca_file, mine.timeout_us / 1e6)
 
     def check(self, notification: Any) -> None:
-        self.check_size(len(message(notification, "")), MAX_BYTES)
+        self.check_size(len(message(notification, "t" * 64)), MAX_BYTES)  # the longest topic
 
 
 def message(notification: Any, topic: str) -> bytes:
     """What ntfy takes: https://docs.ntfy.sh/publish/#publish-as-json."""
     content = {
+        **notification.data,  # first, so that it never names another topic
         "topic": topic,
         "title": notification.title or "",
         "message": notification.body or "",
-        **notification.data,
     }
     return json.dumps(content, ensure_ascii=False).encode()
 

@@ -2,11 +2,14 @@
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from aiohttp import web
+from ntfy_platform import Ntfy, message
 
-from notifier import Device
+from notifier import Device, InvalidNotificationError, Notification
 from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.provider_contract import ProviderContract
 from notifier.simulators.wire import Arrival, Reply, WireLog
@@ -39,6 +42,21 @@ class NtfySimulator(HttpsSimulator):
         if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
             return cut(request)
         return page(reply) or web.json_response({}, status=reply.status, headers=reply.all_headers())
+
+
+def test_data_names_no_other_topic() -> None:
+    """What is sent to one phone goes to no other, whatever the data say."""
+    sent = Notification("42", [Device("ntfy", "mine")], "Hello", "World", data={"topic": "theirs", "id": "7"})
+    assert json.loads(message(sent, "mine")) == {"id": "7", "topic": "mine", "title": "Hello", "message": "World"}
+
+
+def test_the_topic_counts_as_a_part_of_the_message() -> None:
+    """What is accepted fits, with the longest topic too."""
+    fits = Notification("42", [Device("ntfy", "t" * 64)], "Hello", "x" * (4096 - 110))
+    assert len(message(fits, "t" * 64)) == 4096
+    Ntfy().check(fits)
+    with pytest.raises(InvalidNotificationError, match="makes 4097 bytes on the wire to ntfy; at most 4096"):
+        Ntfy().check(replace(fits, title="Hello!"))
 
 
 class TestNtfy(ProviderContract):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
@@ -66,7 +68,7 @@ class RedisSettings(Section):
     def tls_options(self) -> dict[str, str]:
         """Return the options by which redis-py opens TLS, if files are named.
 
-        Raise SettingsError if a file cannot be read, or if the URL is not one of TLS.
+        Raise SettingsError if a file cannot be used, or if the URL is not one of TLS.
         """
         files = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "cert_key_file"}
         given = {option: key for option, key in files.items() if getattr(self, key) is not None}
@@ -74,7 +76,24 @@ class RedisSettings(Section):
             if not self.url.startswith("rediss"):
                 raise SettingsError(f"redis.{key} is for TLS, and the URL is not: it would begin with rediss://")
             checks.read_secret(getattr(self, key), f"redis.{key}")
+        self._try_files()
         return {option: str(getattr(self, key)) for option, key in given.items()}
+
+    def _try_files(self) -> None:
+        """Load them as a connection will: what it cannot use would look like a Redis that is away."""
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        password = parse_qs(urlsplit(self.url).query).get("ssl_password", [""])[0]  # else OpenSSL would ask for it
+        what, needed = f"ca_file: cannot use {self.ca_file}", "it is to hold certificates in PEM"
+        try:
+            if self.ca_file:
+                tls.load_verify_locations(self.ca_file)
+            what = f"cert_file: cannot use {self.cert_file} with the key in {self.cert_key_file or self.cert_file}"
+            needed = "both are to be in PEM, belong together, and have no password"
+            if self.cert_file:
+                tls.load_cert_chain(self.cert_file, self.cert_key_file, password)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", None) or type(error).__name__
+            raise SettingsError(f"redis.{what}: {why}; {needed}") from None
 
     def read_sentinel_password(self) -> str | None:
         """Return what stands in `sentinel_password_file`, as `read_password` does."""

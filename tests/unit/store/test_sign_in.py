@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import ssl
 from pathlib import Path
 
 import pytest
 import redis.asyncio
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 from structlog.testing import capture_logs
 
+from notifier.errors import SettingsError
 from notifier.settings import parse_settings
 from notifier.simulators.certificates import make_certificates
 from notifier.store.connection import connect
 from notifier.store.sign_in import renewing
+
+RIGHT = {"ca_file": "cert", "cert_file": "cert", "cert_key_file": "key"}
 
 
 def test_the_password_is_read_for_each_connection(tmp_path: Path) -> None:
@@ -40,6 +52,38 @@ def test_a_password_in_the_url_goes_before_the_file(tmp_path: Path) -> None:
     client = connect(redis.model_copy(update={"url": "redis://:own@localhost/0"}))
     assert client.connection_pool.connection_kwargs["password"] == "own"
     assert "credential_provider" not in client.connection_pool.connection_kwargs
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"ca_file": "junk"}, "redis.ca_file: cannot use {folder}/junk: NO_CERTIFICATE_OR_CRL_FOUND; it is to hold"),
+        ({"cert_file": "cert", "cert_key_file": "junk"}, "redis.cert_file: cannot use {folder}/cert with"),
+        ({"cert_file": "junk", "cert_key_file": "key"}, "redis.cert_file: cannot use {folder}/junk with"),
+        ({"cert_file": "cert"}, "redis.cert_file: cannot use {folder}/cert with the key in {folder}/cert"),
+        ({"cert_file": "cert", "cert_key_file": "locked"}, "redis.cert_file: cannot use {folder}/cert with"),
+        (
+            {"cert_file": "cert", "cert_key_file": "other"},
+            "redis.cert_file: cannot use {folder}/cert with the key in {folder}/other: KEY_VALUES_MISMATCH; both are",
+        ),
+    ],
+)
+def test_files_that_cannot_work_are_refused_before_anything_connects(
+    tmp_path: Path, files: dict[str, str], says: str
+) -> None:
+    """They are no Redis that is away: nobody waits for it, and nobody is asked for a password."""
+    made, other = make_certificates(tmp_path), ec.generate_private_key(ec.SECP256R1())
+    (tmp_path / "junk").write_text("no certificate")
+    (tmp_path / "cert").write_bytes(made.cert_file.read_bytes().partition(b"-----BEGIN PRIVATE")[0])
+    (tmp_path / "key").write_bytes(made.key_file.read_bytes())
+    for name, lock in (("other", NoEncryption()), ("locked", BestAvailableEncryption(b"hunter2"))):
+        (tmp_path / name).write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
+    document = {"redis": {"url": "rediss://localhost/0", **files}}
+    settings = parse_settings(json.dumps(document), name=str(tmp_path / "notifier.yaml"))
+    with pytest.raises(SettingsError, match=re.escape(says.format(folder=tmp_path))):
+        connect(settings)
+    right = settings.redis.model_copy(update={name: tmp_path / to for name, to in RIGHT.items()})
+    connect(right)
 
 
 def test_certificates_are_read_for_each_connection(tmp_path: Path) -> None:

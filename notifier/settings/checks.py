@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -172,6 +172,9 @@ def _contact(value: str) -> str:
     return value
 
 
+CHECKED: Final = {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"1", "true", "yes"}}
+
+
 def redis_url(value: object) -> str:
     """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
     wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket, "
@@ -195,6 +198,10 @@ def redis_url(value: object) -> str:
     # redis-py asks for the scheme as it is written; `urlsplit` takes blanks before it, and capitals.
     if not good or url.fragment or not value.startswith(f"{url.scheme}://"):
         raise ValueError(wrong)
+    for option, right in CHECKED.items():
+        if not right.issuperset(each.lower() for each in parse_qs(url.query).get(option, ())):
+            advice = "leave it out, name who signed the certificate in redis.ca_file, and the host by its name in it"
+            raise ValueError(f"has {option}, by which the server's certificate would not be checked; {advice}")
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from notifier.errors import SettingsError
-from notifier.settings import RedisSettings, parse_settings
+from notifier.settings import RedisSettings, load_settings, parse_settings
 from notifier.settings.redis_url import Servers, parse
 from notifier.store.connection import address, connect
 
@@ -72,3 +72,28 @@ def test_who_prints_servers_prints_no_password() -> None:
     of = [each for url, each in RIGHT.items() if "p%40" in url]
     assert [each.password for each in of] == ["p@", "p@"]
     assert not [each for each in of if "p@" in repr(each)]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "ssl_cert_reqs=none",
+        "ssl_cert_reqs=optional",
+        "ssl_check_hostname=false",
+        "ssl_check_hostname=1&ssl_check_hostname=0",
+    ],
+)
+def test_no_url_leaves_the_servers_certificate_unchecked(option: str) -> None:
+    """Wherever the URL stands; the error says what to do instead."""
+    url = f"rediss://localhost:6379/0?{option}"
+    says = f"has {option.partition('=')[0]}, .* leave it out, name who signed the certificate in redis.ca_file"
+    with pytest.raises(SettingsError, match=says):
+        parse_settings(f"redis: {{url: '{url}'}}")
+    with pytest.raises(SettingsError, match=says):
+        load_settings(None, {"NOTIFIER_REDIS_URL": url})
+
+
+def test_a_url_may_say_that_the_certificate_is_checked() -> None:
+    """As it is anyway."""
+    url = "rediss://localhost:6379/0?ssl_cert_reqs=required&ssl_check_hostname=True"
+    assert parse_settings(f"redis: {{url: '{url}'}}").redis.url == url

@@ -31,6 +31,7 @@ from notifier.units import clock_us, from_bytes, moment, to_bytes
 MUTED: Final = "the user's mute"
 MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
 NEVER_US: Final = 2**62
+MAX_AHEAD_US: Final = 90_000_000  # as in overall.lua
 BEHIND_MANY: Final = f"more than {MAX_READ:,} wait before it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
 DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
@@ -118,13 +119,19 @@ def find_forecast(
         for name, backlog in zip(names, heads, strict=True)
     }
     # What is in flight stands at its lease's end; it is settled once it is answered.
-    sends = yield from find_sends(user, [*names, *([accepted_now] if accepted_now else [])], now_us + latency_us)
+    settled_us, leases_end_us = now_us + latency_us, now_us + policies.lead_us + MAX_AHEAD_US
+    sends = yield from find_sends(user, filter(None, [*names, accepted_now]), settled_us, leases_end_us)
     record = Record(now_us, routes, pauses, fields, found, sends, cut)
     return Forecast(policies, user, record, accepted_now=accepted_now, latency_us=latency_us)
 
 
-def find_sends(user: str, categories: Iterable[str], latest_us: int = NEVER_US) -> Exchange[Mapping[str | None, Sends]]:
-    """The sends on record of a user, under None, and of some categories; none of them later than `latest_us`."""
+def find_sends(
+    user: str, categories: Iterable[str], settled_us: int = NEVER_US, leases_end_us: int = NEVER_US
+) -> Exchange[Mapping[str | None, Sends]]:
+    """The sends on record of a user, under None, and of some categories.
+
+    settled_us: when all in flight will be. leases_end_us: what is later is of before Redis's clock was set back.
+    """
     scopes = [None, *dict.fromkeys(categories)]
 
     def ask(pipe: Any) -> None:
@@ -137,7 +144,7 @@ def find_sends(user: str, categories: Iterable[str], latest_us: int = NEVER_US) 
     found = iter((yield Commands(ask)))
     return {
         scope: Sends.on_record(
-            [min(int(at), latest_us) for _, at in sent],
+            [int(at) if at > leases_end_us else min(int(at), settled_us) for _, at in sent],
             [(int(at), int(total)) for at, total in counts],
             {_burst(rule): struct.unpack(">qq", state) for rule, state in burst.items() if rule != b"horizon"},
         )

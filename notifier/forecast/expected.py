@@ -29,6 +29,7 @@ from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 MUTED: Final = "the user's mute"
+_MUTED: Final = "user muted"  # as a replay names what decides
 MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
 NEVER_US: Final = 2**62
 MAX_AHEAD_US: Final = 90_000_000  # as in overall.lua
@@ -200,34 +201,29 @@ class Forecast:
         found = self._replay(events, free)
         known_us = self._known_us(free, found)
         for job, (at, by) in zip(free, found, strict=False):
-            if at <= known_us:
-                self.by_job[job.id] = self._expected(at, job.otherwise, by)
+            if at <= known_us or by == _MUTED:
+                self.by_job[job.id] = self._expected(at, by, 0, job.otherwise)
         if accepted_now is not None and (accepted_now in self._record.cut or found[joins][0] > known_us):
             self.accepted_now = Expected(None, BEHIND_MANY)
         elif accepted_now is not None:
             behind = next((job.otherwise for job in jobs if job.category == accepted_now and accepted_now in apart), "")
             at, by = found[joins]
-            for until_us, why in self._stops(accepted_now):
-                if until_us > at:
-                    at, behind = until_us, why
-            self.accepted_now = self._expected(at, behind, by)
+            stop = max(self._stops(accepted_now), default=(0, ""))
+            self.accepted_now = self._expected(at, by, *(stop if stop[0] > at else (0, behind)))
         for category in apart:
             backlog = [job for job in jobs if job.category == category]
             opens = max(job.else_us for job in backlog)
             why = next(job.otherwise for job in backlog if job.else_us > self._now_us)
             for job, (at, by) in zip(backlog, self._replay([job.event for job in backlog], backlog), strict=True):
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
-                goes = at if at < 0 else EXPIRED if opens >= ends else max(at, opens)
-                self.by_job[job.id] = self._expected(goes, why, by)
+                self.by_job[job.id] = self._expected(EXPIRED if at >= 0 and opens >= ends else at, by, opens, why)
 
     def _stops(self, category: str) -> Iterator[tuple[int, str]]:
-        """Until when a pause, the pace of all users and a mute hold a category, and how each is called."""
+        """Until when a pause and the pace of all users hold a category, and how each is called."""
         if pause := which_holds(self._record.pauses, self._user, category, self._lane(category)):
             yield _until_us(pause), pause.why
         if pace := self._held.get(OVERALL + category):
             yield _until(pace)
-        if mute := self._policies.muted(self._user, category, self._now_us):
-            yield mute.until_us, MUTED
 
     def _known_us(self, jobs: Sequence[_Job], found: Sequence[tuple[int, str]]) -> int:
         """Until when what goes is known: what was not read of a backlog goes behind all that was."""
@@ -240,7 +236,8 @@ class Forecast:
         categories = {event.category for event in events}
         sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
         before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
-        replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True)
+        replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True, mutes=True)
+        replay.gives_up = False
         replay.run()
         return list(zip(replay.sent, self._holders(events, replay), strict=True))
 
@@ -259,13 +256,16 @@ class Forecast:
     def _lane(self, category: str) -> str:
         return self._lanes.get(category) or self._policies.category(category).lane
 
-    def _expected(self, at: int, otherwise: str, held_by: str) -> Expected:
+    def _expected(self, at: int, by: str, until_us: int, otherwise: str) -> Expected:
+        """at, by: as the replay has it. until_us, otherwise: until when something else holds it, and what."""
+        if by == _MUTED:
+            by, otherwise = "", MUTED if at >= until_us else otherwise
         if at < 0:
-            return Expected(None, UNSENT[at], held_by)
-        if at >= NEVER_US:
-            return Expected(None, otherwise, held_by)
+            return Expected(None, UNSENT[at], by)
+        if (at := max(at, until_us)) >= NEVER_US:
+            return Expected(None, otherwise, by)
         otherwise = otherwise or ("what a worker left in flight" if self._orphans else "")
-        return Expected(moment(at), otherwise, held_by)
+        return Expected(moment(at), otherwise, by)
 
     def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
         deadline, since, accepted, zone, targets, gather, wait = ((value or b"").decode() for value in fields[:-1])
@@ -282,8 +282,6 @@ class Forecast:
 
     def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
         """Until when it waits for something that is no rule of the user's, and for what."""
-        if mute := self._policies.muted(self._user, category, self._now_us):
-            return mute.until_us, MUTED
         if pause := which_holds(self._record.pauses, self._user, category, self._lane(category)):
             return _until_us(pause), pause.why
         own, _, rest = targets.partition("|")[0].partition(" ")

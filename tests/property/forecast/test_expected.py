@@ -22,6 +22,7 @@ from notifier.rules.category import LANES
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
+from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
@@ -29,7 +30,7 @@ from notifier.settings import parse_settings
 from notifier.store.exchange import exchange
 from tests.harness.support import CONSOLE, note
 from tests.property.amount import examples
-from tests.property.forecast.test_replay import S, Scripts, U, rule_sets, traces
+from tests.property.forecast.test_replay import S, Scripts, U, mutes, rule_sets, traces
 
 TOLERATED_US, SHARE = 100_000, 0.02
 
@@ -79,14 +80,23 @@ def hold_true(asked: Asked, sent: list[int]) -> int:
     rules=rule_sets(),
     then=st.one_of(st.none(), rule_sets()),
     trace=traces,
-    ask_us=st.integers(0, 80).map(U.__mul__),
+    ask_us=st.integers(1, 80).map(U.__mul__),  # a replay that begins at 0 begins with nothing
     latency_us=st.sampled_from([0, 5_000, 50_000]),
+    muted=st.lists(mutes, max_size=2),
 )
 def test_expected_times_come_true(  # noqa: PLR0917 - what an example consists of
-    redis: Redis, rules: Policies, then: Policies | None, trace: list[Event], ask_us: int, latency_us: int
+    redis: Redis,
+    rules: Policies,
+    then: Policies | None,
+    trace: list[Event],
+    ask_us: int,
+    latency_us: int,
+    muted: list[Mute],
 ) -> None:
     """Each goes within max(100 ms, 2 %) of its expected time, also under rules that were changed just before."""
     redis.flushdb()
+    if muted:
+        redis.hset("notifier:preferences", "ann", Preferences(mutes=tuple(muted)).encode())
     asked = Asked(redis, rules, trace, latency_us, ask_us=ask_us, then=then)
     sent = asked.run()
     seen(f"waiting: {min(hold_true(asked, sent), 30) // 10}0")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from notifier.forecast.expected import FIELDS, Forecast, Record
+from notifier.queue.circuits import Held
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.category import Category, Digest
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Preferences
+from notifier.units import moment
 
 S = 1_000_000
 NOON = 1_767_268_800 * S  # 2026-01-01 12:00 UTC
@@ -51,3 +57,55 @@ def test_each_of_a_category_with_a_digest_gathers_by_itself() -> None:
     forecast = Forecast(policies, "ann", record, accepted_now="news")
     found = (forecast.by_job["back"], forecast.by_job["digest"], forecast.accepted_now)
     assert [f"{each.at:%H:%M:%S}" for each in found if each] == ["12:01:00", "13:00:00", "13:00:00"]
+
+
+def two_categories(
+    policies: Policies,
+    *,
+    pauses: Sequence[Held] = (),
+    expires_in: int | None = None,
+    accepted_now: str | None = None,
+    cut: str = "",
+) -> Forecast:
+    """One was sent at noon; then one of news and one of chat came, which may expire."""
+    fields = dict.fromkeys(FIELDS)
+    if expires_in is not None:
+        fields["push_deadline"] = str(NOON + expires_in).encode()
+    backlogs = {
+        name: [(name.encode(), float(n), [*fields.values()])] for n, name in enumerate(("news", "chat"), start=1)
+    }
+    sends = {None: Sends.on_record([NOON], [], {}), "news": Sends(), "chat": Sends()}
+    record = Record(NOON, [], pauses, {}, backlogs, sends, frozenset({cut}))
+    return Forecast(policies, "ann", record, accepted_now=accepted_now)
+
+
+@pytest.mark.parametrize(
+    ("ends", "chat", "news", "now"),
+    [
+        ("12:01", ("12:02:00", "", "user gap 2m"), ("12:04:00", "", "user gap 2m"), "12:06:00"),
+        ("12:03", ("12:04:00", "", "user gap 2m"), ("12:02:00", "", "user gap 2m"), "12:06:00"),
+        ("12:05", ("12:05:00", "the user's mute", ""), ("12:02:00", "", "user gap 2m"), "12:04:00"),
+        ("12:59", ("12:59:00", "the user's mute", ""), ("12:02:00", "", "user gap 2m"), "12:04:00"),
+    ],
+)
+def test_what_a_mute_holds_keeps_the_gap_to_the_others(
+    ends: str, chat: tuple[str, str, str], news: tuple[str, str, str], now: str
+) -> None:
+    """Law 1: two of one user are never expected at one moment; a mute is blamed only where it holds the longest."""
+    categories = {"news": Category("news"), "chat": Category("chat", "urgent")}
+    mute = {"mutes": [{"until": f"2026-01-01T{ends}:00+00:00", "categories": ["chat"]}]}
+    policies = Policies(Policy(gap_us=120 * S), categories=categories).under({"ann": Preferences.of(mute)})
+    waiting = two_categories(policies).by_job
+    found = {name: (f"{e.at:%H:%M:%S}", e.not_before, e.held_by) for name, e in waiting.items() if e.at}
+    assert found == {"chat": chat, "news": news}
+    accepted = two_categories(policies, accepted_now="news").accepted_now
+    assert accepted is not None
+    assert f"{accepted.at:%H:%M:%S}" == now
+
+
+def test_a_mute_is_told_also_beside_more_than_are_read() -> None:
+    """Nobody knows when those of another category go, but what is muted does not go before the mute ends."""
+    mute = {"mutes": [{"until": "2026-01-01T13:00:00+00:00", "categories": ["chat"]}]}
+    categories = {"news": Category("news"), "chat": Category("chat")}
+    waiting = two_categories(Policies(categories=categories).under({"ann": Preferences.of(mute)}), cut="news").by_job
+    assert (waiting["chat"].at, waiting["chat"].not_before) == (moment(NOON + 3600 * S), "the user's mute")

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -216,7 +216,9 @@ class Forecast:
             why = next(job.otherwise for job in backlog if job.else_us > self._now_us)
             for job, (at, by) in zip(backlog, self._replay([job.event for job in backlog], backlog), strict=True):
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
-                self.by_job[job.id] = self._expected(EXPIRED if at >= 0 and opens >= ends else at, by, opens, why)
+                late = opens >= ends and at != DROPPED
+                told = self._expected(EXPIRED if late else at, by, opens, why)
+                self.by_job[job.id] = replace(told, not_before=f"{why}; {told.not_before}") if late else told
 
     def _stops(self, category: str) -> Iterator[tuple[int, str]]:
         """Until when a pause and the pace of all users hold a category, and how each is called."""

@@ -109,3 +109,27 @@ def test_a_mute_is_told_also_beside_more_than_are_read() -> None:
     categories = {"news": Category("news"), "chat": Category("chat")}
     waiting = two_categories(Policies(categories=categories).under({"ann": Preferences.of(mute)}), cut="news").by_job
     assert (waiting["chat"].at, waiting["chat"].not_before) == (moment(NOON + 3600 * S), "the user's mute")
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "expires_in", "news"),
+    [
+        (None, None, "paused by anna: wrong text"),
+        (None, 600 * S, "paused by anna: wrong text; it expires before"),
+        (1200, 600 * S, "paused by anna: wrong text; it expires before"),
+        (300, 600 * S, "paused by anna: wrong text"),
+        (None, 60 * S, "paused by anna: wrong text; it expires before"),
+        (30, 60 * S, "it expires before"),
+    ],
+)
+def test_a_pause_is_told_where_what_waits_for_it_expires(
+    lasts_s: int | None, expires_in: int | None, news: str
+) -> None:
+    """Unless it ends in time and a rule is too late: somebody may resume it sooner."""
+    ends = None if lasts_s is None else moment(NOON + lasts_s * S)
+    pause = Held("category:news", "stopped", ends, 0, "paused", "wrong text", who="anna")
+    categories = {"news": Category("news"), "chat": Category("chat")}
+    policies = Policies(Policy(gap_us=120 * S), categories=categories)
+    waiting = two_categories(policies, pauses=[pause], expires_in=expires_in).by_job
+    assert waiting["news"].not_before == news
+    assert waiting["chat"].not_before == ("it expires before" if expires_in == 60 * S else "")

@@ -212,9 +212,9 @@ class Forecast:
             self.accepted_now = self._expected(at, by, *(stop if stop[0] > at else (0, behind)))
         for category in apart:
             backlog = [job for job in jobs if job.category == category]
-            opens = max(job.else_us for job in backlog)
-            why = next(job.otherwise for job in backlog if job.else_us > self._now_us)
-            for job, (at, by) in zip(backlog, self._replay([job.event for job in backlog], backlog), strict=True):
+            found, holds = self._replay([job.event for job in backlog], backlog), (0, "")
+            for job, (at, by) in zip(backlog, found, strict=True):
+                opens, why = holds = max(holds, (job.else_us, job.otherwise))
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
                 late = opens >= ends and at != DROPPED
                 told = self._expected(EXPIRED if late else at, by, opens, why)

@@ -133,3 +133,21 @@ def test_a_pause_is_told_where_what_waits_for_it_expires(
     waiting = two_categories(policies, pauses=[pause], expires_in=expires_in).by_job
     assert waiting["news"].not_before == news
     assert waiting["chat"].not_before == ("it expires before" if expires_in == 60 * S else "")
+
+
+def test_it_waits_for_what_holds_it_or_those_before_it() -> None:
+    """Not for what one behind it needs; of several the one that lasts the longest is named."""
+    fields = dict.fromkeys(FIELDS)
+    fcm = {"push_targets": b"- fcm:n|d"}
+    own = {"free": {}, "again": {"push_wait": str(NOON + 5 * S).encode()}, "away": fcm, "behind": {}}
+    backlog = [(name.encode(), float(n), [*(fields | own[name]).values()]) for n, name in enumerate(own)]
+    record = Record(
+        NOON, [Held("fcm", "stopped", None, 0)], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()}
+    )
+    waiting = Forecast(Policies(categories={"news": Category("news")}), "ann", record).by_job
+    assert {name: (each.at, each.not_before) for name, each in waiting.items()} == {
+        "free": (moment(NOON), ""),
+        "again": (moment(NOON + 5 * S), "it is tried again"),
+        "away": (None, "when fcm works again"),
+        "behind": (None, "when fcm works again"),
+    }

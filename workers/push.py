@@ -302,6 +302,8 @@ class PushWorker(Worker):
             await sender.close()
             with contextlib.suppress(RedisError):
                 self._report()
+                if (looked_us := self._served[0].engine.looked_us) is not None:  # a burst is shorter than a beat
+                    self.connection.set(redis_key("looked"), looked_us)
             await asyncio.gather(*(each.leave(registered=n > 0) for n, each in enumerate(self._served)))
 
     def _serve(

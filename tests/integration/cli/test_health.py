@@ -63,6 +63,14 @@ def test_no_worker_is_not_healthy(run: Run, redis: Redis) -> None:
     assert run("config", "status")[0] == 1
 
 
+def test_a_burst_has_looked_for_work(run: Run, config: Path) -> None:
+    """It ends before its beat has told of a look; `stats` knows all the same that somebody worked."""
+    assert "none has ever looked for work" in run("stats")[1]
+    with worker(config, "--burst", name="one") as one:
+        assert one.process.wait(60) == 0
+    assert ": none looks for work, so nothing is sent\n" in run("stats")[1]
+
+
 def test_a_worker_tells_its_version_what_is_in_flight_and_since_when(run: Run, redis: Redis, config: Path) -> None:
     """Of a real one: the version of the package, and not that of RQ."""
     with worker(config, name="one") as one:

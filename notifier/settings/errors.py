@@ -20,6 +20,8 @@ MUST: Final = {
     "less_than_equal": "at most {le}",
     "int_type": "a whole number without a unit",
     "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
     "string_type": "text, in quotes where it looks like something else",
 }
 

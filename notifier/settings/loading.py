@@ -183,7 +183,8 @@ def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settin
         problems += [finding for finding in findings(error, source) if finding.path not in said]
     if not problems:
         if settings.users_from is not None:
-            settings.take_users(read_users(settings.users_from, settings.tiers, settings.users))
+            at = line_of(name, Problem(source.values.get(("users_from",)), ("users_from",), ""))
+            settings.take_users(read_users(settings.users_from, settings.tiers, settings.users, at))
         settings.name_rates(version_of(rates_in(source.data, settings.users_in_files)))
         source.forget_places()
         return settings

@@ -52,17 +52,19 @@ def files_at(place: Path) -> list[Path]:
     return [place] if place.is_file() else []
 
 
-def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> UsersFiles:
+def read_users(place: Path, tiers: Collection[str], users: Collection[str], at: str) -> UsersFiles:
     """Read the files at a place. tiers: those there are. users: who has an entry in the configuration itself.
+
+    at: where the configuration names the place, for errors.
 
     Raises SettingsError with a line for each problem: file, line, what is wrong; two entries for one user are one.
     """
     paths = files_at(place)
     if not paths:
-        raise SettingsError(f"users_from: {place} is neither a file nor a folder with .csv files")
+        raise SettingsError(f"{at}{place} is neither a file nor a folder with .csv files")
     found, problems, left = UsersFiles(), [], MAX_BYTES
     for path in paths:
-        raw = _read(path, left)
+        raw = _read(path, left, at)
         left -= len(raw)
         text = _decoded(raw, path)
         name = path.relative_to(place.parent)
@@ -81,12 +83,12 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str]) -> U
     return found
 
 
-def _read(path: Path, most: int) -> bytes:
+def _read(path: Path, most: int, at: str) -> bytes:
     try:
         with path.open("rb") as file:
             raw = file.read(most + 1)
     except OSError as error:
-        raise SettingsError(f"users_from: cannot read {path}: {error.strerror}") from None
+        raise SettingsError(f"{at}cannot read {path}: {error.strerror}") from None
     if len(raw) > most:
         megabytes = MAX_BYTES // 1_000_000
         raise SettingsError(f"{path}: with it users_from has more than {megabytes} MB; so many users are a mistake")

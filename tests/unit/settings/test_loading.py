@@ -295,6 +295,8 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("providers: {gcm: {}}", "1:13: providers.gcm: not installed; did you mean fcm?"),
         ("providers: {fcm: {endpoint: http://x}}", ("1:29: providers.fcm.endpoint: is not the address of a server; "
          "write https://host or https://host:port")),
+        ("users_may: {tier: vip}", "1:19: users_may.tier: must be a list, is 'vip'"),
+        ("worker: {functions: 5}", "1:21: worker.functions: must be a list, is 5"),
         ("[1]", "1:1: must be a mapping of keys, is a list"),
         ("just words", "1:1: must be a mapping of keys, is text"),
     ],

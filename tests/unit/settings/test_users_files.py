@@ -154,8 +154,10 @@ def test_two_files_for_one_user(tmp_path: Path) -> None:
     """An entry in the file beside one in the configuration is an error, and so is a file that is not there."""
     with pytest.raises(SettingsError, match="'a' has an entry in users already"):
         load(tmp_path, "user,gap\na,5s\n", CONFIG + "users: {a: quiet}\n")
-    with pytest.raises(SettingsError, match="neither a file nor a folder"):
+    with pytest.raises(SettingsError) as refused:
         load(tmp_path, "user,gap\na,5s\n", CONFIG.replace("users.csv", "other.csv"))
+    where = f"{tmp_path / 'n.yaml'}:3:13: users_from: {tmp_path / 'other.csv'}"
+    assert str(refused.value) == f"{where} is neither a file nor a folder with .csv files"
 
 
 def test_every_wrong_line_is_named_up_to_a_screen(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from notifier.cli.explain import record_lines
 from notifier.cli.options import JsonOption, duration_us
-from notifier.cli.output import ProgressBar, Rows, answer, complain, fail
+from notifier.cli.output import ProgressBar, Rows, answer, complain
 from notifier.operations.history import record_json, search_record
 from notifier.producer.notifier import Notifier
 from notifier.queue.history import Record
@@ -61,7 +61,9 @@ def _show_one(config: Path | None, settings: Settings, user: str | None, job_id:
         _show_one(config, settings, other.user, job_id, json=json)  # beside the others of its user it tells more
         return
     if found is None:
-        fail(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
+        complain(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
+        answer({"job_id": job_id, "state": "unknown"}, json=json, right=False)
+        return
     lines = [] if json else [*record_lines(config, found)]
     lines += [f"settled by {found.worker}" + (f", rates {found.rates}" if found.rates else "")] if found.worker else []
     ended = f"{found.user}, {found.category}: {found.outcome or 'it has not ended'}"

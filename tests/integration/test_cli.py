@@ -95,6 +95,9 @@ def test_send_status_cancel(run: Run) -> None:
         assert (shown.status, shown.out.splitlines()[0]) == (0, "42, default: cancelled")
     assert "cancelled" in run("history", "42", "--since", "1h").out
     assert run("history", "nobody") == Ran(1, "no record of nobody\n", "")
+    assert run("history", "--job", "no-job") == Ran(1, "", "no-job: no record\n")
+    of_none = run("history", "--job", "no-job", "--json")
+    assert (of_none.status, json.loads(of_none.out)) == (1, {"job_id": "no-job", "state": "unknown"})
     assert run("history").status == run("history", "42", "--since", "soon").status == 2
     unknown = run("status", "nobody")
     assert (unknown.status, unknown.out) == (1, "")

@@ -96,7 +96,7 @@ def apply(
     """
     if not file.exists():
         raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
-    with notifier_of(context) as notifier, file.open(encoding="utf-8") as lines:
+    with notifier_of(context) as notifier, file.open(encoding="utf-8-sig") as lines:
         number = applied = 0
         try:
             for number, entry in entries_in(lines):

@@ -327,11 +327,11 @@ def test_a_mistake_is_a_line_and_a_status(run: Run, arguments: list[str], status
 
 
 def test_what_users_chose_comes_from_any_file(run: Run, tmp_path: Path) -> None:
-    """Also from a pipe; a folder is called one."""
+    """Also from a pipe, or one that Windows wrote; a folder is called one."""
     done = subprocess.run(
         [sys.executable, "-m", "notifier.cli", "users", "apply", "/dev/stdin"],
         env=clean_environ(NOTIFIER_CONFIG=os.environ["NOTIFIER_CONFIG"]),
-        input='{"user": "43", "gap": "10m"}\n', capture_output=True, text=True, check=False,
+        input='\ufeff{"user": "43", "gap": "10m"}\n', capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 applied\n", "")
     assert run("users", "apply", str(tmp_path)) == Ran(1, "", f"{tmp_path}: Is a directory\n")

@@ -100,7 +100,7 @@ def preview(
 
 def _chosen_in(file: Path, users: Container[str]) -> dict[str, Preferences]:
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:
             return among((entry for _, entry in entries_in(lines)), users)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file} is no file of `notifier users export`: {error}") from None

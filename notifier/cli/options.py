@@ -60,6 +60,13 @@ def a_time(text: str, option: str) -> datetime:
     return at
 
 
+def file_of(context: typer.Context, file: Path | None) -> Path | None:
+    """Return the one file that was given, as FILE or as --config."""
+    if file is not None and context.obj is not None:
+        raise typer.BadParameter("give FILE or --config, not both")
+    return file or context.obj
+
+
 def notifier_of(context: typer.Context) -> Notifier:
     """Return a producer by the configuration that the command was given, and the rates in force."""
     return Notifier.of(settings_in_force(context.obj))

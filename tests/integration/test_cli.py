@@ -702,6 +702,13 @@ def test_config_check(run: Run, tmp_path: Path, config: Path) -> None:
     assert (told["right"], len(told["errors"])) == (False, 3)
 
 
+@pytest.mark.parametrize("command", ["check", "init"])
+def test_a_file_that_is_named_twice_is_refused(run: Run, tmp_path: Path, config: Path, command: str) -> None:
+    """As FILE and as --config: neither is passed over without a word."""
+    refused = run("config", command, str(tmp_path / "n.yaml"), "--config", str(config))
+    assert (refused.status, "give FILE or --config, not both" in refused.err) == (2, True)
+
+
 def test_config_check_warns_of_keys_that_are_not_here(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

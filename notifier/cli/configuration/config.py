@@ -15,7 +15,7 @@ import typer
 from structlog.testing import capture_logs
 
 from notifier.cli.configuration.first_config import init
-from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us
+from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us, file_of
 from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say_before
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
@@ -59,7 +59,7 @@ def check(
     missing, unreadable, expired or do not fit, how it connects to Redis, and functions that it cannot import. With
     --worker that is an error. Redis itself is not asked.
     """
-    path = settings_path(file or context.obj)
+    path = settings_path(file_of(context, file))
     try:
         settings = load_settings(path)
         refused, said = _started(settings)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from notifier.cli.options import file_of
 from notifier.cli.output import fail, say
 from notifier.settings import parse_settings
 from notifier.settings.json_schema import schema_text
@@ -65,7 +66,7 @@ def init(
     """Write a first configuration. Asks for the platform and for the key's file. Never overwrites a file."""
     if full and (platform or key_file):
         raise typer.BadParameter("--full writes every platform: it goes without --platform and --key-file")
-    path = file or context.obj or Path(DEFAULT_PATH)
+    path = file_of(context, file) or Path(DEFAULT_PATH)
     schema, known = path.with_suffix(".schema.json"), schema_text().encode()
     for each in (path, schema):
         if each.exists() and (each == path or each.read_bytes() != known):

@@ -1,5 +1,6 @@
 """RQ functions under the limits: by their decorator or by their meta, with RQ's JSON or its pickles."""
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tests.harness.support import WORKER, client_of, ends, eventually, note, not
 GAP_S = 0.3
 RATES: dict[str, Any] = {
     "user": {"gap": "300ms"},
-    "users": {"once": {"windows": ["1/1h"]}, "free": {"gap": "0s", "windows": []}},
+    "users": {"once": {"windows": ["1/1h"]}, "late": {"windows": ["1/1h"]}, "free": {"gap": "0s", "windows": []}},
     "history": {"keep": "1h"},
     "keep_failed": "1h",
     "worker": {**WORKER, "functions": ["shop"]},
@@ -216,6 +217,19 @@ def test_a_retry_after_a_kill_runs(world: World, serializer: Any, meta: dict[str
     assert len(times(path)) == 2
     if serializer is PickleSerializer:
         assert len(times(path, repr(meta or {}))) == 2
+
+
+def test_a_requeue_after_its_expiry_runs_with_its_own_meta(world: World) -> None:
+    """Until then its meta says whose it was, in our form: by that `users forget` and `export` find what has ended."""
+    path, q, meta = world.path("late"), world.queue(), {"user": "late", "order": 17}
+    finishes(q.enqueue("shop.plain", str(path), "first", meta=meta))
+    job = q.enqueue("shop.plain", str(path), "late", meta=meta, ttl=1)
+    finishes(job, JobStatus.FAILED)
+    assert json.loads(world.redis.hget(job.key, "meta")) == {"user": "late", "category": "default"}
+    world.redis.delete("notifier:sent:{late}")  # as if the hour was over
+    job.requeue()
+    finishes(job)
+    assert job.return_value() == repr(sorted(meta.items()))
 
 
 def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:

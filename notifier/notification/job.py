@@ -41,7 +41,9 @@ WINDOW_BITS, MEMORY_LEVEL = 12, 6
 MAX_BRACKETS: Final = 500
 KWARGS_ONLY: Final = "takes keyword arguments only: enqueue(…, kwargs={…})"
 UTF8_BYTES: Final = 4  # of a character at the most
-MAX_DATA_BYTES: Final = 16_000_000  # of one call: a thousandth of that, packed, would fill a worker's memory
+MAX_DATA_BYTES: Final = 5_000_000  # of one call: a thousand tokens of 4,096 characters are less
+MAX_VALUES: Final = 250_000  # in the JSON of one call: one of two bytes takes 64 when it is read
+MAX_VALUES_OF_OURS: Final = 20_000  # of a notification, as hundreds are in flight: a thousand browsers have 8,000
 MAX_REASON_BYTES: Final = 65_536  # somebody else may have written it, and people read it
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
@@ -140,12 +142,15 @@ def read_notification(data: bytes) -> Notification | None:
     Raises InvalidNotificationError if it is malformed.
     """
     raw = unpack_data(data)
-    try:
-        return checked_plain(_plain_reader()(raw)[3])
-    except ValueError:  # it is another function's, or not plain, or malformed: the next lines say which
-        function, args, kwargs = decode_call(raw)
+    is_small = _most_values(raw) <= MAX_VALUES_OF_OURS
+    with contextlib.suppress(ValueError):  # it is another function's, or not plain, or malformed: the next lines say it
+        if is_small:
+            return checked_plain(_plain_reader()(raw)[3])
+    function, args, kwargs = decode_call(raw)
     if function != FUNCTION:
         return None
+    if not is_small:
+        raise InvalidNotificationError("job", f"its data may hold at most {MAX_VALUES_OF_OURS:,} values")
     if args:
         raise InvalidNotificationError("job", KWARGS_ONLY)
     return Notification.from_kwargs(kwargs)
@@ -202,6 +207,8 @@ def unpack_data(data: bytes) -> bytes:
 
 def decode_call(raw: bytes) -> tuple[str, Sequence[Any], Mapping[str, Any]]:
     """The function's name, and its arguments. Raises InvalidNotificationError where the bytes are no JSON of a call."""
+    if _most_values(raw) > MAX_VALUES:
+        raise InvalidNotificationError("job", f"its data may hold at most {MAX_VALUES:,} values")
     try:
         function, _instance, args, kwargs = _read_json(raw)
     except (ValueError, TypeError, RecursionError):
@@ -212,6 +219,11 @@ def decode_call(raw: bytes) -> tuple[str, Sequence[Any], Mapping[str, Any]]:
     if not isinstance(function, str) or not isinstance(kwargs, dict):
         raise InvalidNotificationError("job", "its data is not a call with keyword arguments")
     return function, args, kwargs
+
+
+def _most_values(raw: bytes) -> int:
+    """No JSON of these bytes holds more values: what they would become is bounded before they are read."""
+    return 1 + raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def _read_json(raw: bytes) -> Any:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from notifier import InvalidNotificationError, SettingsError
+from notifier import Device, InvalidNotificationError, Notification, SettingsError
 from notifier.log import configure_logging
-from notifier.notification.job import MAX_DATA_BYTES, decode_data, decode_reason
+from notifier.notification.job import decode_data, decode_reason, encode_data, read_notification
 from notifier.notification.rq_call import read_call
 from notifier.settings import parse_settings
+from notifier.simulators.webpush_browser import subscription
 
 ROOM = 100_000_000  # bytes that reading one may need
 
@@ -76,9 +77,31 @@ def test_the_data_of_a_job_is_not_unpacked_without_end() -> None:
     """Some bytes that unpack to gigabytes are refused when they pass the limit, without the gigabytes."""
     with pytest.raises(InvalidNotificationError, match="more than"):
         decode_data(bomb())
-    deep = zlib.compress(b"[" * (MAX_DATA_BYTES // 2))
+    deep = zlib.compress(b"[" * 200_000)
     with pytest.raises(InvalidNotificationError, match="is not JSON"):
         decode_data(deep)
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b'{"a":0}', b"0"])
+@pytest.mark.usefixtures("memory")
+def test_the_json_of_a_job_does_not_grow(value: bytes) -> None:
+    """Values of two bytes take much more as Python's objects: there are some thousands in a notification at most."""
+    data = b'["%s",null,[],{"user":"ann","devices":[{"platform":"fcm","token":"%s"}],"title":"x","data":{"a":[%s]}}]'
+    for function, most, n in ((b"notifier.deliver", "20,000", 20_000), (b"app.f", "250,000", 600_000)):
+        with pytest.raises(InvalidNotificationError, match=f"may hold at most {most} values"):
+            read_notification(zlib.compress(data % (function, b"a" * 150, b",".join([value] * n))))
+
+
+def test_the_largest_notification_is_read() -> None:
+    """A thousand devices, each with the longest token that there is, or as many browsers."""
+    longest = [f"{n:04}".ljust(4_096, "a") for n in range(1_000)]
+    browsers = [subscription(f"https://{n}.push.example", "ann") for n in range(1_000)]
+    for platform, tokens in (("fcm", longest), ("webpush", browsers)):
+        devices = [Device(platform, token) for token in tokens]
+        data = encode_data(Notification(user="ann", devices=devices, title="x", body="[{," * 1_300))
+        found = read_notification(data)
+        assert found is not None
+        assert [device.token for device in found.devices] == tokens
 
 
 @pytest.mark.parametrize(
@@ -88,7 +111,7 @@ def test_the_data_of_a_job_is_not_unpacked_without_end() -> None:
         b"\x8f" * 2_500_000,  # sets
         b"(" * 2_500_000,
         b"X" + (200_000).to_bytes(4, "little") + b"a" * 200_000 + b"\x94" + b"h\x00h\x00\x93" * 1_000,  # classes
-        b"c\nx\n" + b"X" + (12_000_000).to_bytes(4, "little") + b"\xe4\xb8\xad" * 4_000_000 + b"R",  # arguments
+        b"c\nx\n" + b"X" + (4_500_000).to_bytes(4, "little") + b"\xe4\xb8\xad" * 1_500_000 + b"R",  # arguments
     ],
     ids=["bytearray", "sets", "marks", "classes", "arguments"],
 )

@@ -68,7 +68,7 @@ class Device:
                 object.__setattr__(self, name, plain_text(value))
 
     def __repr__(self) -> str:
-        return f"Device({self.platform!r}, {mask(self.token)!r})"
+        return f"Device({self.platform!r}, {mask(str(self.token))!r})"
 
     @property
     def host(self) -> str:
@@ -124,7 +124,7 @@ class Notification:
 
     def __repr__(self) -> str:
         # Neither title, body nor data: a repr ends in logs and tracebacks.
-        return f"Notification(user={self.user!r}, category={self.category!r}, devices={list(self.devices)!r})"
+        return f"Notification(user={self.user!r}, category={self.category!r}, devices={self.devices!r})"
 
     @property
     def expires_in_us(self) -> int | None:
@@ -182,7 +182,7 @@ class Notification:
         if self.send_at is not None:
             if not isinstance(self.send_at, datetime):
                 raise InvalidNotificationError("send_at", f"must be a datetime, is {type(self.send_at).__name__}")
-            if self.send_at.tzinfo is None:
+            if self.send_at.utcoffset() is None:
                 raise InvalidNotificationError("send_at", "needs a time zone, e.g. datetime.now(timezone.utc)")
             if self.send_at > LATEST:
                 raise InvalidNotificationError("send_at", f"must not be after {LATEST.year - 1}")

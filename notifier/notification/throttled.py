@@ -49,8 +49,8 @@ def throttled(*, user: str, category: str = DEFAULT_CATEGORY) -> Callable[[F], F
     def mark(function: F) -> F:
         names = list(inspect.signature(function).parameters)
         if user not in names:
-            has = ", ".join(names) or "none"
-            raise TypeError(f"throttled(user={user!r}): {function.__name__} has no such parameter; it has {has}")
+            has, name = ", ".join(names) or "none", getattr(function, "__name__", repr(function))
+            raise TypeError(f"throttled(user={user!r}): {name} has no such parameter; it has {has}")
         setattr(function, MARKER, Throttle(user, category))
         return function
 

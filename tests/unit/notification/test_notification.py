@@ -4,7 +4,7 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
@@ -202,6 +202,27 @@ def test_a_repr_gives_nothing_away() -> None:
     for word in ("secret", "hidden", "v7"):
         assert word not in repr(notification)
     assert "anna" in repr(notification)
+
+
+def test_a_repr_tells_of_what_is_wrong_too() -> None:
+    """It is for whoever looks for the mistake."""
+    assert repr(Device("apns", None)) == "Device('apns', '…')"  # type: ignore[arg-type]
+    made = Notification("1", None)  # type: ignore[arg-type]
+    assert repr(made) == "Notification(user='1', category='default', devices=None)"
+
+
+class NoOffset(tzinfo):
+    """A time zone that does not know how far it is from UTC."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
+
+
+@pytest.mark.parametrize("zone", [None, NoOffset()])
+def test_a_time_without_an_offset_is_refused(zone: tzinfo | None) -> None:
+    with pytest.raises(InvalidNotificationError) as caught:
+        Notification(**GOOD, send_at=datetime(2030, 1, 1, tzinfo=zone)).validate()
+    assert str(caught.value) == "send_at: needs a time zone, e.g. datetime.now(timezone.utc)"
 
 
 def test_microseconds_are_rounded_up() -> None:

@@ -6,6 +6,7 @@ import pickle
 import zlib
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -143,6 +144,9 @@ def test_a_parameter_that_is_not_there_is_refused_at_once() -> None:
 
         @throttled(user="usr")
         def f(user: str, text: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"functools.partial\(.+\) has no such parameter; it has text, user_id"):
+        throttled(user="usr")(partial(notify))
 
 
 def test_json_is_read_as_well() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from notifier.producer.channels import AsyncChannels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
-from notifier.producer.jobs import Bulk
+from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
 from notifier.producer.routing import FOLLOW_S, Split, first_known
 from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
 FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
-MISSING: Final = object()
 
 
 class AsyncNotifier(Producer):
@@ -133,16 +132,15 @@ class AsyncNotifier(Producer):
         await self._follow(timeout)
         enqueue = partial(self._enqueue, timeout=timeout)
         bulk = Bulk(self._builder, self._chunk, enqueue, lambda jobs: asyncio.ensure_future(enqueue(jobs)), on_accepted)
-        ids = None if job_ids is None else iter(job_ids)
+        ids = ids_of(job_ids)
         try:
             async for notification in _each(notifications):
-                if bulk.add(notification, _next_id(ids)):
+                if bulk.add(notification, next_id(ids)):
                     if not await bulk.go_on():
                         break
                     await asyncio.sleep(0)  # what has begun is written now
             else:
-                if ids is not None and next(ids, MISSING) is not MISSING:
-                    raise ValueError("job_ids has more entries than there are notifications")
+                check_no_more(ids)
         finally:
             await bulk.finish()
         return bulk.tried
@@ -244,8 +242,7 @@ class AsyncNotifier(Producer):
 
     async def history(self, user: str, since: timedelta | None = None, *, timeout: Timeout = None) -> list[Record]:
         """See `Notifier.history`."""
-        user = check_user(user)
-        return await self._of(user, self._exchanges.history(user, since), timeout)
+        return await self._of(*self._history(user, since), timeout)
 
     async def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> AsyncIterator[T]:
         await self._follow(None)
@@ -335,12 +332,3 @@ async def _each(notifications: Iterable[Notification] | AsyncIterable[Notificati
     else:
         for notification in notifications:
             yield notification
-
-
-def _next_id(ids: Iterator[str] | None) -> str | None:
-    if ids is None:
-        return None
-    try:
-        return next(ids)
-    except StopIteration:
-        raise ValueError("job_ids has fewer entries than there are notifications") from None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from notifier.errors import SettingsError
+from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification.notification import check_user
 from notifier.producer.cancel import NEITHER, Cancellation, check_job_id, kind_of
 from notifier.producer.exchanges import CHUNK, Exchanges, Status
@@ -15,6 +16,7 @@ from notifier.producer.jobs import JobBuilder
 from notifier.producer.routing import Split
 from notifier.producer.users import Edits
 from notifier.queue import calls
+from notifier.queue.history import Record
 from notifier.rules.policies import Policies
 from notifier.store.exchange import Exchange
 from notifier.store.partitions import Partition, Partitions
@@ -116,6 +118,13 @@ class Producer:
             raise TypeError(NEITHER)
         user = check_user(user)
         return user, self._exchanges.cancel_of(user, kind_of(category, collapse_id, tag))
+
+    def _history(self, user: str, since: timedelta | None) -> tuple[str, Exchange[list[Record]]]:
+        """Build the call of `history`. Raises InvalidNotificationError."""
+        if since is not None and not isinstance(since, timedelta):
+            raise InvalidNotificationError("since", f"must be a timedelta, is {type(since).__name__}")
+        user = check_user(user)
+        return user, self._exchanges.history(user, since)
 
     @property
     def _chunk(self) -> int:

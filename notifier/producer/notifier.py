@@ -8,7 +8,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
-from itertools import repeat
 from threading import Event
 from typing import TYPE_CHECKING, Self, TypeVar, overload
 
@@ -24,7 +23,7 @@ from notifier.producer.channels import Channels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
-from notifier.producer.jobs import Bulk
+from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
 from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
 from notifier.producer.users import Edit, Users
 from notifier.queue import backlogs, calls
@@ -128,6 +127,7 @@ class Notifier(Producer):
         iterable raises an error of its own. OverloadedError at the end names what was not accepted; `on_accepted` is
         not called from the first of these on.
         """
+        ids = ids_of(job_ids)
         with ThreadPoolExecutor(1) as beside:
             within = copy_context().run
             bulk = Bulk(
@@ -138,10 +138,11 @@ class Notifier(Producer):
                 on_accepted,
             )
             try:
-                ids = repeat(None) if job_ids is None else job_ids
-                for notification, job_id in zip(notifications, ids, strict=job_ids is not None):
-                    if bulk.add(notification, job_id) and not finished(bulk.go_on()):
+                for notification in notifications:
+                    if bulk.add(notification, next_id(ids)) and not finished(bulk.go_on()):
                         break
+                else:
+                    check_no_more(ids)
             finally:
                 finished(bulk.finish())
         return bulk.tried
@@ -269,8 +270,7 @@ class Notifier(Producer):
         since: no older than this; None is `history.keep`. At most `history.max` are kept of a user.
         Raises RedisUnusableError if Redis does not answer.
         """
-        user = check_user(user)
-        return self._of(user, self._exchanges.history(user, since))
+        return self._of(*self._history(user, since))
 
     _connect = staticmethod(connect_all)
 

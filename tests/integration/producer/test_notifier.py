@@ -140,6 +140,14 @@ def test_job_ids_are_told_in_order(redis: Redis, producer: Notifier) -> None:
     assert producer.send_many([]) == 0
 
 
+@pytest.mark.parametrize(("job_ids", "has"), [(["a"], "fewer"), (["a", "b", "c"], "more")])
+def test_job_ids_are_as_many_as_notifications(redis: Redis, producer: Notifier, job_ids: list[str], has: str) -> None:
+    """The error says so; those that have both are accepted."""
+    with pytest.raises(ValueError, match=rf"^job_ids has {has} entries than there are notifications$"):
+        producer.send_many([note("ann"), note("bea")], job_ids=job_ids)
+    assert queued(redis) == job_ids[:2]
+
+
 def test_all_before_a_bad_one_is_accepted(redis: Redis, producer: Notifier) -> None:
     """A bad notification in the middle is named by its place; all before it are accepted, none after is asked for."""
     asked: list[int] = []
@@ -380,6 +388,8 @@ def first(found: Any) -> Any:
         (lambda made: made.acquire("\ud800"), "user: is not valid Unicode text"),
         (lambda made: made.status("x", ""), "user: must not be empty"),
         (lambda made: made.history(7), "user: must be text, is int"),
+        (lambda made: made.history("x", since=3600), "since: must be a timedelta, is int"),
+        (lambda made: made.send_many([note("x")], job_ids="a"), "job_ids: give a list of job ids, not text"),
         (lambda made: made.acquire(""), "user: must not be empty"),
         (lambda made: made.acquire("x" * 257), "user: is 257 bytes long; at most 256 are allowed"),
         (lambda made: first(made.feedback("\ud800")), "group: is not valid Unicode text"),

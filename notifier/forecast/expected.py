@@ -95,11 +95,12 @@ def find_forecast(
     policies: Policies, user: str, *, accepted_now: str | None = None, latency_us: int = 0, clock: str = ""
 ) -> Exchange[Forecast]:
     """See `Forecast`. clock: µs in place of Redis's own."""
-    now, backlogs, text = yield Commands(
+    now, backlogs, text, leases = yield Commands(
         lambda pipe: (
             pipe.time(),
             pipe.hgetall(user_key("backlogs", user)),
             pipe.hget(redis_key("preferences"), to_bytes(user)),
+            pipe.zrange(redis_key("leases"), -1, -1, withscores=True),
         )
     )
     if text is not None:
@@ -120,8 +121,8 @@ def find_forecast(
         for name, backlog in zip(names, heads, strict=True)
     }
     # What is in flight stands at its lease's end; it is settled once it is answered.
-    settled_us, leases_end_us = now_us + latency_us, now_us + policies.lead_us + MAX_AHEAD_US
-    sends = yield from find_sends(user, filter(None, [*names, accepted_now]), settled_us, leases_end_us)
+    leases_end_us = max([now_us + MAX_AHEAD_US, *(int(at) for _, at in leases)])
+    sends = yield from find_sends(user, filter(None, [*names, accepted_now]), now_us + latency_us, leases_end_us)
     record = Record(now_us, routes, pauses, fields, found, sends, cut)
     return Forecast(policies, user, record, accepted_now=accepted_now, latency_us=latency_us)
 

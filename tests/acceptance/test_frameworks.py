@@ -1,6 +1,7 @@
 """The projects under examples/, on the real frameworks and servers: what they accept, a worker delivers."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from redis import Redis
 
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
-from tests.harness import warm
+from tests.harness import pages, warm
 from tests.harness.support import clean_environ, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -94,6 +95,18 @@ def test_fastapi(redis: Redis, redis_server: EmbeddedRedis) -> None:
         assert site.ask(job) == (200, {"state": "delivered"})
         assert site.json("/messages", to="", token="a-registration-0001", text="To whom?")[0] == 422
         assert site.ask("/messages/unknown")[0] == 404
+
+
+def test_fastapi_as_the_page_shows_it(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """Its program takes neither a token nor a text in the address, which servers log."""
+    del redis
+    program = pages.python_blocks("how-to/frameworks.md", "")[0]
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    shutil.copy(EXAMPLES / "fastapi_chat" / "notifier.yaml", tmp_path)
+    of = Project(tmp_path, project("fastapi_chat", redis_server).environ)
+    with of.serving("-m", "uvicorn", "app:app", "--port", "{port}", "--log-level", "warning") as site:
+        assert site.json("/messages", to="ada", token="the-phone-of-ada", text="Hello")[0] == 202
+        assert "parameters" not in site.ask("/openapi.json")[1]["paths"]["/messages"]["post"]
 
 
 def test_flask_behind_gunicorn(redis: Redis, redis_server: EmbeddedRedis) -> None:

@@ -1,4 +1,4 @@
-"""A page that subscribes to Web Push, and what takes the subscription: ``python examples/webpush/serve.py KEY.pem``.
+"""A page that subscribes to Web Push, and what takes it: ``python examples/webpush/serve.py KEY.pem [PORT]``.
 
 Then open http://localhost:8000 (browsers allow service workers over plain http on localhost alone). Beside it run a
 worker whose configuration has `providers.webpush` with the same key: `notifier worker`.
@@ -6,7 +6,7 @@ worker whose configuration has `providers.webpush` with the same key: `notifier 
 
 import contextlib
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from notifier import Device, InvalidNotificationError, Notification, Notifier, NotifierError
@@ -19,6 +19,7 @@ try:
     PUBLIC_KEY = public_key(load_key(Path(sys.argv[1]).read_text(encoding="utf-8")))
 except (OSError, ValueError, NotifierError) as mistake:
     sys.exit(f"{sys.argv[1]}: {getattr(mistake, 'strerror', None) or mistake}")
+PORT = int((sys.argv[2:] or ["8000"])[0])
 FILES = {"/": ("index.html", "text/html"), "/sw.js": ("sw.js", "text/javascript")}
 
 
@@ -37,7 +38,11 @@ class Page(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Take a subscription and greet its browser. A real site keeps it with the user, for later."""
-        token = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        try:
+            token = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        except (TypeError, ValueError):
+            self._answer(400, "text/plain", b"give a subscription in UTF-8, and its Content-Length\n")
+            return
         greeting = Notification("me", [Device("webpush", token)], "Hello", "It works", webpush={"url": "/"})
         try:
             job_id = notifier.send(greeting)
@@ -56,11 +61,11 @@ class Page(BaseHTTPRequestHandler):
 
 
 try:
-    with Notifier.from_config() as notifier, HTTPServer(("localhost", 8000), Page) as server:
-        print("open http://localhost:8000")
+    with Notifier.from_config() as notifier, ThreadingHTTPServer(("localhost", PORT), Page) as server:
+        print(f"open http://localhost:{PORT}")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
 except OSError as mistake:
-    sys.exit(f"cannot listen on localhost:8000: {mistake.strerror}")
+    sys.exit(f"cannot listen on localhost:{PORT}: {mistake.strerror}")
 except NotifierError as mistake:
     sys.exit(str(mistake))

@@ -6,17 +6,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
 from redis import Redis
 
+from notifier.providers.webpush.keys import make_key
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
 from tests.harness import pages, warm
@@ -64,10 +66,13 @@ class Site:
     def ask(self, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, Any]:
         request = Request(self.url + path, data=body, headers={"Content-Type": kind} if kind else {})
         try:
-            with urlopen(request) as answer:
+            with urlopen(request, timeout=60) as answer:
                 return answer.status, json.load(answer)
         except HTTPError as error:
             return error.code, error.read()
+
+    def connection(self) -> HTTPConnection:
+        return HTTPConnection(urlsplit(self.url).netloc, timeout=10)
 
     def form(self, path: str, **fields: str) -> tuple[int, Any]:
         return self.ask(path, urlencode(fields).encode(), "application/x-www-form-urlencoded")
@@ -130,6 +135,21 @@ def test_flask_behind_gunicorn(redis: Redis, redis_server: EmbeddedRedis) -> Non
         assert of.run("-m", "workers", "--config", "notifier.yaml", "--burst").returncode == 0
         assert {site.ask(f"/comments/{job}")[1]["state"] for job in jobs} == {"delivered"}
         assert site.form("/comments", reader="", token="a-registration-0001", text="To whom?")[0] == 422
+
+
+def test_the_page_of_web_push(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """An idle connection keeps nobody out, and what is no subscription is a 400."""
+    del redis
+    (tmp_path / "key.pem").write_text(make_key(), encoding="ascii")
+    config = str(EXAMPLES.parent / "config" / "notifier.yaml")
+    of = project("webpush", redis_server, NOTIFIER_CONFIG=config)
+    with of.serving("serve.py", str(tmp_path / "key.pem"), "{port}") as site, closing(site.connection()) as idle:
+        idle.connect()
+        assert site.ask("/subscriptions", b"\xff", "text/plain")[0] == 400
+        with closing(site.connection()) as http:
+            http.putrequest("POST", "/subscriptions")
+            http.endheaders()
+            assert http.getresponse().status == 400
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from notifier.settings.templates import template
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import pages
+from tests.harness.support import type_in
 
 RATES = pages.read("reference/rates.md")
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -49,6 +50,22 @@ def test_the_walk(page: str, tmp_path: Path) -> None:
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
         pages.walk(page, tmp_path, server.url, cold=page == "how-to/cluster.md")
         assert redis.scard("rq:workers") == pages.read(page).count("kill -KILL")
+
+
+README = f"""
+export NOTIFIER_CONFIG={pages.ROOT}/config/notifier.yaml
+notifier worker > sent.log 2> worker.log &
+python {pages.ROOT}/examples/send_one.py
+kill %1 && wait %1
+"""
+
+
+def test_the_tutorials_one_after_the_other(tmp_path: Path) -> None:
+    """In one folder, with one Redis, after the README and once more: nothing that one has left holds the next up."""
+    with EmbeddedRedis() as server:
+        type_in(README, tmp_path, server.url)
+        for page in ("first-push", "rates", "chat", "first-push"):
+            pages.walk(f"tutorials/{page}.md", tmp_path, server.url)
 
 
 def test_every_page_with_commands_is_walked() -> None:

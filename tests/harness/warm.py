@@ -180,7 +180,7 @@ def run(
 def typed(folder: Path) -> tuple[dict[str, str], int]:
     """What lets a shell start `python`, `notifier` and `rq` warm: variables, and a file that it is to pass on."""
     programs = folder / "programs"
-    programs.mkdir()
+    programs.mkdir(exist_ok=True)
     for name in ("python", "notifier", "rq"):
         program = programs / name
         program.write_text(f"#!{sys.executable} -IS\n{TYPED.read_text(encoding='utf-8')}", encoding="utf-8")

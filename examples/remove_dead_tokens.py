@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from contextlib import closing
+from pathlib import Path
 
 from notifier import Notifier, NotifierError
 
@@ -16,12 +17,13 @@ from notifier import Notifier, NotifierError
 def main() -> int:
     """Remove what is dead, and was not registered again since it died."""
     names = [argument for argument in sys.argv[1:] if argument != "--follow"]
-    if len(names) != 1:
+    if len(names) != 1 or names[0].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2
+    there = f"{Path(names[0]).resolve().as_uri()}?mode=rw"  # a path that names nothing makes no empty register
     removed = 0
     try:
-        with Notifier.from_config() as notifier, closing(sqlite3.connect(names[0])) as register:
+        with Notifier.from_config() as notifier, closing(sqlite3.connect(there, uri=True)) as register:
             for gone in notifier.feedback(follow="--follow" in sys.argv):
                 # In one transaction, ended before the loop goes on: then, and not before, this one is done.
                 with register:
@@ -32,6 +34,8 @@ def main() -> int:
     except (NotifierError, sqlite3.Error) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # --follow goes on until then
+        pass
     print(f"{removed} removed")
     return 0
 

@@ -271,6 +271,26 @@ def test_the_example_removes_what_was_not_registered_again(
     assert feed.names(lease=NOW) == []
 
 
+@pytest.mark.parametrize(
+    ("word", "status", "says"),
+    [("--help", 2, "Removes dead tokens"), ("devises.db", 1, "unable to open database file")],
+)
+def test_the_example_makes_no_register(
+    redis_server: EmbeddedRedis, tmp_path: Path, word: str, status: int, says: str
+) -> None:
+    """What names no register is a mistake, and makes none: an empty one would hide it."""
+    config = write_config(tmp_path, redis_server.url)
+    done = warm.run(
+        [sys.executable, EXAMPLES / "remove_dead_tokens.py", word],
+        cwd=tmp_path,
+        env=clean_environ(NOTIFIER_CONFIG=str(config)),
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(says)
+    assert not (tmp_path / word).exists()
+
+
 def test_redis_away_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     """Where Redis stops, the loop ends with RedisUnusableError; the next one is given what was not acknowledged."""
     with EmbeddedRedis(tmp_path / "redis", appendonly=True) as server:

@@ -113,6 +113,16 @@ def test_how_a_program_answers(kind: str) -> None:
     assert told == [("/hello", ["api"])]
 
 
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_a_limit_without_a_window_says_what_is_left_where_it_refuses(kind: str) -> None:
+    """A burst or a gap alone counts no remaining requests; its policy is told all the same."""
+    with site(kind, MemoryLimiter(clock=lambda: int(START)), WebLimit("api", "burst 1 then 1/10s")) as served:
+        first, second = (served.get() for _ in range(2))
+    assert (first.status, second.status) == (200, 429)
+    assert first.headers["RateLimit-Policy"] == second.headers["RateLimit-Policy"]
+    assert (first.headers["RateLimit"], second.headers["RateLimit"]) == (None, '"api";r=0;t=10')
+
+
 @pytest.mark.parametrize("kind", ["fastapi", "flask", "django", "django async"])
 def test_what_check_raises_is_a_429(kind: str) -> None:
     """A `LimitExceeded` of the program itself is answered as a refusal is, and does not say of which key."""

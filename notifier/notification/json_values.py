@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from notifier.errors import InvalidNotificationError
 
 DATA_DEPTH: Final = 32
+MAX_SHOWN: Final = 200  # characters of a key in the path to a value: each value has a path
 NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
 
 
@@ -88,7 +89,7 @@ def _check_json(path: str, value: object, depth: int = 0) -> None:
                 if not isinstance(key, str):
                     raise InvalidNotificationError(path, f"has the key {key!r}, which is not text")
                 check_unicode(path, key)
-                _check_json(f"{path}.{key}", item, depth + 1)
+                _check_json(f"{path}.{key[:MAX_SHOWN]}", item, depth + 1)
         case _:
             raise InvalidNotificationError(path, f"{type(value).__name__} is not JSON")
 

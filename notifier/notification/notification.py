@@ -220,7 +220,7 @@ class Notification:
         if not is_mapping(kwargs):
             raise InvalidNotificationError("kwargs", "must be an object")
         if not kwargs.keys() <= JOB_FIELDS:
-            name = str(next(iter(kwargs.keys() - JOB_FIELDS)))
+            name = str(next(iter(kwargs.keys() - JOB_FIELDS)))[:USER_BYTES]  # to compare a long one takes much memory
             raise InvalidNotificationError(name, unknown_field(name, JOB_FIELDS))
         for name in NEEDED:
             if name not in kwargs:

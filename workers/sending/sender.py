@@ -27,7 +27,7 @@ from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.queue.calls import DeadToken, Leased, Settlement, State
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
-from notifier.units import mask
+from notifier.units import mask, readable
 from workers.sending.capacity import Capacity
 from workers.sending.circuits import Circuits, CircuitsOfAll
 from workers.sending.deadlines import Deadlines
@@ -155,7 +155,7 @@ class Sender:
 
     def _malformed(self, leased: Leased, error: InvalidNotificationError) -> Settlement:
         poison, log = isinstance(error, PoisonError), self._bound(leased)
-        log.error("poison", crashes=leased.crashes) if poison else log.warning("malformed", reason=str(error))
+        log.error("poison", crashes=leased.crashes) if poison else log.warning("malformed", reason=readable(str(error)))
         self._circuits.not_sent()
         was_taken = poison and Outcome.DELIVERED.value in _read_answers(leased.answered).values()
         settlement = delivered(leased, reached=False) if was_taken else failed(leased, f"malformed: {error}")

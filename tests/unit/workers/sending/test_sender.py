@@ -382,6 +382,17 @@ def test_another_users_job_is_refused() -> None:
     assert not provider.asked
 
 
+def test_what_is_told_of_a_malformed_one_is_short() -> None:
+    """Somebody else has named the field, or the category, by megabytes."""
+    for wrong, told in (({"k" * 1_000_000: 1}, f"{'k' * 256}: is"), ({"category": "k" * 1_000_000}, "category: 'kkk")):
+        data = json.dumps(["notifier.deliver", None, [], {"user": "42", "devices": [], **wrong}]).encode()
+        with capture_logs() as logs:
+            settle(leased(data=data))
+        (line,) = logs
+        assert line["reason"].startswith(told)
+        assert len(line["reason"]) < 2_000
+
+
 def test_another_function_is_not_ours() -> None:
     """A job of another function is handed back, whatever else it carries."""
     with pytest.raises(NotOursError):

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from redis import Redis
+from rq.exceptions import NoSuchJobError
+from rq.serializers import JSONSerializer
 
 from notifier import Device, InvalidNotificationError, Notification, SettingsError
 from notifier.log import configure_logging
@@ -18,6 +21,7 @@ from notifier.notification.job import decode_data, decode_reason, encode_data, r
 from notifier.notification.rq_call import read_call
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
+from workers.rq.functions import AllowedFunctions
 
 ROOM = 100_000_000  # bytes that reading one may need
 
@@ -120,6 +124,15 @@ def test_a_pickle_does_not_grow(pickled: bytes) -> None:
     """Some bytes that ask for gigabytes, or would become them as Python's objects, are refused before."""
     with pytest.raises(InvalidNotificationError, match="neither JSON nor a pickle"):
         read_call(zlib.compress(b"\x80\x05" + pickled + b"."))
+
+
+@pytest.mark.parametrize("field", [b"data", b"exc_info"])
+@pytest.mark.usefixtures("memory")
+def test_rq_does_not_unpack_a_job_without_end(field: bytes) -> None:
+    """Nor what is scheduled, or was abandoned, which a worker reads without a lease: its death would not be counted."""
+    job = AllowedFunctions([]).guarded_job()("forged", connection=Redis(), serializer=JSONSerializer)
+    with pytest.raises(NoSuchJobError, match="more than 5 MB long"):
+        job.restore({b"data": b"[]", field: bomb()})
 
 
 @pytest.mark.usefixtures("memory")

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.utils import import_attribute
 
-from notifier.errors import SettingsError
+from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.notification.job import unpack_data
 from notifier.notification.rq_call import RqCall
 from notifier.notification.throttled import MARKER, Throttle
 from notifier.units import readable
@@ -63,10 +65,19 @@ class AllowedFunctions:
         return ""
 
     def guarded_job(self) -> type[Job]:
-        """RQ's Job without a callback that it may not name: RQ would import and call it in the worker itself."""
+        """RQ's Job as a worker may read it: RQ would unpack it without end, and import and call what it names."""
         allows = self.allows
 
         class GuardedJob(Job):
+            def restore(self, raw_data: Any) -> Any:
+                """As RQ's; raises NoSuchJobError where it is too large: RQ passes over that."""
+                try:
+                    for field in (b"data", b"exc_info"):
+                        unpack_data(raw_data.get(field, b""))
+                except InvalidNotificationError as error:
+                    raise NoSuchJobError(str(error)) from None
+                return super().restore(raw_data)
+
             @property
             def failure_callback(self) -> Any:
                 """As RQ's; None where it may not run here."""

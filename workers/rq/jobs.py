@@ -63,6 +63,7 @@ class ForkedRqJobs:
         """redis: of the partition, where that is not RQ's; runs: whether jobs of other functions run here."""
         self._worker = worker
         self._functions = functions
+        self._job_class = functions.guarded_job()
         self._warned = False
         self._redis = redis or worker.connection
         self._runs = runs
@@ -125,7 +126,7 @@ class ForkedRqJobs:
             raise CannotRunError("this worker serves several partitions", option)
         serializer = self._pickles if call.pickled else JSONSerializer
         try:
-            job = Job.fetch(rq_job.job_id, connection=self._redis, serializer=serializer)
+            job = self._job_class.fetch(rq_job.job_id, connection=self._redis, serializer=serializer)
         except (OSError, MemoryError) as error:
             why = f"this worker failed ({type(error).__name__})"
             raise CannotRunError(why, option, "see whether it has memory and open files left") from None
@@ -259,7 +260,7 @@ class ForkedRqJobs:
         with self._redis.pipeline() as pipe:
             pipe.zrem(registry.key, job_id)
             try:
-                job = Job.fetch(job_id.decode(), connection=self._redis, serializer=JSONSerializer)
+                job = self._job_class.fetch(job_id.decode(), connection=self._redis, serializer=JSONSerializer)
                 compat.enqueue_due(queue, job, pipe)
             except RedisError:
                 raise

@@ -60,7 +60,10 @@ async def send(message: Message, notifier: Push) -> dict[str, str]:
 @app.get("/messages/{job_id}")
 async def show(job_id: str, notifier: Push) -> dict[str, str]:
     """What became of a message."""
-    status = await notifier.status(job_id)
+    try:
+        status = await notifier.status(job_id, timeout=2)
+    except RedisUnusableError as error:
+        raise HTTPException(503, "try again later") from error
     if status is None:
         raise HTTPException(404, "unknown, or no longer kept")
     return {"state": status.state}

@@ -11,7 +11,7 @@ from pathlib import Path
 from flask import Flask, abort, request
 from push import Push
 
-from notifier import Device, InvalidNotificationError, Notification
+from notifier import Device, InvalidNotificationError, Notification, OverloadedError, RedisUnusableError
 
 push = Push()
 
@@ -21,6 +21,12 @@ def create_app() -> Flask:
     app = Flask(__name__)
     app.config["NOTIFIER_CONFIG"] = Path(__file__).with_name("notifier.yaml")
     push.init_app(app)
+
+    @app.errorhandler(OverloadedError)
+    @app.errorhandler(RedisUnusableError)
+    def later(_error: Exception) -> tuple[dict[str, object], int]:
+        """Answer for each route that nothing was accepted or read now."""
+        return {"error": "try again later"}, 503
 
     @app.post("/comments")
     def comment() -> tuple[dict[str, object], int]:

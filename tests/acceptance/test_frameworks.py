@@ -83,7 +83,7 @@ class Site:
 
 def project(name: str, redis_server: EmbeddedRedis, **environ: str) -> Project:
     folder = EXAMPLES / name
-    kept = clean_environ(NOTIFIER_REDIS_URL=redis_server.url, PYTHONDONTWRITEBYTECODE="1", **environ)
+    kept = clean_environ(**{"NOTIFIER_REDIS_URL": redis_server.url, "PYTHONDONTWRITEBYTECODE": "1"} | environ)
     return Project(folder, kept)
 
 
@@ -172,6 +172,36 @@ def test_django(redis: Redis, shop: Project) -> None:
         done = shop.run("manage.py", "push_worker", "--burst")
         assert done.returncode == 0, done.stderr
         assert site.ask(order) == (200, {"item": "lamp", "told": "delivered"})
+
+
+NO_REDIS = "redis://127.0.0.1:1"
+
+
+def test_fastapi_without_redis(redis_server: EmbeddedRedis) -> None:
+    """Each route answers 503."""
+    of = project("fastapi_chat", redis_server, NOTIFIER_REDIS_URL=NO_REDIS)
+    with of.serving("-m", "uvicorn", "app:app", "--port", "{port}", "--log-level", "warning") as site:
+        assert site.json("/messages", to="anna", token="a-registration-0001", text="Are you coming?")[0] == 503
+        assert site.ask("/messages/unknown")[0] == 503
+
+
+def test_flask_without_redis(redis_server: EmbeddedRedis) -> None:
+    """Each route answers 503."""
+    of = project("flask_blog", redis_server, NOTIFIER_REDIS_URL=NO_REDIS)
+    with of.serving(
+        "-m", "gunicorn", "--bind", "127.0.0.1:{port}", "--log-level", "warning", "app:create_app()"
+    ) as site:
+        assert site.form("/comments", reader="anna", token="a-registration-0001", text="Well said")[0] == 503
+        assert site.ask("/comments/unknown")[0] == 503
+
+
+def test_django_without_redis(shop: Project) -> None:
+    """An order is an order; the log says that its announcement failed."""
+    shop.environ.update(NOTIFIER_REDIS_URL=NO_REDIS)
+    assert shop.run("manage.py", "migrate", "--verbosity", "0").returncode == 0
+    with shop.serving("manage.py", "runserver", "--noreload", "{port}") as site:
+        assert site.form("/orders", customer="anna", item="lamp", token="a-registration-0001") == (201, {"order": 1})
+        assert site.ask("/orders/1")[0] == 503
 
 
 def test_django_checks_the_configuration(shop: Project, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import secrets
 from functools import cache
 from pathlib import Path
 
-from django.conf import settings
-from django.db import transaction
-
+from notifier.errors import needs_extra
 from notifier.notification import Notification
 from notifier.producer.notifier import Notifier
+
+with needs_extra("notifier.django", "django"):
+    from django.conf import settings
+    from django.db import transaction
 
 
 def config_path() -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -128,3 +129,30 @@ def test_what_lacks_an_extra_says_which(tmp_path: Path, hidden: str, code: str, 
     assert done.returncode != 0
     last = done.stderr.splitlines()[-1]
     assert last.endswith(f"needs the package {hidden}, which is not installed: pip install 'push-throttle[{extra}]'")
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ("-m notifier.providers.webpush.keys key.pem", "a key for web push needs the package cryptography|webpush"),
+        ("-m notifier.simulators --folder sim", "notifier.simulators needs the package aiohttp|simulators"),
+        ("-m workers.demo", "notifier.simulators needs the package aiohttp|simulators"),
+        ("-c import\tnotifier.django.sending", "notifier.django needs the package django|django"),
+    ],
+)
+def test_what_python_m_runs_says_which_extra_it_lacks(tmp_path: Path, run: str, says: str) -> None:
+    """A command ends with that sentence alone; a module raises it."""
+    lacking = "import sys; sys.modules.update(dict.fromkeys(['aiohttp', 'cryptography', 'django', 'h2', 'jwt']))"
+    (tmp_path / "sitecustomize.py").write_text(lacking, encoding="utf-8")
+    path = f"{tmp_path}:{ROOT}"
+    command = [sys.executable, *run.split(" ")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}
+    )
+    needs, _, extra = says.partition("|")
+    sentence = f"{needs}, which is not installed: pip install 'push-throttle[{extra}]'"
+    assert (done.returncode, done.stderr.splitlines()[-1].removeprefix("notifier.errors.SettingsError: ")) == (
+        1,
+        sentence,
+    )
+    assert ("Traceback" in done.stderr) == (command[1] == "-c")

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Final
 
-from notifier.errors import needs_extra
+from notifier.errors import SettingsError, needs_extra
 
 INTERRUPTED: Final = 130  # as a shell reports Ctrl-C
 STOPPED: Final = "\nstopped; everything that the demo had started has ended\n"
@@ -29,9 +29,11 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments.json:
         sys.stderr.write(f"Setting up Redis, simulators of APNs and FCM, and {arguments.workers} workers …\n")
         sys.stderr.flush()
-    with needs_extra("the demo", "simulators"):
-        from workers.demo.run import play  # noqa: PLC0415 - this takes about a second
-
+    try:
+        with needs_extra("the demo", "simulators"):
+            from workers.demo.run import play  # noqa: PLC0415 - this takes about a second
+    except SettingsError as error:
+        sys.exit(str(error))
     try:
         signal.signal(signal.SIGINT, _Stop())
         return play(arguments)

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
-
-from notifier.errors import SettingsError
+from notifier.errors import SettingsError, needs_extra
 from notifier.notification.subscription import KEY_NUMBER
+
+try:
+    with needs_extra("a key for web push", "webpush"):
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+except SettingsError as lacking:
+    if __name__ != "__main__":
+        raise
+    sys.exit(str(lacking))
 
 DESCRIPTION: Final = """\
 Print the public key of a web push sender: what the page gives to pushManager.subscribe as applicationServerKey.
@@ -40,7 +40,7 @@ def load_key(text: str) -> ec.EllipticCurvePrivateKey:
         if KEY_NUMBER.fullmatch(text):
             key = ec.derive_private_key(int.from_bytes(urlsafe_b64decode(text + "="), "big"), ec.SECP256R1())
         else:
-            key = load_pem_private_key(text.encode(), password=None)
+            key = serialization.load_pem_private_key(text.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         pass
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
@@ -54,12 +54,14 @@ def load_key(text: str) -> ec.EllipticCurvePrivateKey:
 def make_key() -> str:
     """Return a new private key in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    no_password = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password).decode()
 
 
 def public_key(key: ec.EllipticCurvePrivateKey) -> str:
     """Return the public half as a page wants it: base64url of the uncompressed point."""
-    raw = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    point = serialization.PublicFormat.UncompressedPoint
+    raw = key.public_key().public_bytes(serialization.Encoding.X962, point)
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 

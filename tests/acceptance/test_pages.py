@@ -84,7 +84,9 @@ class Registered:
 
 @pytest.mark.usefixtures("redis")
 @pytest.mark.parametrize("page", FRAGMENTS)
-def test_fragments_run(page: str, tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+def test_fragments_run(
+    page: str, tmp_path: Path, redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What a page shows in Python runs, where the reader's own names are given."""
     config = tmp_path / "notifier.yaml"
     config.write_text(template("first") + "\n  webpush: {client: console}\nevents: {keep: 1d}\n", encoding="utf-8")
@@ -97,6 +99,7 @@ def test_fragments_run(page: str, tmp_path: Path, redis_server: EmbeddedRedis) -
         patch.setenv("NOTIFIER_CONFIG", str(config))
         patch.setenv("NOTIFIER_REDIS_URL", redis_server.url)
         assert pages.run_blocks(f"how-to/{page}.md", redis_server.url, **given, **tokens, **phones)
+    assert page != "enqueue" or "1 cancelled, 0 were being sent\n" in capsys.readouterr().out
 
 
 def test_the_page_of_channels_runs() -> None:

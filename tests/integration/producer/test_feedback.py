@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -289,6 +291,21 @@ def test_the_example_makes_no_register(
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.startswith(says)
     assert not (tmp_path / word).exists()
+
+
+def test_ctrl_c_ends_the_example(feed: Feed, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """With --follow it waits for more until then, and says what it did."""
+    (tmp_path / "devices.db").touch()
+    with subprocess.Popen(
+        [sys.executable, EXAMPLES / "remove_dead_tokens.py", tmp_path / "devices.db", "--follow"],
+        env=clean_environ(NOTIFIER_CONFIG=str(write_config(tmp_path, redis_server.url))),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        eventually(lambda: feed.redis.exists("notifier:feedback"), "the group")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE_S) == (b"0 removed\n", None)
+    assert process.returncode == 0
 
 
 def test_redis_away_is_an_error_and_loses_nothing(tmp_path: Path) -> None:

@@ -154,6 +154,14 @@ def test_a_clock_that_is_set_back_makes_no_probe_wait_for_the_step(told: Told) -
     assert told.next_probe("w") == 1_500_000
 
 
+def test_a_clock_that_is_set_back_leaves_nobody_alone(told: Told) -> None:
+    """Who got through an hour ahead does so no more: the worker that is left may hold the route."""
+    told.tell("w", "down")
+    told.tell("v", "up")
+    told.now -= 3600 * S
+    assert told.tell("w", "down") == "opened"
+
+
 def test_what_a_provider_asks_for_is_waited_for_in_full(told: Told) -> None:
     """A second worker is asked to wait for longer than the first was: for that long nothing goes, nor with jitter."""
     for first_us in (60 * S, 300 * S):

@@ -14,10 +14,13 @@ local MANY = 100 -- workers that got through
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
 local hold = circuit_of(route)
 
+-- is_recent: what is ahead by as much is of before Redis's clock was set back, and says nothing now.
+local function is_recent(at, most) return math.abs(now - tonumber(at)) < most end
+
 local function others_reach_it()
   local at = redis.call('HGETALL', reached)
   for i = 1, #at, 2 do
-    if at[i] ~= worker and tonumber(at[i + 1]) > now - RECENT then return true end
+    if at[i] ~= worker and is_recent(at[i + 1], RECENT) then return true end
   end
   return false
 end
@@ -26,7 +29,7 @@ end
 local function forget_old()
   local at = redis.call('HLEN', reached) > MANY and redis.call('HGETALL', reached) or {}
   for i = 1, #at, 2 do
-    if tonumber(at[i + 1]) <= now - RECENT then redis.call('HDEL', reached, at[i]) end
+    if not is_recent(at[i + 1], RECENT) then redis.call('HDEL', reached, at[i]) end
   end
 end
 
@@ -75,8 +78,8 @@ local function down(kind, reason, first, most, share)
     if not full then change_hold(route, hold, 'w:' .. worker, text(now)) end
     return ''
   end
-  local since = tonumber(redis.call('HGET', doubted, worker) or 0)
-  if not full and since > now - DOUBTED and others_reach_it() then return 'alone' end
+  local since = redis.call('HGET', doubted, worker) or 0
+  if not full and is_recent(since, DOUBTED) and others_reach_it() then return 'alone' end
   local at = now + first * share
   local others = full and at or math.min(at, now + OTHERS_PROBE)
   drop_hold(route)

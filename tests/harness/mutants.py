@@ -130,6 +130,20 @@ MUTANTS = (
         "contract/test_direct.py::test_who_takes_the_heads_place_is_looked_at_when_it_expires",
     ),
     Mutant(
+        "what steps behind an alert never expires",
+        "reschedule",
+        "if job.deadline and backlog.head ~= job.id then",
+        "if false then",
+        "laws/test_expired_behind.py::test_what_steps_behind_an_alert_expires_in_time",
+    ),
+    Mutant(
+        "what is overtaken as its lane changes never expires",
+        "enter_backlog",
+        "(is_new or needs_recheck or job.deadline)",
+        "(needs_recheck or job.deadline)",
+        "laws/test_expired_behind.py::test_a_head_that_is_displaced_as_its_lane_changes_expires_in_time",
+    ),
+    Mutant(
         "a wake-up is set a lease late",
         "wake_ups",
         "redis.call('ZADD', '@wakeups:' .. lane, text(at), user)",

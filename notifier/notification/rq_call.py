@@ -94,11 +94,14 @@ class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memo
         self.needs: list[str] = []
 
     def load(self) -> Any:
-        """Build the value, unless it would take much more memory than the pickle does."""
-        for n, _ in enumerate(pickletools.genops(self._pickled)):  # raises ValueError for a length beyond the end
-            if n >= MAX_OPCODES:
-                raise ValueError(f"it has more than {MAX_OPCODES:,} parts")
-        return super().load()
+        """Build the value, unless it would take much more memory than the pickle does. Raises ValueError."""
+        try:
+            for n, _ in enumerate(pickletools.genops(self._pickled)):  # raises for a length beyond the end
+                if n >= MAX_OPCODES:
+                    raise ValueError(f"it has more than {MAX_OPCODES:,} parts")  # noqa: TRY301 - told as all is
+            return super().load()
+        except Exception as error:
+            raise ValueError(f"this pickle cannot be opened: {error}") from error
 
     def find_class(self, module: str, name: str) -> Any:
         if len(module) + len(name) > MAX_NAME:
@@ -128,20 +131,13 @@ class _Opener(_Reader):
 
 def open_pickle(pickled: bytes, opens: Callable[[str], bool] | None) -> Any:
     """The value of a pickle. opens: which classes may be built; None: none. Raises ValueError if there are others."""
-    return _load(_Opener(pickled, opens or (lambda _: False)))
+    return _Opener(pickled, opens or (lambda _: False)).load()
 
 
 def read_pickle(pickled: bytes) -> tuple[Any, Sequence[str]]:
     """The plain values of a pickle, and the classes that it names besides. Raises ValueError for what is none."""
     reader = _Reader(pickled)
-    return _load(reader), reader.needs
-
-
-def _load(reader: _Reader) -> Any:
-    try:
-        return reader.load()
-    except Exception as error:
-        raise ValueError(f"this pickle cannot be opened: {error}") from error
+    return reader.load(), reader.needs
 
 
 def read_call(data: bytes) -> RqCall:

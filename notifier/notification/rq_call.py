@@ -6,6 +6,7 @@ import io
 import pickle
 import pickletools
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, ClassVar, Final, NamedTuple
 
 from notifier.errors import InvalidNotificationError
@@ -24,6 +25,7 @@ KEYS: Final = {
     pickle.ADDITEMS: slice(None),
     pickle.FROZENSET: slice(None),
 }
+BUILT: Final = {pickle.BUILD: slice(-2, -1)}
 ARGUMENTS: Final = {pickle.REDUCE: slice(-1, None), pickle.NEWOBJ: slice(-1, None), pickle.NEWOBJ_EX: slice(-2, -1)}
 
 
@@ -86,6 +88,7 @@ class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memo
         **LOADS,
         **_safely(KEYS, _is_safe_key, "a key is a tuple of tuples, or too long"),
         **_safely(ARGUMENTS, _are_few, "arguments are no tuple, or too many"),
+        **_safely(BUILT, lambda it: not isinstance(it, type | FunctionType), "a class or a function would be changed"),
     }
 
     def __init__(self, pickled: bytes) -> None:

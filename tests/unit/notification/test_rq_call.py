@@ -65,6 +65,16 @@ def test_the_class_that_may_be_built_is_built(protocol: int) -> None:
     assert asked == ["commands.call"]
 
 
+@pytest.mark.parametrize("what", ["Runs", "notify"])
+def test_what_may_be_named_is_not_changed(what: str) -> None:
+    """A class or a function that is allowed stays as the app wrote it, for the job that this very pickle calls."""
+    named = b"".join(b"\x8c" + bytes([len(part)]) + part.encode() for part in (__name__, what))
+    pickled = b"\x80\x04" + named + b"\x93(N}\x8c\x05ruledNstb."
+    with pytest.raises(ValueError, match="a class or a function would be changed"):
+        open_pickle(pickled, lambda _: True)
+    assert not hasattr(globals()[what], "ruled")
+
+
 def test_pythons_own_values_may_be_built() -> None:
     values = (datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.5"), UUID(int=7), {1}, frozenset({2}))
     data = pickle.dumps(("app.notify", None, values, {}))

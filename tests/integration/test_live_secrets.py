@@ -239,7 +239,8 @@ def test_what_a_wrong_key_held_back_goes_when_the_key_is_mended(tmp_path: Path, 
                 producer.send_many([note(f"user-{n}", "held", device) for n, device in enumerate(devices)])
                 eventually(lambda: len(exchange(redis, find_routes())) == 2, "two circuits")
                 for held in exchange(redis, find_routes()):
-                    redis.hset(f"notifier:route:{held.route}", mapping=dict.fromkeys(("until", "others"), NEVER_US))
+                    waits = dict.fromkeys(("until", "others", "interval"), NEVER_US)
+                    redis.hset(f"notifier:route:{held.route}", mapping=waits)
                 secrets.write(**texts["right"])
                 eventually(lambda: exchange(redis, find_routes()) == [], "no circuit")
                 taken = {arrival.platform for arrival in log.arrivals if arrival.status == 200}

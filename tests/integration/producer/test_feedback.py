@@ -293,11 +293,20 @@ def test_the_example_makes_no_register(
     assert not (tmp_path / word).exists()
 
 
+# A shell lets what it starts in the background ignore Ctrl-C, and all that comes of that.
+HEEDS_CTRL_C = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def test_ctrl_c_ends_the_example(feed: Feed, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     """With --follow it waits for more until then, and says what it did."""
     (tmp_path / "devices.db").touch()
     with subprocess.Popen(
-        [sys.executable, EXAMPLES / "remove_dead_tokens.py", tmp_path / "devices.db", "--follow"],
+        [sys.executable, "-c", HEEDS_CTRL_C, EXAMPLES / "remove_dead_tokens.py", tmp_path / "devices.db", "--follow"],
         env=clean_environ(NOTIFIER_CONFIG=str(write_config(tmp_path, redis_server.url))),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,11 +8,11 @@
 -- whatever the push service, as its provider bears. Who can go by nothing that is open waits there, and costs
 -- nothing until *pull* lets go of what waits, first come, first served.
 --   @routes            set of the names of what is held; there is none nearly always
---   @route:<name>      hash: state, until (µs), interval (so far ahead, and a quarter of it more, that is set at most)
---                              and room; of a circuit also others (as until, for workers that had no trouble), kind,
---                              reason, since, probe, prober, last (whose probe came to nothing), first (who may have
---                              mended it, and probes at once), and 'w:<worker>' for each worker that could not get
---                              through
+--   @route:<name>      hash: state, until (µs), interval (what is set is no further ahead than this, a quarter of it
+--                              and a second) and room; of a circuit also others (as until, for workers that had no
+--                              trouble), kind, reason, since, probe, prober, last (whose probe came to nothing), first
+--                              (who may have mended it, and probes at once), and 'w:<worker>' for each worker that
+--                              could not get through
 --   @waiting_for_route:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
 --                              'j<job id>' -> its order in its backlog, the rest of a notification that other routes
 --                              took (it stands in `later`): so rests come back, and probe, in the order of their
@@ -84,7 +84,7 @@ local function probe_at(hold, worker, now)
   if hold.first == worker then return 0 end
   local others = not hold['w:' .. worker] and hold.others
   local at = tonumber(others or hold['until'])
-  if hold.interval and at > now + 1.25 * hold.interval then return now end
+  if hold.interval and at > now + 1.25 * hold.interval + LAST_PROBER_WAITS then return now end
   if not others and hold.last == worker and redis.call('SCARD', '@rq:workers') > 1 then at = at + LAST_PROBER_WAITS end
   return at
 end

@@ -76,7 +76,8 @@ class RedisSettings(Section):
             if not self.url.startswith("rediss"):
                 raise SettingsError(f"redis.{key} is for TLS, and the URL is not: it would begin with rediss://")
             checks.read_secret(getattr(self, key), f"redis.{key}")
-        self._try_files()
+        if given:
+            self._try_files()
         return {option: str(getattr(self, key)) for option, key in given.items()}
 
     def _try_files(self) -> None:

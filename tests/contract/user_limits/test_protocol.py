@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,6 +103,18 @@ def test_acquire_takes_and_tells(subject: Subject) -> None:
     subject.clock.now += M - 1
     assert permit(subject.limiter.acquire("ann", rules)).at_us == START + M
     assert subject.limiter.acquire("bob", Policy(gap_us=M)) != subject.limiter.acquire("ann", rules)
+
+
+class User(str, Enum):  # noqa: UP042 - a StrEnum is written by its value
+    ANN = "ann"
+
+
+def test_a_user_may_be_a_member_of_an_enum(subject: Subject) -> None:
+    """It means the user of that text, whichever comes first."""
+    first = permit(subject.limiter.acquire(User.ANN, Policy(gap_us=M)))
+    assert subject.limiter.acquire("ann", Policy(gap_us=M)) == Hold(M, "user gap 1m")
+    assert subject.limiter.refund(first)
+    permit(subject.limiter.acquire("ann", Policy(gap_us=M)))
 
 
 def test_user_and_category_hold_together(subject: Subject) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from notifier.errors import InvalidNotificationError
@@ -41,11 +41,16 @@ class Cancellation:
         return ", ".join([f"{self.cancelled} cancelled", *(f"{n} {what}" for what, n in counts.items() if n)])
 
 
-def each_once(job_ids: Iterable[str]) -> list[str]:
-    """These job ids. Raises InvalidNotificationError."""
+def each_of(job_ids: Iterable[str]) -> Iterator[str]:
+    """One job id after the other. Raises InvalidNotificationError for text, of which each letter would be one."""
     if isinstance(job_ids, str):
         raise InvalidNotificationError("job_ids", "give a list of job ids, not text")
-    return list({check_job_id(job_id): None for job_id in job_ids})
+    return iter(job_ids)
+
+
+def each_once(job_ids: Iterable[str]) -> list[str]:
+    """These job ids. Raises InvalidNotificationError."""
+    return list({check_job_id(job_id): None for job_id in each_of(job_ids)})
 
 
 def check_job_id(job_id: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, Refused, SettingsError
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
+from notifier.producer.cancel import each_of
 from notifier.providers import check_payload
 from notifier.queue import calls
 from notifier.queue.spans import NO_SPAN, Operation, Spans
@@ -215,9 +216,7 @@ class Bulk:
 
 def ids_of(job_ids: Iterable[str] | None) -> Iterator[str | None]:
     """The job ids that `send_many` was given, for `next_id`. Raises InvalidNotificationError for text."""
-    if isinstance(job_ids, str):
-        raise InvalidNotificationError("job_ids", "give a list of job ids, not text")
-    return repeat(None) if job_ids is None else iter(job_ids)
+    return repeat(None) if job_ids is None else each_of(job_ids)
 
 
 def next_id(ids: Iterator[str | None]) -> str | None:

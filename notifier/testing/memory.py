@@ -69,6 +69,11 @@ class Accepted:
     turn: tuple[int, int] = (0, 0)
     count: int = 1
 
+    @property
+    def superseded_by(self) -> str:
+        """The job that took its place; '' for none."""
+        return "" if self.into is None else self.into.job_id
+
 
 def at_once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Exchange[T]]:
     """Make an exchange that asks nobody of what is known here."""
@@ -306,7 +311,7 @@ class MemoryExchanges:
             (Delay("unknown", "its limits", accepted_at, held_s),) if held_s else (),
             (ended_at,) if was_sent else (),
             reason=entry.reason if state == "dropped" else "",
-            superseded_by=entry.into.job_id if entry.into else "",
+            superseded_by=entry.superseded_by,
         )
 
     @at_once
@@ -322,7 +327,7 @@ class MemoryExchanges:
             case "delivered":
                 return Status(job_id, state, settled_at=ends, record=self._record(entry))
         record, attempts = self._record(entry), int(state in {"rejected", "failed"})
-        by, why = record.superseded_by or None, entry.reason or None
+        by, why = entry.superseded_by or None, entry.reason or None
         return Status(job_id, state, reason=why, attempts=attempts, superseded_by=by, record=record)
 
     @at_once
@@ -344,8 +349,8 @@ class MemoryExchanges:
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             outcome = cast("Outcome", self.state(entry))
             ref = sent.data.get("ref")
-            job_id, why, by = entry.job_id, entry.reason, entry.into.job_id if entry.into else ""
-            yield Item(Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, by, ref))
+            job_id, why = entry.job_id, entry.reason
+            yield Item(Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, entry.superseded_by, ref))
 
     def _unread(self, read: Mapping[str, set[str]], group: str, states: Container[str]) -> Iterator[Accepted]:
         for entry in self.ended:

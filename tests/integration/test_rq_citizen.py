@@ -403,6 +403,15 @@ def test_its_log_tells_nothing_of_what_a_function_got_or_returned(
     assert "991-823" not in running.log
 
 
+def _takes_the_name(redis: Redis, heir: WorkerProcess) -> None:
+    """Let the worker that has the name count as hanging, once its heir waits for it."""
+    eventually(lambda: '"name_taken"' in heir.log, "it to find the name taken")
+    redis.hincrby("rq:worker:worker", "push_looked", -30_000_000)
+    pid = str(heir.process.pid).encode()
+    eventually(lambda: redis.hget("rq:worker:worker", "pid") == pid, "it to take the name")
+    heir.ready(redis)
+
+
 def test_the_name_of_a_killed_worker_is_taken_by_the_next(redis: Redis, config: Path) -> None:
     """As soon as the killed one counts as hanging, not when RQ forgets it; and not while it lives."""
     with worker(config) as killed:
@@ -413,11 +422,7 @@ def test_the_name_of_a_killed_worker_is_taken_by_the_next(redis: Redis, config: 
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait(PATIENCE_S)
     with worker(config) as second:
-        eventually(lambda: '"name_taken"' in second.log, "it to find the name taken")
-        redis.hincrby("rq:worker:worker", "push_looked", -30_000_000)
-        pid = str(second.process.pid).encode()
-        eventually(lambda: redis.hget("rq:worker:worker", "pid") == pid, "it to take the name")
-        second.ready(redis)
+        _takes_the_name(redis, second)
 
 
 def test_a_namesake_that_is_stopped_leaves_the_entry_of_who_lives(redis: Redis, config: Path) -> None:
@@ -431,14 +436,10 @@ def test_a_namesake_that_is_stopped_leaves_the_entry_of_who_lives(redis: Redis, 
             assert waits.end() == 0
         assert (redis.hget("rq:worker:worker", "death"), redis.smembers("rq:workers")) == (None, known)
         with worker(config) as heir:
-            eventually(lambda: '"name_taken"' in heir.log, "it to find the name taken")
-            redis.hincrby("rq:worker:worker", "push_looked", -30_000_000)
-            pid = str(heir.process.pid).encode()
-            eventually(lambda: redis.hget("rq:worker:worker", "pid") == pid, "it to take the name")
-            heir.ready(redis)
+            _takes_the_name(redis, heir)
             goes_on.close()
             assert first.end() == 0
-            assert redis.hmget("rq:worker:worker", "pid", "death") == [pid, None]
+            assert redis.hmget("rq:worker:worker", "pid", "death") == [str(heir.process.pid).encode(), None]
             assert redis.smembers("rq:workers") == known
 
 

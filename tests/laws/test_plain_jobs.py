@@ -1,4 +1,4 @@
-"""Laws 4 and 9 for plain producers that leave the meta out: their jobs are read in order, and nobody waits for that."""
+"""Laws 2, 4 and 9 for plain producers that leave out the meta: jobs are read in order, and nobody waits for that."""
 
 from __future__ import annotations
 
@@ -107,3 +107,23 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     assert waiting() == []
     assert redis.zrange("notifier:backlog:{ann}:default", 0, -1) == [name.encode() for name in names]
     assert [job_id for job_id, _ in pulled.rq_jobs] == [rubbish]
+
+
+def test_what_its_reader_said_nothing_of_is_read_under_a_lease(redis: Redis) -> None:
+    """Law 2: a job that kills whoever reads it keeps its queue for one lease. Then each death counts against it."""
+    poison = deliver(queue(redis), "ann", "poison").encode()
+    behind = deliver(queue(redis), "bob", "behind").encode()
+
+    def pull(at_s: int) -> calls.Pulled:
+        at = f"{(1_700_000_000 + at_s) * 1_000_000}"
+        return enter(redis, calls.Worker(name="w", lanes=["default"], lease_us=10_000_000, clock=at), calls.Room(9))
+
+    for at_s in (0, 1, 10):  # whoever comes meanwhile reads it too: the first may only have been slow
+        assert [job.job_id for job in pull(at_s).unread] == [poison, behind]
+    run(redis, backlogs.steer([(behind, '{"user": "bob"}')]))
+    pulled = pull(11)
+    assert (pulled.unread, pulled.taken) == ([], 2)
+    assert [job_id for job_id, _ in pulled.rq_jobs] == [poison.decode()]
+    assert [job_id.decode() for job_id in redis.zrange("notifier:backlog:{bob}:default", 0, -1)] == [behind.decode()]
+    pull(22)
+    assert redis.hget(f"rq:job:{poison.decode()}", "push_crashes") == b"1"

@@ -146,11 +146,14 @@ end
 local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lease, so that a death by it is counted
 
 -- tell_unread: whether a job whose meta tells nothing is to be read by the caller first. It is, once; and not where RQ
--- runs it, or has it scheduled: *steer* would say nothing of it.
+-- runs it, or has it scheduled: *steer* would say nothing of it. Whoever was told of it, and said nothing for a lease,
+-- may have died of it: it is read under a lease then, too.
 local function tell_unread(id)
   local job = redis.call('HMGET', job_key(id), 'data', 'meta', 'push_read', 'status')
-  if job[3] or not job[1] or #job[1] > MAX_READ or not is_text(id) then return false end
+  local read_at = tonumber(job[3] or now) or 1
+  if not job[1] or #job[1] > MAX_READ or not is_text(id) or read_at < now - lease then return false end
   if job[4] == 'started' or job[4] == 'scheduled' then return false end
+  if not job[3] then redis.call('HSET', job_key(id), 'push_read', text(now)) end
   unread[#unread + 1] = {id, job[1], job[2]}
   return true
 end

@@ -111,12 +111,6 @@ class Delay:
     seconds: float
 
 
-class _Told(NamedTuple):
-    delays: tuple[Delay, ...]
-    handed_at: tuple[datetime, ...]
-    replies: tuple[Reply, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """Hold what became of a notification, and what held it back until then.
@@ -203,7 +197,6 @@ def _record(user: str, parts: Sequence[str]) -> Record:
         category,
         outcome,
         moment(ended_us),
-        None if accepted_us is None else moment(accepted_us),
         *_read(held, accepted_us, ended_us, category),
         worker,
         rates,
@@ -249,21 +242,22 @@ def so_far(user: str, category: str, job_id: str, noted: Sequence[bytes | None],
     accepted, held = noted
     accepted_us = int(float(accepted)) if accepted else None
     told = _read((held or b"").decode(errors="replace"), accepted_us, now_us, category)
-    return Record(
-        job_id, user, category, "", moment(now_us), None if accepted_us is None else moment(accepted_us), *told
-    )
+    return Record(job_id, user, category, "", moment(now_us), *told)
 
 
-def _read(held: str, accepted_us: int | None, ends_us: int, category: str) -> _Told:
-    """Read the delays that `push_held` lists. ends_us: when the last of it ended."""
+def _read(
+    held: str, accepted_us: int | None, ends_us: int, category: str
+) -> tuple[datetime | None, tuple[Delay, ...], tuple[datetime, ...], tuple[Reply, ...]]:
+    """Read what `push_held` tells, from `accepted_at` of a record on. ends_us: when the last of it ended."""
     begins = ends_us if accepted_us is None else accepted_us
     words = held.split()
     starts, marks = [begins + int(at) for at in words[::2]], words[1::2]
-    delays = [_delay("queue", "", begins, [*starts, ends_us][0])]
+    delays = [_delay("queue", WORDS["queue"], begins, [*starts, ends_us][0])]
     for mark, (since, until) in zip(marks, pairwise([*starts, ends_us]), strict=True):
-        delays.append(_delay(_why(mark), _what(mark, category), since, until))
+        delays.append(_delay(*describe_why(mark, category), since, until))
     answered = [(at, mark[2:]) for mark, at in zip(marks, starts, strict=True) if mark.startswith("f=")]
-    return _Told(
+    return (
+        None if accepted_us is None else moment(accepted_us),
         tuple(delay for delay in delays if delay.seconds > 0),
         tuple(moment(at) for at, _ in answered),
         tuple(reply for _, text in answered for reply in _replies(text)),
@@ -271,31 +265,22 @@ def _read(held: str, accepted_us: int | None, ends_us: int, category: str) -> _T
 
 
 def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:
-    return Delay(why, what or WORDS.get(why, ""), moment(since_us), max(0, until_us - since_us) / 1e6)
-
-
-def _why(mark: str) -> Why:
-    if mark[:1] in OWNED:
-        return "rule"
-    if mark[:1] == "h":
-        return "paused"
-    return "route" if mark[:1] == "p" else _WHYS.get(mark[:1], "unknown")
-
-
-def _what(mark: str, category: str) -> str:
-    if mark[:1] == "p":
-        return route_words(mark[1:])
-    if mark[:1] == "h":
-        name, _, who = mark[1:].partition("=")
-        return f"the pause of {paused_words(unquote(name))} by {unquote(who)}"
-    words = rule_words(mark[1:]) if mark[:1] in OWNED else ""
-    return words and f"{'user' if mark[0] == 'u' else category} {words}"
+    return Delay(why, what, moment(since_us), max(0, until_us - since_us) / 1e6)
 
 
 def describe_why(mark: str, category: str) -> tuple[Why, str]:
     """Return the kind and the words of what holds a notification back, by a mark of `history.lua`."""
-    why = _why(mark)
-    return why, _what(mark, category) or WORDS.get(why, "")
+    kind, of = mark[:1], mark[1:]
+    if kind in OWNED:
+        words = rule_words(of)
+        return "rule", words and f"{'user' if kind == 'u' else category} {words}"
+    if kind == "h":
+        name, _, who = of.partition("=")
+        return "paused", f"the pause of {paused_words(unquote(name))} by {unquote(who)}"
+    if kind == "p":
+        return "route", route_words(of)
+    why = _WHYS.get(kind, "unknown")
+    return why, WORDS.get(why, "")
 
 
 def why_dropped(mark: str, category: str) -> str:

@@ -13,7 +13,6 @@ from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -163,17 +162,4 @@ def _load(name: str) -> ZoneInfo:
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(_walk(files("tzdata").joinpath("zoneinfo"), ""))
-
-
-def _walk(folder: Traversable, path: str) -> Iterator[str]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry, f"{path}{entry.name}/")
-        elif _is_zone(entry):
-            yield path + entry.name
-
-
-def _is_zone(entry: Traversable) -> bool:
-    with entry.open("rb") as file:
-        return file.read(4) == b"TZif"
+    return frozenset(files("tzdata").joinpath("zones").read_text(encoding="utf-8").split())

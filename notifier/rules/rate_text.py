@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -40,21 +40,14 @@ def rules_in_text(text: str) -> list[Rule]:
     return [_part(" ".join(part.split())) for part in re.split(r"[;,]", text) if part.strip()]
 
 
-def together(rules: Iterable[Rule]) -> Policy:
+def together(rules: Sequence[Rule]) -> Policy:
     """The policy of rules that hold all at once."""
-    windows, dates, bursts, gaps = [], [], [], []
-    for rule in rules:
-        if isinstance(rule, Window):
-            windows.append(rule)
-        elif isinstance(rule, CalendarWindow):
-            dates.append(rule)
-        elif isinstance(rule, Burst):
-            bursts.append(rule)
-        else:
-            gaps.append(rule)
+    windows = tuple(rule for rule in rules if isinstance(rule, Window | CalendarWindow))
+    bursts = [rule for rule in rules if isinstance(rule, Burst)]
+    gaps = [rule for rule in rules if isinstance(rule, Gap)]
     if len(bursts) > 1 or len(gaps) > 1:
         raise ValueError("rates hold one gap and one burst at most; of two the stricter would do")
-    return Policy(tuple(windows), gaps[0].us if gaps else 0, bursts[0] if bursts else None, tuple(dates))
+    return Policy().replaced(windows, gap_us=gaps[0].us if gaps else 0, burst=bursts[0] if bursts else None)
 
 
 def _part(text: str) -> Rule:

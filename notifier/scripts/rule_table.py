@@ -26,7 +26,8 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 class RuleTable:
     """The rules for *pull* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
 
-    on_join: what comes finds in its backlog, as *pull* takes it. text: the table.
+    on_join: what comes finds in its backlog, as *pull* takes it. text: the table. own_rules: the version of the own
+    rules, alike in all processes with the same; '' where nobody has any.
     """
 
     def __init__(
@@ -43,56 +44,49 @@ class RuleTable:
         version: of the rules, where others may be taken up after them; see `leaders.follow`.
         partitions: of the fleet; each has its share of what all users have together.
         """
-        self._share = partitions
-        self._policies = policies
+        self._policies, self._share, self._own = policies, partitions, own_rules_of(policies)
+        self.own_rules = self._own.version
+        self.zones = redis_key("zones") if policies.uses_local_time else redis_key("zones", "users")
+        lead = policies.lead_us if lead_us is None else lead_us
+        clock = {"version": VERSION, "zone": policies.zone, "lead_us": lead}
+        self._clock_of_users = {**clock, "of_users": True}
+        self.chosen_version = digest(_chosen_by(policies), clock, self.own_rules)
         categories = policies.categories.values()
         of_category = ",".join(f"{json.dumps(c.name)}:{policy_json(c.policy)}" for c in categories)
         rest: dict[str, Any] = {
             "bypass": {c.name: True for c in categories if c.bypass},
             "lanes": [*LANES, *(lane for lane in lanes if lane not in LANES)],
+            "chosen": self.chosen_version,
         }
         some: dict[str, Any] = {
             "version": version,
+            "own": self.own_rules,
+            "clock": clock if policies.uses_local_time else None,
             "costs": {c.name: c.cost for c in categories if c.cost > 1},
             "overall": {c.name: self._of_all(c.overall) for c in categories if c.overall and not c.bypass},
             "apps": {c.name: c.app for c in categories if c.app},
             "ignores_quiet": {c.name: True for c in categories if c.ignores_quiet},
             "digests": {c.name: c.digest.within_us for c in categories if c.digest},
             "drops": {c.name: True for c in categories if c.when_blocked == "drop"},
+            **self._limits(),
         }
         rest |= {name: of for name, of in some.items() if of}
-        lead = policies.lead_us if lead_us is None else lead_us
-        clock = {"version": VERSION, "zone": policies.zone, "lead_us": lead}
-        self.zones = redis_key("zones") if policies.uses_local_time else redis_key("zones", "users")
-        if policies.uses_local_time:
-            rest["clock"] = clock
-        self._clock_of_users = {**clock, "of_users": True}
-        if own := own_rules_of(policies).version:
-            rest["own"] = own
-        self.chosen_version = rest["chosen"] = digest(_chosen_by(policies), clock, own)
-        on_join = {c.name: _on_join(c) for c in categories}
-        self.on_join = json.dumps(on_join, separators=(",", ":"))
+        self.on_join = json.dumps({c.name: _on_join(c) for c in categories}, separators=(",", ":"))
         devices = ",".join(f'"{name}":[{of}]' for name, of in _of_device(policies, policies.everyone).items())
         users = f'"users":[{policy_json(policies.everyone)}]' + (f',"devices":{{{devices}}}' if devices else "")
-        self.text = f'{{{users},"categories":{{{of_category}}},{self._limits(rest)}}}'
-
-    @property
-    def own_rules(self) -> str:
-        """The version of the own rules, alike in all processes with the same; '' where nobody has any."""
-        return own_rules_of(self._policies).version
+        self.text = f'{{{users},"categories":{{{of_category}}},{json.dumps(rest, separators=(",", ":"))[1:-1]}}}'
 
     def own_fields(self) -> Iterator[tuple[str, str]]:
         """The fields and values of the hash that tells of users with rules of their own, see `own_rules.lua`."""
-        own = own_rules_of(self._policies)
-        yield from ((str(number), text) for number, text in enumerate(own.texts))
-        yield from ((f":{user}", number) for user, number in own.numbers.items())
+        yield from ((str(number), text) for number, text in enumerate(self._own.texts))
+        yield from ((f":{user}", number) for user, number in self._own.numbers.items())
 
     def chosen_field(self, user: str, text: str) -> tuple[str, str]:
         """A field of the hash that tells what choices come to, and its value, see `preferences.lua`.
 
         text: what the user chose, as it stands in Redis.
         """
-        chosen, number = self._policies.chosen(user, decoded(text)), own_rules_of(self._policies).numbers.get(user, "")
+        chosen, number = self._policies.chosen(user, decoded(text)), self._own.numbers.get(user, "")
         told: dict[str, Any] = json.loads(own_text(self._policies, chosen.policy))
         if chosen.policy.uses_local_time and not self._policies.uses_local_time:
             told["clock"] = self._clock_of_users
@@ -105,18 +99,15 @@ class RuleTable:
             ]
         return f"{number}\n{text}", ENCODE(told)
 
-    def _limits(self, rest: dict[str, Any]) -> str:
-        limits = self._policies.limits
-        if limits:
-            rest["limited"] = True
-        for name, of in limits.items():
-            if not of.background.is_empty:
-                rest.setdefault("background", {})[name] = json.loads(policy_json(of.background))
-            if (burst := of.collapsible) is not None:
-                rest.setdefault("collapsible", {})[name] = [burst.limit, burst.every_us]
-            if (project := of.project) is not None:
-                rest.setdefault("projects", {})[name] = [*self._of_all(project), bucket_us(project.interval_us)]
-        return json.dumps(rest, separators=(",", ":"))[1:-1]
+    def _limits(self) -> dict[str, Any]:
+        limits = self._policies.limits.items()
+        projects = ((name, of.project) for name, of in limits if of.project)
+        return {
+            "limited": bool(limits),
+            "background": {n: json.loads(policy_json(of.background)) for n, of in limits if not of.background.is_empty},
+            "collapsible": {n: [of.collapsible.limit, of.collapsible.every_us] for n, of in limits if of.collapsible},
+            "projects": {name: [*self._of_all(of), bucket_us(of.interval_us)] for name, of in projects},
+        }
 
     def _of_all(self, window: Window) -> list[int]:
         return [share_of(window.limit, self._share), window.interval_us]

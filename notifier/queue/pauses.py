@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from notifier.queue.circuits import SCOPES, Change, Held, circuit, find_holds
 from notifier.scripts.loader import Call
 from notifier.scripts.records import CircuitFields
-from notifier.store.exchange import Exchange, exchange
+from notifier.store.exchange import Exchange
 from notifier.units import to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from redis import Redis
 
 
 def pause_name(what: str) -> str:
@@ -37,11 +35,6 @@ def pause(name: str, who: str, reason: str, lasts_us: int) -> Call[Change]:
 def resume(name: str, who: str) -> Call[Change]:
     """Let go what was paused; the reply is '' where it was not paused."""
     return circuit(CircuitFields("", to_bytes(who), to_bytes(name), "resume"))
-
-
-def read_pauses(redis: Redis) -> list[Held]:
-    """All that people have paused, routes too, see `find_pauses`. Raises RedisUnusableError."""
-    return exchange(redis, find_pauses())
 
 
 def find_pauses() -> Exchange[list[Held]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from notifier.queue.pauses import pause, pause_name, read_pauses, resume
+from notifier.queue.pauses import find_pauses, pause, pause_name, resume
 from notifier.scripts.loader import run
+from notifier.store.exchange import exchange
 from tests.harness.support import apns, ends, eventually, fcm, note
 from tests.laws.test_held_routes import Service, events, order_by_user, service
 
@@ -44,14 +45,14 @@ def test_what_is_paused_waits_and_goes_in_order_when_it_is_resumed(tmp_path: Pat
             ends(up.producer, free[0], "delivered")
         assert up.simulators.titles("p-") == []
         up.nothing_spent(ids)
-        (held,) = read_pauses(up.redis)
+        (held,) = exchange(up.redis, find_pauses())
         assert (held.state, held.kind, held.whose, held.next_at) == ("stopped", "paused", "person", None)
         assert held.why == "paused by anna: wrong text"
         let_go(up, what)
         eventually(lambda: up.delivered() == 6, "all to be delivered")
         assert order_by_user(up.simulators.all())["apns p-ann"] == [0, 1, 2, 3, 4]
         eventually(lambda: up.redis.scard("notifier:routes") == 0, "nothing to be held any more")
-        assert read_pauses(up.redis) == []
+        assert exchange(up.redis, find_pauses()) == []
 
 
 def test_who_waits_in_a_pause_is_sent_the_rest(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_pause_ends_by_itself(tmp_path: Path) -> None:
     with service(tmp_path) as up:
         up.work("one")
         stop(up, "category:default", 2_000_000)
-        (held,) = read_pauses(up.redis)
+        (held,) = exchange(up.redis, find_pauses())
         assert held.next_at is not None
         assert held.since is not None
         assert held.next_at - held.since == timedelta(seconds=2)

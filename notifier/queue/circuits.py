@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final, Literal, cast
 
 from notifier.scripts.keys import redis_key, rq_key
@@ -109,22 +110,15 @@ class Held:
 def find_routes() -> Exchange[list[Held]]:
     """All routes that are not working, in their order; empty when all is well."""
     found = [held for held in (yield from find_holds()) if not is_pause(held.route)]
-    lanes = [held for held in found if held.kind == "busy"]
-    if not lanes:
+    if not any(held.kind == "busy" for held in found):
         return found
     (now,) = yield Commands(lambda pipe: pipe.time())
     before = moment(clock_us(now) - BUSY_SHOWN_US)
     limits = yield from find_limits()
-    by_route: dict[str, Held] = {}
-    for held in lanes:
-        if held.next_at is None or held.next_at > before:
-            continue
-        other = by_route.get(held.route, replace(held, waiting=0))
-        since = min(other.next_at or held.next_at, held.next_at)
-        waiting, at_once = other.waiting + held.waiting, limits.get(held.route)
-        by_route[held.route] = replace(held, waiting=waiting, since=since, next_at=since, at_once=at_once)
+    lanes = [(held.next_at, held) for held in found if held.kind == "busy" and held.next_at and held.next_at <= before]
+    busy = [replace(held, since=at, at_once=limits.get(held.route)) for at, held in sorted(lanes, key=itemgetter(0))]
     rest = [held for held in found if held.kind != "busy"]
-    return sorted([*rest, *by_route.values()], key=lambda held: held.route)
+    return sorted([*rest, *by_route([busy])], key=lambda held: held.route)
 
 
 def find_limits() -> Exchange[dict[str, int]]:
@@ -138,7 +132,7 @@ def find_limits() -> Exchange[dict[str, int]]:
 
 
 def by_route(found: Iterable[Sequence[Held]]) -> list[Held]:
-    """The routes that are not working in some partition: each once, with all that waits."""
+    """The routes that are not working in some lane or partition: each once, as it stands first, with all that waits."""
     routes: dict[tuple[str, str], Held] = {}
     for held in (each for some in found for each in some):
         other = routes.get((held.route, held.kind))

@@ -224,14 +224,14 @@ class MemoryKeys:
         if not admitted:
             use.held += 1
             return
-        use.total += request.cost
+        use.total += request.plan.cost
         use.first_us = now if use.first_us is None else use.first_us
         use.last_us = now
         minute = now // MINUTE_US
         for counts in (use.minutes, self._all):
             if minute not in counts:
                 _forget_minutes(counts, now - self._keep_us)
-            counts[minute] += request.cost
+            counts[minute] += request.plan.cost
 
     def _forget_idle(self, now: int) -> None:
         before = now - (self._keep_us or 0)

@@ -91,14 +91,14 @@ class Outage:
         if self.on_error == "raise" or (self.on_error == "hold" and mode == "add"):  # which is never held
             raise unreachable(error or ConnectionError("it did not answer a moment ago")) from error
         if self.on_error == "hold":
-            return [Hold(RETRY_US, UNREACHABLE, policy=request.policy, key=request.key) for request in requests]
+            return [Hold(RETRY_US, UNREACHABLE, policy=request.plan.policy, key=request.key) for request in requests]
         if self.on_error == "permit":
-            return [Permit("", request.key, request.cost, time.time_ns() // 1000) for request in requests]
+            return [Permit("", request.key, request.plan.cost, time.time_ns() // 1000) for request in requests]
         answers = self.memory._ask([self._share(request) for request in requests], mode, ahead)  # noqa: SLF001
         return [
             replace(answer, id=f"{IN_MEMORY}{answer.id}")
             if isinstance(answer, Permit)
-            else replace(answer, policy=request.policy)
+            else replace(answer, policy=request.plan.policy)
             for answer, request in zip(answers, requests, strict=True)
         ]
 
@@ -109,8 +109,8 @@ class Outage:
 
     def _share(self, request: Request) -> Request:
         """The same by this process's part of the rates."""
-        policy = share_of(request.policy, self._processes, request.cost)
-        return self.memory._requests.request(request.key, policy, request.cost)  # noqa: SLF001
+        policy = share_of(request.plan.policy, self._processes, request.plan.cost)
+        return self.memory._requests.request(request.key, policy, request.plan.cost)  # noqa: SLF001
 
 
 def share_of(policy: Policy, processes: int, cost: int = 1) -> Policy:

@@ -32,21 +32,11 @@ MAX_TOP: Final = 1_000  # keys in one answer: Redis does nothing else meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One key that is asked for, by which rules, and as how many sends it counts. raw: the key as Redis has it."""
+    """One key that is asked for, and its plan: by which rules, and as how many sends. raw: the key as Redis has it."""
 
     key: str
     raw: bytes
     plan: Plan
-
-    @property
-    def policy(self) -> Policy:
-        """The rules."""
-        return self.plan.policy
-
-    @property
-    def cost(self) -> int:
-        """As how many it counts."""
-        return self.plan.cost
 
 
 class Requests:

@@ -378,7 +378,7 @@ def _minute(minute: int, numbers: Numbers) -> dict[str, Any]:
 
 def _quantiles(histogram: Histogram) -> dict[str, Any]:
     shares = {f"p{round(share * 100)}": histogram.quantile_s(share) for share in (0.5, 0.99)}
-    return {"count": histogram.total, "sum": round(histogram.sum_s, 6), **shares}
+    return {"count": histogram.counts.total(), "sum": round(histogram.sum_s, 6), **shares}
 
 
 def _in_queue(now: Now) -> list[Waits]:

@@ -13,14 +13,9 @@ from notifier.units import counts_in
 
 KEPT_MINUTES: Final = 3 * 24 * 60
 BUCKETS: Final = 22  # the last holds all that took longer than 2**20 ms
-BOUNDS_S: Final = [2.0**n / 1000 for n in range(BUCKETS - 1)]
+BOUNDS_S: Final = [2.0**n / 1000 for n in range(BUCKETS - 1)]  # the longest that each of the others holds
 # Words under which *settle* counts what has not ended.
 UNENDED: Final = frozenset({"retried", "returned"})
-
-
-def bound_s(n: int) -> float:
-    """The longest that the n-th bucket holds."""
-    return float("inf") if n >= BUCKETS - 1 else BOUNDS_S[n]
 
 
 @dataclass(slots=True)
@@ -30,18 +25,13 @@ class Histogram:
     counts: Counter[int] = field(default_factory=Counter)
     sum_s: float = 0.0
 
-    @property
-    def total(self) -> int:
-        """How many in all."""
-        return self.counts.total()
-
     def quantile_s(self, share: float) -> float | None:
         """So much of them took no longer than this, to the bucket's bound; None where there are none."""
-        wanted, seen = share * self.total, 0
+        wanted, seen = share * self.counts.total(), 0
         for n in sorted(self.counts):
             seen += self.counts[n]
             if seen >= wanted:
-                return bound_s(min(n, BUCKETS - 2))
+                return BOUNDS_S[min(n, BUCKETS - 2)]
         return None
 
 

@@ -20,7 +20,7 @@ from notifier.errors import RedisUnusableError
 from notifier.operations.route_view import find_uses
 from notifier.operations.stats import Now, read_now
 from notifier.queue.circuits import paused_words
-from notifier.queue.minutes import BUCKETS, KEPT_MINUTES, Histogram, Numbers, bound_s, find_fields
+from notifier.queue.minutes import BOUNDS_S, BUCKETS, KEPT_MINUTES, Histogram, Numbers, find_fields
 from notifier.rules.policy import Window
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
@@ -182,6 +182,6 @@ def _histogram(name: str, says: str, label: str, found: Mapping[str, Histogram])
         total, buckets = 0, []
         for n in range(BUCKETS):
             total += histogram.counts[n]
-            buckets.append(("+Inf" if n == BUCKETS - 1 else repr(bound_s(n)), total))
+            buckets.append(("+Inf" if n == BUCKETS - 1 else repr(BOUNDS_S[n]), total))
         family.add_metric([value], buckets, sum_value=histogram.sum_s)
     return family

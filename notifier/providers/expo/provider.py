@@ -18,14 +18,14 @@ from notifier.providers.expo.payload import PAYLOAD_BYTES, message
 from notifier.providers.expo.receipts import Receipts
 from notifier.providers.transport.backoff import SECOND_US
 from notifier.providers.transport.http1 import Response
-from notifier.providers.transport.one_server import OneServerProvider
+from notifier.providers.transport.pooled import PooledProvider
 
 SEND_PATH: Final = "/--/api/v2/push/send"
 RECEIPTS_PATH: Final = "/--/api/v2/push/getReceipts"
 MAX_ANSWER_BYTES: Final = 1_000_000  # a hundred tickets with their messages, or a thousand receipts
 
 
-class ExpoProvider(OneServerProvider):
+class ExpoProvider(PooledProvider):
     """Sends to Expo over kept connections; neither sleeps nor retries.
 
     access_token: of Expo's dashboard; '' where the project takes messages from anybody. endpoint: scheme, host and

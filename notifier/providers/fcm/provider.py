@@ -18,13 +18,13 @@ from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, pay
 from notifier.providers.fcm.tokens import assertion, check_https, read_account
 from notifier.providers.transport.backoff import SECOND_US
 from notifier.providers.transport.oauth import AccessTokens
-from notifier.providers.transport.one_server import OneServerProvider
+from notifier.providers.transport.pooled import PooledProvider
 from notifier.units import mask
 
 TOLD: Final = frozenset({None, 401})  # of these the tokens tell, once
 
 
-class FcmProvider(OneServerProvider):
+class FcmProvider(PooledProvider):
     """Sends to FCM over kept connections; neither sleeps nor retries.
 
     service_account: the parsed JSON file of a Google service account. endpoint: scheme, host and port.

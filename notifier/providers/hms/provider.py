@@ -15,18 +15,18 @@ from notifier.providers.hms import answers as hms_answers
 from notifier.providers.hms.payload import PAYLOAD_BYTES, payload
 from notifier.providers.transport.backoff import SECOND_US
 from notifier.providers.transport.oauth import AccessTokens
-from notifier.providers.transport.one_server import OneServerProvider
+from notifier.providers.transport.pooled import PooledProvider
 
 TOKEN_PATH: Final = "/oauth2/v3/token"  # noqa: S105 - its path
 
 
-class HmsProvider(OneServerProvider):
+class HmsProvider(PooledProvider):
     """Sends to Huawei over kept connections; neither sleeps nor retries.
 
     app_id, secret: of AppGallery Connect, by which access tokens are fetched. project_id: sends by v2 where it is
     given. endpoint, token_endpoint: scheme, host and port. ca_file: trust these authorities and no others. timeout_us:
-    for a connection, for an answer, and for the token endpoint, each. max_connections: open at once; sends beyond them
-    wait. Raises SettingsError where the CA file cannot be used.
+    for a connection, for an answer, and for the token endpoint, each. Raises SettingsError where the CA file cannot be
+    used.
     """
 
     platform: str = "hms"
@@ -41,9 +41,8 @@ class HmsProvider(OneServerProvider):
         token_endpoint: str = "https://oauth-login.cloud.huawei.com",  # noqa: S107 - its address
         ca_file: Path | None = None,
         timeout_us: int = 5 * SECOND_US,
-        max_connections: int = 100,
     ) -> None:
-        super().__init__(endpoint, ca_file, timeout_us, max_connections=max_connections)
+        super().__init__(endpoint, ca_file, timeout_us, max_connections=100)
         whose = f"v2/{project_id}" if project_id else f"v1/{app_id}"
         self._url = f"{self._origin}/{whose}/messages:send"
         form = {"grant_type": "client_credentials", "client_id": app_id, "client_secret": secret}

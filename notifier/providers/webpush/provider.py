@@ -16,9 +16,8 @@ from notifier.notification import Device
 from notifier.notification.subscription import KNOWN_HOSTS, Subscription, read_subscription
 from notifier.providers.answers import unsendable
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.providers.transport.backoff import SECOND_US, Turns
-from notifier.providers.transport.http1 import Pool, tls_context
-from notifier.providers.transport.probes import http1_lives
+from notifier.providers.transport.backoff import SECOND_US
+from notifier.providers.transport.pooled import PooledProvider
 from notifier.providers.webpush import answers as webpush_answers
 from notifier.providers.webpush.crypto import Vapid, encrypt
 from notifier.providers.webpush.payload import PAYLOAD_BYTES, headers, payload
@@ -30,7 +29,7 @@ OUR_OWN: Final = frozenset({"Closed", "TooLate"})  # not sent for reasons of thi
 STRANGER_US: Final = 60 * SECOND_US
 
 
-class WebPushProvider:
+class WebPushProvider(PooledProvider):
     """Sends to browsers over kept connections; neither sleeps nor retries, and follows no redirect.
 
     key: the VAPID private key, as `load_key` takes it. subject: ``mailto:`` or ``https:``, whom a push service may turn
@@ -39,7 +38,7 @@ class WebPushProvider:
     one server. Raises SettingsError, which never shows the key, for what cannot be used.
     """
 
-    platform = "webpush"
+    platform: str = "webpush"
 
     def __init__(
         self,
@@ -53,51 +52,11 @@ class WebPushProvider:
     ) -> None:
         self._vapid = Vapid(key=key, subject=subject)
         self.key_digest = self._vapid.key_digest
+        super().__init__("", ca_file, timeout_us, max_connections=max_connections)
         self._hosts = tuple(hosts)
-        self._timeout_s = timeout_us / SECOND_US
-        self._pool = Pool(
-            "webpush",
-            tls=tls_context(ca_file, "providers.webpush.ca_file"),
-            timeout_s=self._timeout_s,
-            max_connections=max_connections,
-        )
-        self._turns = Turns()
         self._log = structlog.get_logger(__name__)
 
-    async def send(self, dispatch: Dispatch) -> Answer:
-        """Send to one browser; every trouble is an answer. One browser's sends arrive in the order of the calls."""
-        prepared = self._prepare(dispatch)
-        if isinstance(prepared, Answer):
-            return prepared
-        subscription, plaintext = prepared
-        async with self._turns.turn(subscription.endpoint, dispatch.send_by) as held:
-            if not held:
-                return Answer(Outcome.UNSENT, reason="TooLate")
-            # Before the work of encrypting, which is in vain while the server is down.
-            unsent = self._pool.unsent(subscription.origin, dispatch.send_by)
-            answer = unsent or await self._send(subscription, plaintext, dispatch)
-        if answer.outcome is Outcome.UNSENT and answer.reason not in OUR_OWN and not self._exists(subscription):
-            return replace(answer, outcome=Outcome.RETRY, retry_after_us=STRANGER_US)
-        return answer
-
-    def service(self, device: Device) -> str:
-        """The push service of a browser; '' for what nothing was ever sent to."""
-        try:
-            subscription = read_subscription(device.token)
-        except ValueError:
-            return ""
-        return subscription.origin if subscription.is_at(self._hosts) else ""
-
-    async def probe(self, device: Device) -> bool:
-        """Whether the browser's push service answers at all; see `Provider.probe`."""
-        origin = self.service(device)
-        return not origin or await http1_lives(origin, self._pool.tls, self._timeout_s)
-
-    async def close(self) -> None:
-        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
-        await self._pool.close()
-
-    def _prepare(self, dispatch: Dispatch) -> tuple[Subscription, bytes] | Answer:
+    async def _send(self, dispatch: Dispatch) -> Answer:
         try:
             subscription = read_subscription(dispatch.device.token)
         except ValueError:
@@ -110,14 +69,27 @@ class WebPushProvider:
             return Answer(Outcome.REJECTED, reason="HostNotAllowed")
         if len(plaintext) > PAYLOAD_BYTES:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
-        return subscription, plaintext
+        # Before the work of encrypting, which is in vain while the server is down.
+        unsent = self._pool.unsent(subscription.origin, dispatch.send_by)
+        answer = unsent or await self._post(subscription, plaintext, dispatch)
+        if answer.outcome is Outcome.UNSENT and answer.reason not in OUR_OWN and not self._exists(subscription):
+            return replace(answer, outcome=Outcome.RETRY, retry_after_us=STRANGER_US)
+        return answer
+
+    def service(self, device: Device) -> str:
+        """The push service of a browser; '' for what nothing was ever sent to."""
+        try:
+            subscription = read_subscription(device.token)
+        except ValueError:
+            return ""
+        return subscription.origin if subscription.is_at(self._hosts) else ""
 
     def _exists(self, subscription: Subscription) -> bool:
         # Under `*.example.com` a stranger can name a server that there never was. What is named in full, and what has
         # ever answered, is down for now, and waits; another may only be tried as often as its message is worth.
         return subscription.host in self._hosts or self._pool.has_reached(subscription.origin)
 
-    async def _send(self, subscription: Subscription, plaintext: bytes, dispatch: Dispatch) -> Answer:
+    async def _post(self, subscription: Subscription, plaintext: bytes, dispatch: Dispatch) -> Answer:
         authorization = self._vapid.authorization(subscription.origin)
         response = await self._pool.post(
             subscription.endpoint,

@@ -1,4 +1,4 @@
-"""A provider behind one HTTP/1.1 server: what is alike in all of them."""
+"""A provider over kept HTTP/1.1 connections: what is alike in all of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from notifier.providers.transport.http1 import Pool, tls_context
 from notifier.providers.transport.probes import http1_lives
 
 
-class OneServerProvider(ABC):
-    """Sends to one server over kept connections, and keeps the order of each device's sends.
+class PooledProvider(ABC):
+    """Sends over kept connections, and keeps the order of each device's sends.
 
-    endpoint: scheme, host and port. ca_file: trust these authorities and no others. timeout_us: for a connection and
-    for an answer, each. more: of its `Pool`. Raises SettingsError where the CA file cannot be used.
+    endpoint: scheme, host and port of its server; '' where each device names its own, see `service`. ca_file: trust
+    these authorities and no others. timeout_us: for a connection and for an answer, each. more: of its `Pool`. Raises
+    SettingsError where the CA file cannot be used.
     """
 
     platform: str
@@ -30,7 +31,7 @@ class OneServerProvider(ABC):
         self._turns = Turns()
 
     async def send(self, dispatch: Dispatch) -> Answer:
-        """Send to one device; see `Provider.send`. One device's sends reach the server in the order of the calls."""
+        """Send to one device; see `Provider.send`. One device's sends reach its server in the order of the calls."""
         async with self._turns.turn(dispatch.device.token, dispatch.send_by) as held:
             return await self._send(dispatch) if held else Answer(Outcome.UNSENT, reason="TooLate")
 
@@ -44,9 +45,9 @@ class OneServerProvider(ABC):
         return self._origin
 
     async def probe(self, device: Device) -> bool:
-        """Whether the server answers at all; see `Provider.probe`."""
-        del device
-        return await http1_lives(self._origin, self._pool.tls, self._timeout_s)
+        """Whether the device's server, if there is one, answers at all; see `Provider.probe`."""
+        origin = self.service(device)
+        return not origin or await http1_lives(origin, self._pool.tls, self._timeout_s)
 
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""

@@ -22,7 +22,7 @@ from notifier.notification.job import FUNCTION, read_notification
 from notifier.notification.json_values import fields_of
 from notifier.notification.notification import at_service, platform_of
 from notifier.notification.rq_call import read_call
-from notifier.providers.answers import MINUTE_US
+from notifier.providers.answers import LONGEST_WAIT_US, MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.queue.calls import DeadToken, Leased, Settlement, State
 from notifier.queue.history import Handed, Reply
@@ -327,10 +327,16 @@ class Sender:
 
 
 def _checked(answer: Any) -> Answer:
-    """Raise TypeError for what is none: others write providers too."""
-    if isinstance(answer, Answer) and isinstance(answer.outcome, Outcome):
-        return answer
-    raise TypeError("the provider's answer is no Answer with an Outcome")
+    """Raise TypeError for what is none, and bound the wait that it asks for: others write providers too."""
+    if not isinstance(answer, Answer) or not isinstance(answer.outcome, Outcome):
+        raise TypeError("the provider's answer is no Answer with an Outcome")
+    for kind, names in ((str, ("reason", "help", "seen")), (int | None, ("status", "retry_after_us", "gone_at_us"))):
+        for name in names:
+            if not isinstance(value := getattr(answer, name), kind):
+                raise TypeError(f"the provider's answer has a {name} that is a {type(value).__name__}")
+    if answer.retry_after_us is not None:
+        answer.retry_after_us = min(max(answer.retry_after_us, 0), LONGEST_WAIT_US)
+    return answer
 
 
 def _no_provider(by: str, dispatch: Dispatch) -> Answer:

@@ -107,6 +107,31 @@ def reason(settlement: Settlement) -> str:
     return zlib.decompress(b64decode(str(settlement.detail))).decode()
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("reason", b"BadRequest"), ("help", ["x"]), ("status", "400"), ("retry_after_us", "60"), ("gone_at_us", 1.5)],
+)
+def test_an_answer_with_a_field_of_another_type_is_the_providers_fault(field: str, value: Any) -> None:
+    """Others write providers too: it is unknown and tried again, and the log names the field."""
+    with capture_logs() as lines:
+        settled, _ = settle(leased(), replace(Answer(Outcome.REJECTED), **{field: value}))
+    assert (settled.state, settled.word, settled.reached) == ("later", "retried", True)
+    (broke,) = (line for line in lines if line["log_level"] == "error")
+    assert broke["event"] == "provider_broke"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RETRY, Outcome.BUSY, Outcome.FULL])
+@pytest.mark.parametrize(("asked_us", "at_most_us"), [(10**30, 24 * 3600 * 10**6), (-5_000_000, 0)])
+def test_a_wait_that_a_provider_asks_for_has_bounds(outcome: Outcome, asked_us: int, at_most_us: int) -> None:
+    """At most a day and no less than nothing, whoever wrote the provider; Redis could not hold more."""
+    answer = Answer(outcome, 429, retry_after_us=asked_us)
+    settled, _ = settle(leased(), answer)
+    assert answer.retry_after_us == at_most_us
+    if outcome is not Outcome.FULL:
+        assert isinstance(settled.detail, int)
+        assert at_most_us + BACKOFF.first_us // 2 <= settled.detail <= at_most_us + BACKOFF.max_us
+
+
 @pytest.mark.parametrize(("one", "two"), list(itertools.combinations_with_replacement(Outcome, 2)))
 def test_every_pair_of_answers(one: Outcome, two: Outcome) -> None:
     """Final where all answers are; delivered where one is; else again, an attempt spent unless it is nobody's fault."""

@@ -70,8 +70,11 @@ class ChannelServer:
 
     async def read(self, channel_id: str) -> BroadcastChannel:
         """How a channel was made."""
-        told = fields_of((await self._ask(b"GET", "channels", FOUND, channel_id)).body)
-        return BroadcastChannel(channel_id, told.get("message-storage-policy") == 1)
+        response = await self._ask(b"GET", "channels", FOUND, channel_id)
+        stores: Any = fields_of(response.body).get("message-storage-policy")
+        if stores not in (0, 1):
+            raise ChannelError("NoChannel", response.status)
+        return BroadcastChannel(channel_id, stores == 1)
 
     async def delete(self, channel_id: str) -> None:
         """Delete a channel, for ever."""
@@ -81,9 +84,9 @@ class ChannelServer:
         """The ids of all channels of the app."""
         response = await self._ask(b"GET", "all-channels", FOUND)
         found: Any = fields_of(response.body).get("channels")
-        if not isinstance(found, list):
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             raise ChannelError("NoChannels", response.status)
-        return [str(each) for each in found]
+        return found
 
     async def close(self) -> None:
         """Close the connection."""

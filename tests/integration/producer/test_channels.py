@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from notifier.cli.app import app
 from notifier.simulators.apns import ApnsChannelsSimulator
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
+from notifier.testing.ports import free_port
 from tests.harness.support import WORKER, Simulators, clean_environ, ends, notifier, worker, write_config
 
 GAP_US = 2_000_000
@@ -109,6 +111,20 @@ def test_the_commands(config: Path, redis: Redis) -> None:
     assert run("send", channel, "--state", "{")[0] == 2
     assert run("delete", channel) == (0, "deleted")
     assert run("list") == (0, "no channels")
+
+
+def test_warnings_are_no_part_of_an_answer(
+    redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators
+) -> None:
+    """Standard output is for the answer, so that a program may read it: what is logged goes to standard error."""
+    assert redis.ping()
+    providers = simulators.providers()
+    providers["apns"]["channels_endpoint"] = f"https://127.0.0.1:{free_port()}"
+    config = write_config(tmp_path, redis_server.url, providers)
+    command = [sys.executable, "-m", "notifier.cli", "--config", str(config), "channels", "list", "--json"]
+    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "provider_unreachable" in done.stderr
 
 
 def test_a_commands_error_is_one_line(

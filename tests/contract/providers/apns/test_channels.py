@@ -23,6 +23,7 @@ from notifier.providers.apns.settings import ApnsSettings
 from notifier.providers.apns.token import STORE_TIMEOUT_S
 from notifier.providers.apns.token_store import Kept, LocalTokenStore, TokenStoreError
 from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.transport.http2.requests import Response
 from notifier.simulators.apns import ApnsChannelsSimulator
 from notifier.simulators.wire import Reply
 from tests.contract.apns_rig import KEY_ID, TEAM, TOPIC, Identity, Rig, dispatch, make_identity, rig
@@ -236,6 +237,23 @@ def test_ten_thousand_are_listed(identity: Identity) -> None:
         made = {f"{n:08}{'A' * 24}==": False for n in range(10_000)}
         s.rig.simulator.channels.made[TOPIC] = made
         assert await s.server.list() == [*made]
+
+    run(identity, scene)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"message-storage-policy": "1"}', b'{"channels": [null, {"a": 1}]}'])
+def test_an_answer_that_says_nothing_is_an_error(identity: Identity, body: bytes) -> None:
+    """A proxy's page, say: no channel is made up, and none is said to keep nothing."""
+
+    async def scene(s: Both) -> None:
+        async def ask(*_: object) -> Response:
+            return Response(200, {}, body)
+
+        s.server._ask = ask  # type: ignore[method-assign]
+        with pytest.raises(ChannelError, match="NoChannel"):
+            await s.server.read("abc=")
+        with pytest.raises(ChannelError, match="NoChannels"):
+            await s.server.list()
 
     run(identity, scene)
 

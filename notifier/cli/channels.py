@@ -9,12 +9,20 @@ import typer
 
 from notifier.cli.options import ExpiresOption, JsonOption, TextOption, json_object, notifier_of, seconds
 from notifier.cli.output import answer, say
+from notifier.log import configure_logging
+from notifier.producer.notifier import Notifier
 from notifier.units import counted
 
 Channel = Annotated[str, typer.Argument(help="the id that Apple gave the channel", show_default=False)]
 App = Annotated[str | None, typer.Option(help="the name of an app under providers.apns")]
 
 commands = typer.Typer(help="Broadcast channels of Live Activities, at Apple.", no_args_is_help=True)
+
+
+def _notifier_of(context: typer.Context) -> Notifier:
+    """Return a producer that speaks to Apple. What it warns of is no part of an answer: it goes to standard error."""
+    configure_logging(level="warning")
+    return notifier_of(context)
 
 
 @commands.command()
@@ -26,7 +34,7 @@ def create(
     json: JsonOption = False,
 ) -> None:
     """Make a channel and print its id."""
-    with notifier_of(context) as notifier:
+    with _notifier_of(context) as notifier:
         channel_id = notifier.channels.create(stores=stores, app=app)
     answer({"channel": channel_id, "stores": stores}, channel_id, json=json)
 
@@ -34,7 +42,7 @@ def create(
 @commands.command("list")
 def list_all(context: typer.Context, *, app: App = None, json: JsonOption = False) -> None:
     """Print the ids of all channels of the app."""
-    with notifier_of(context) as notifier:
+    with _notifier_of(context) as notifier:
         found = notifier.channels.list(app=app)
     answer(found, *found, counted(len(found), "channel") if found else "no channels", json=json)
 
@@ -42,7 +50,7 @@ def list_all(context: typer.Context, *, app: App = None, json: JsonOption = Fals
 @commands.command()
 def read(context: typer.Context, channel: Channel, *, app: App = None, json: JsonOption = False) -> None:
     """Show how a channel was made."""
-    with notifier_of(context) as notifier:
+    with _notifier_of(context) as notifier:
         found = notifier.channels.read(channel, app=app)
     kept = "its last message for 8 hours" if found.stores else "no message"
     answer({"channel": found.id, "stores": found.stores}, f"{found.id}: keeps {kept}", json=json)
@@ -51,7 +59,7 @@ def read(context: typer.Context, channel: Channel, *, app: App = None, json: Jso
 @commands.command()
 def delete(context: typer.Context, channel: Channel, *, app: App = None) -> None:
     """Delete a channel, for ever."""
-    with notifier_of(context) as notifier:
+    with _notifier_of(context) as notifier:
         notifier.channels.delete(channel, app=app)
     say("deleted")
 
@@ -80,6 +88,6 @@ def send(
     options |= {"store": True} if store else {}
     fields: dict[str, Any] = {"title": title, "body": body, "category": category, "app": app}
     fields["expires_in"] = seconds(expires_in, "--expires-in")
-    with notifier_of(context) as notifier:
+    with _notifier_of(context) as notifier:
         job_id = notifier.channels.send(channel, options, **fields)
     answer({"job_id": job_id}, job_id, json=json)

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from notifier.errors import SettingsError
-from notifier.log import configure_logging
 from notifier.operations.in_force import settings_in_force
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
@@ -69,11 +68,7 @@ def file_of(context: typer.Context, file: Path | None) -> Path | None:
 
 
 def notifier_of(context: typer.Context) -> Notifier:
-    """Return a producer by the configuration that the command was given, and the rates in force.
-
-    What it warns of goes to standard error: standard output is for the answer.
-    """
-    configure_logging(level="warning")
+    """Return a producer by the configuration that the command was given, and the rates in force."""
     return Notifier.of(settings_in_force(context.obj))
 
 

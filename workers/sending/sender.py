@@ -42,6 +42,16 @@ FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKE
 REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
 REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value, Outcome.REFUSED.value})
 NOT_CONFIGURED: Final = "the notification names an app that this worker has not: add it to every worker's providers"
+OR_NONE: Final = (int, type(None))
+# Of what types the fields of an Answer are that scripts and the log are told.
+ANSWERED: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "reason": str,
+    "help": str,
+    "seen": str,
+    "status": OR_NONE,
+    "retry_after_us": OR_NONE,
+    "gone_at_us": OR_NONE,
+}
 SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is open, and another route was not
 
 
@@ -330,10 +340,9 @@ def _checked(answer: Any) -> Answer:
     """Raise TypeError for what is none, and bound the wait that it asks for: others write providers too."""
     if not isinstance(answer, Answer) or not isinstance(answer.outcome, Outcome):
         raise TypeError("the provider's answer is no Answer with an Outcome")
-    for kind, names in ((str, ("reason", "help", "seen")), (int | None, ("status", "retry_after_us", "gone_at_us"))):
-        for name in names:
-            if not isinstance(value := getattr(answer, name), kind):
-                raise TypeError(f"the provider's answer has a {name} that is a {type(value).__name__}")
+    for name, kind in ANSWERED.items():
+        if not isinstance(value := getattr(answer, name), kind):
+            raise TypeError(f"the provider's answer has a {name} that is a {type(value).__name__}")
     if answer.retry_after_us is not None:
         answer.retry_after_us = min(max(answer.retry_after_us, 0), LONGEST_WAIT_US)
     return answer

@@ -112,7 +112,7 @@ def reason(settlement: Settlement) -> str:
     [("reason", b"BadRequest"), ("help", ["x"]), ("status", "400"), ("retry_after_us", "60"), ("gone_at_us", 1.5)],
 )
 def test_an_answer_with_a_field_of_another_type_is_the_providers_fault(field: str, value: Any) -> None:
-    """Others write providers too: it is unknown and tried again, and the log names the field."""
+    """Others write providers too: it is unknown and tried again, as where the provider's client breaks."""
     with capture_logs() as lines:
         settled, _ = settle(leased(), replace(Answer(Outcome.REJECTED), **{field: value}))
     assert (settled.state, settled.word, settled.reached) == ("later", "retried", True)

@@ -148,7 +148,7 @@ class Channel:
             self._back_off("ConnectionLost", _unanswered(connection))
             return
         self._living.add(connection)
-        connection.ended.add_done_callback(lambda _: self._living.discard(connection))
+        connection.ended.add_done_callback(partial(self._on_end, connection))
         self._connection, self._opened_at = connection, loop.time()
         connection.wake()
 
@@ -165,9 +165,16 @@ class Channel:
         self._connection = None
         if connection.answered:
             self._failures = 0
-        else:
+        elif not (connection.finishing and self._failures == 0 and len(self._living) == 1):
             self._back_off("ConnectionLost", _unanswered(connection))
+        # else it is judged by its end: a server that restarts in order is no outage. One at a time, or a server
+        # that says so to each connection and answers none would have one every 0.2 s.
         self._replace()
+
+    def _on_end(self, connection: Connection, _: asyncio.Future[None]) -> None:
+        self._living.discard(connection)
+        if connection.finishing and not connection.answered and self._connection is None:
+            self._back_off("ConnectionLost", _unanswered(connection))
 
     def _replace(self) -> None:
         if not self._waiting or self._closed or self._opening is not None:

@@ -32,6 +32,7 @@ class Connection(Wire):
         super().__init__(ping_timeout_s=ping_timeout_s, said=said)
         self.answered = False
         self.retired = False
+        self.finishing = False  # retired by a GOAWAY without an error, with streams that the server still answers
         self._waiting = waiting
         self._on_retire = on_retire
         self._streams: dict[int, Request] = {}
@@ -186,6 +187,7 @@ class Connection(Wire):
             self.reset_stream(stream_id)
             # RFC 9113, 6.8: above the last stream nothing was or will be processed.
             self._lose(self._streams[stream_id], "GoAway", unsent="GoAway")
+        self.finishing = code == 0 and bool(self._streams)
         self._retire()
 
     # A request is resolved before it is forgotten: if that raises, the end of the connection resolves it.

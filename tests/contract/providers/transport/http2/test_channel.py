@@ -138,6 +138,29 @@ async def test_goaway(identity):
         assert len(r.simulator.connections) == 1
 
 
+async def test_goaway_before_the_first_answer(identity):
+    """A server that restarts in order is no outage: what it took is answered, the rest goes over a new connection."""
+    async with rig(identity, max_streams=1, latency_ms=150) as r:
+        sends = [asyncio.create_task(r.send()) for _ in range(4)]
+        await r.log.reach(1)
+        r.simulator.go_away()
+        assert [answer.outcome for answer in await asyncio.gather(*sends)] == [Outcome.DELIVERED] * 4
+        assert r.simulator.connections_opened == 2
+
+
+async def test_goaway_and_never_an_answer(identity):
+    """A server that takes a request, goes away and never answers it counts as gone once its connection has ended."""
+    scripts = {TOKEN: [Reply(200, delay_ms=5000)]}
+    async with rig(identity, scripts=scripts, client={"timeout_us": 300_000}) as r:
+        lost = asyncio.create_task(r.send())
+        await r.log.reach(1)
+        r.simulator.go_away()
+        assert (await lost).outcome is Outcome.UNKNOWN
+        await asyncio.gather(*(connection.ended for connection in r.provider._channel._living))
+        answer = await r.send("cd" * 32)
+        assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Unreachable")
+
+
 def test_backoff_grows(identity):
     """Each connection that cannot be opened doubles the time to the next, and all are answered meanwhile."""
     with socket.socket() as taken:  # bound but not listening: refuses

@@ -43,7 +43,7 @@ def stats(
 
 
 def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
-    yield from problem_lines(told["now"]) or ["all is well"]
+    yield from problem_lines(told) or ["all is well"]
     rows = [_row(each) for each in told["minutes"]]
     yield Rows(("minute", "accepted", "delivered", "cancelled", "other ends", "retried", "late p50", "p99"), rows)
     number = len(rows)

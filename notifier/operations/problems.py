@@ -138,7 +138,7 @@ def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("stopped", "Unserved", says, "unserved-partition")
 
 
-def problem_lines(now: Mapping[str, Any]) -> list[str]:
-    """The same in a line each, as of now."""
-    found, at = find_problems(now), datetime.now(UTC)
+def problem_lines(told: Mapping[str, Any]) -> list[str]:
+    """The same in a line each, of all that `Stats.as_json` tells."""
+    found, at = find_problems(told["now"]), told["at"]
     return [f"{'✖' if problem.level == 'stopped' else '⚠'} {problem.text(at)}" for problem in found]

@@ -161,6 +161,7 @@ class Stats:
             ],
             "lateness": {name: _quantiles(each) for name, each in sorted(numbers.late.items())},
             "provider_latency": {name: _quantiles(each) for name, each in sorted(numbers.answers.items())},
+            "at": moment(self.now.at_s * 1e6),
             "now": _now(self.now),
         }
 

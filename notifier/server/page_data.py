@@ -69,7 +69,7 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     changes = read_actions(state.redis, MAX_ACTIONS)
     changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
     more = {"live": found.as_live()["now"], "throttled": read_throttled(state.redis), "changed": changed}
-    told = found.as_json() | more | {"at": state.now(), "routes": routes}
+    told = found.as_json() | more | {"routes": routes}
     state.last_told = told | {"read_at": datetime.now(UTC)}
     return told
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from notifier.operations.problems import find_problems
+from notifier.operations.problems import find_problems, problem_lines
 from notifier.operations.stats import LaneNow, Now, Stats
 from notifier.queue.circuits import Held
 from notifier.queue.health import Alive
@@ -42,6 +42,13 @@ def test_a_stopped_route_says_how_many_wait_for_it() -> None:
     (line,) = said(now(routes=[KEY], waits=waits))
     assert line.startswith("apns stopped for 4 min 00 s (since 12:00): 403 InvalidProviderToken, ours to mend; 6,912 ")
     assert line.endswith(" wait; next probe in 0 ms")
+
+
+def test_all_times_are_by_the_clock_of_redis() -> None:
+    """What is told is as of the moment at which Redis was asked; this machine's clock is months away."""
+    at_s = (AT + timedelta(minutes=4)).timestamp()
+    (line,) = problem_lines(Stats(now(routes=[KEY], at_s=at_s)).as_json())
+    assert line.startswith("✖ apns stopped for 4 min 00 s (since 12:00): 403 InvalidProviderToken")
 
 
 def test_what_began_by_a_clock_that_is_set_back_since_began_just_now() -> None:

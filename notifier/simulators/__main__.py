@@ -17,7 +17,13 @@ import yaml
 
 from notifier.notification.notification import NAME_FORM
 from notifier.simulators.apns import ApnsChannelsSimulator, ApnsSimulator
-from notifier.simulators.certificates import make_apns_key, make_certificates, make_secret, make_webpush_key
+from notifier.simulators.certificates import (
+    make_apns_key,
+    make_certificates,
+    make_secret,
+    make_webpush_key,
+    write_whole,
+)
 from notifier.simulators.control import Control, answers, tell
 from notifier.simulators.expo import ExpoSimulator
 from notifier.simulators.faults import UnusableError, table
@@ -235,12 +241,9 @@ def _announce(folder: Path, told: Mapping[str, dict[str, Any]], more: Mapping[st
         section = {key: told["webpush"][key] for key in kept}
         providers["webpush"] = {"client": "pywebpush", **section, "hosts": [endpoint.removeprefix("https://")]}
     config = {"categories": {"default": {"lane": "default"}}, "providers": providers}
-    (folder / CONFIG).write_text(
-        "# Sends to the simulators of this folder; written anew at each start: copy it to change it.\n"
-        + yaml.safe_dump(config, sort_keys=False),
-        encoding="utf-8",
-    )
-    (folder / ANNOUNCEMENT).write_text(json.dumps({**told, **more}, indent=2) + "\n", encoding="utf-8")
+    head = "# Sends to the simulators of this folder; written anew at each start: copy it to change it.\n"
+    write_whole(folder / CONFIG, (head + yaml.safe_dump(config, sort_keys=False)).encode())
+    write_whole(folder / ANNOUNCEMENT, f"{json.dumps({**told, **more}, indent=2)}\n".encode())
     sys.stdout.write(json.dumps({**told, **more}) + "\n")
     sys.stdout.flush()
 

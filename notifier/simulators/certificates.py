@@ -54,7 +54,7 @@ def make_certificates(folder: Path) -> Certificates:
     )
     key = ec.generate_private_key(ec.SECP256R1())
     files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "wrong-name.pem")
-    files.ca_file.write_bytes(ca.public_bytes(Encoding.PEM))
+    write_whole(files.ca_file, ca.public_bytes(Encoding.PEM))
     for path, names in ((files.cert_file, NAMES), (files.wrong_name_file, OTHER_NAMES)):
         cert = (
             _builder(_name("localhost"), ca_name, key.public_key(), ca_key.public_key())
@@ -64,7 +64,7 @@ def make_certificates(folder: Path) -> Certificates:
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(ca_key, hashes.SHA256())
         )
-        path.write_bytes(cert.public_bytes(Encoding.PEM))
+        write_whole(path, cert.public_bytes(Encoding.PEM))
     _write_key(files.key_file, key)
     return files
 
@@ -90,14 +90,20 @@ def make_webpush_key(folder: Path) -> tuple[Path, str]:
 def make_secret(folder: Path, name: str) -> Path:
     """Write a new secret, one line of text, into the folder under this name; its path."""
     path = folder / name
-    path.touch(mode=0o600)
-    path.write_text(secrets.token_urlsafe(32), encoding="ascii")
+    write_whole(path, secrets.token_urlsafe(32).encode(), mode=0o600)
     return path
 
 
+def write_whole(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Write a file in one step: a worker that reads it at this moment finds the whole of the old or of the new one."""
+    beside = path.with_name(path.name + ".new")
+    beside.touch(mode=mode)
+    beside.write_bytes(data)
+    beside.replace(path)
+
+
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_whole(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=0o600)
 
 
 def _name(common_name: str) -> x509.Name:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from notifier.notification.json_values import fields_of
+from notifier.simulators.certificates import write_whole
 from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.https import Message
@@ -196,6 +197,5 @@ def make_service_account(folder: Path, token_uri: str, project_id: str, name: st
         "token_uri": token_uri,
     }
     path = folder / f"{name}.json"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, f"{json.dumps(account, indent=2)}\n".encode(), mode=0o600)
     return path

@@ -49,6 +49,18 @@ def chosen_elsewhere(port: int) -> Iterator[None]:
         process.communicate(b"\n")
 
 
+def test_a_worker_that_reads_the_folder_at_a_new_start_reads_whole_files(tmp_path: Path) -> None:
+    """Each file is replaced in one step, so that what somebody has opened stays what it was."""
+    with running(tmp_path):
+        before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix in {".pem", ".json", ".yaml"}}
+        opened = {path: path.open("rb") for path in before}
+    with running(tmp_path):
+        for path, file in opened.items():
+            with file:
+                assert file.read() == before[path]
+        assert (tmp_path / "service-account.json").read_bytes() != before[tmp_path / "service-account.json"]
+
+
 def test_the_folder_has_all_that_is_needed(tmp_path: Path) -> None:
     """The announcement stands in the folder too, and notifier.yaml is a configuration that leads to the simulators."""
     folder = tmp_path / "sim"

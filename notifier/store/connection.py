@@ -51,6 +51,14 @@ _FORBIDDEN: Final = re.compile(
 )
 _UNAUTHENTICATED: Final = "unauthenticated"  # what Redis says without a password if a command is long
 _CONNECTING: Final = re.compile(r"Error (?:-?\d+ )?connecting to (\S+)\. ")
+# Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
+# a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
+PASSING: Final = (
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.MasterDownError,
+)
+PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
 FAULTS: Final = (
     (
         redis.exceptions.AuthenticationError,
@@ -249,7 +257,7 @@ def check(client: redis.Redis) -> None:
         if info.get("loading"):
             raise redis.exceptions.BusyLoadingError
     except redis.exceptions.RedisError as error:
-        kind = RedisAwayError if is_away(error) else RedisUnusableError
+        kind = RedisAwayError if is_away(error) or is_passing(error) else RedisUnusableError
         raise kind(f"Redis at {where} {_why(error)}") from None
     except (OSError, ValueError) as error:  # a host name that cannot be encoded, a path too long
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
@@ -283,6 +291,11 @@ def is_away(error: redis.exceptions.RedisError) -> bool:
     return isinstance(error, passing) and not isinstance(error, lasting)
 
 
+def is_passing(error: Exception) -> bool:
+    """Whether it is worth while to ask again after this answer: nothing was done, and may be another time."""
+    return isinstance(error, PASSING) or PASSING_WORDS.search(str(error)) is not None
+
+
 def _why(error: redis.exceptions.RedisError) -> str:
     text = str(error).upper()
     if "NOAUTH" in text or "AUTHENTICATION REQUIRED" in text or _UNAUTHENTICATED in str(error):
@@ -298,7 +311,8 @@ def _why(error: redis.exceptions.RedisError) -> str:
         return f"cannot be reached: {_system_error(error)}"
     number = "has no database of this number: DB index is out of range; look at the end of redis.url"
     # No other text is shown, as it may hold a secret.
-    return number if "DB INDEX IS OUT OF RANGE" in text else f"answers with an error: {type(error).__name__}"
+    word = found[0] if (found := PASSING_WORDS.search(str(error))) else type(error).__name__
+    return number if "DB INDEX IS OUT OF RANGE" in text else f"answers with an error: {word}"
 
 
 def _system_error(error: BaseException) -> str:

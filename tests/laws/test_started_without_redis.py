@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from redis import Redis
-from redis.exceptions import BusyLoadingError, OutOfMemoryError
+from redis.exceptions import BusyLoadingError, OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.worker import Worker
 from structlog.testing import capture_logs
@@ -14,10 +18,12 @@ from structlog.testing import capture_logs
 from notifier.errors import RedisUnusableError
 from notifier.settings import Settings, load_settings
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import LANES, note, notifier, state, write_config
+from tests.harness.support import LANES, eventually, note, notifier, state, worker, write_config
 from tests.laws.test_rq_by_hand import InProcess
 from workers.configuration.reload import Reload
 from workers.push import made_when_there
+
+Refusal: TypeAlias = Callable[[Redis], AbstractContextManager[None]]
 
 
 def says_once_and_goes_on_or_ends(
@@ -104,3 +110,53 @@ def test_a_redis_that_refuses_a_worker_ends_it(redis: Redis) -> None:
 
     with pytest.raises(RedisUnusableError, match="Redis is out of memory"):
         made_when_there(redis, make)
+
+
+@contextmanager
+def without_replicas(redis: Redis) -> Iterator[None]:
+    """Redis wants a replica for each write, and has none."""
+    redis.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        redis.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def busy(redis: Redis) -> Iterator[None]:
+    """Somebody's script goes on without end."""
+    redis.config_set("lua-time-limit", 1)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(redis.eval, "while true do end", 0)
+            eventually(lambda: is_busy(redis), "a script that takes long")
+            yield
+            redis.script_kill()
+            assert "Script killed" in str(running.exception())
+    finally:
+        redis.config_set("lua-time-limit", 5000)
+
+
+def is_busy(redis: Redis) -> bool:
+    try:
+        return not redis.ping()
+    except ResponseError as error:
+        return str(error).startswith("BUSY")
+
+
+@pytest.mark.parametrize(("refuses", "word"), [(without_replicas, "NOREPLICAS"), (busy, "BUSY")])
+def test_a_worker_that_starts_while_redis_refuses_waits_as_one_that_runs(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, refuses: Refusal, word: str
+) -> None:
+    """What passes is waited for: it says once for what, and delivers when it is over."""
+    config = write_config(tmp_path, redis_server.url)
+    with notifier(config) as producer:
+        job_id = producer.send(note("anna"))
+        with ExitStack() as refusing:
+            refusing.enter_context(refuses(redis))
+            with worker(config) as process:
+                eventually(lambda: "limiter_unreachable" in process.log, "the line that says for what it waits")
+                refusing.close()
+                eventually(lambda: state(producer, job_id) == "delivered", "the delivery")
+    (line,) = [line for line in process.log.splitlines() if "limiter_unreachable" in line]
+    assert word in line

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -17,13 +16,7 @@ from typing import Any, Final
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import (
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.notification.job import targets_in
@@ -35,7 +28,7 @@ from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run_async, run_together
 from notifier.scripts.rule_table import RuleTable, decoded
-from notifier.store.connection import is_forbidden, unusable
+from notifier.store.connection import is_forbidden, is_passing, unusable
 from notifier.units import readable
 from workers.loop.in_flight import Flights
 from workers.loop.mending import Mender
@@ -47,10 +40,6 @@ SUSPENDED_S: Final = 1.0
 PATIENCE_S: Final = 1.0  # of the jobs of other functions that stand behind one that runs
 UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # what cannot be read is tried again at once, and then ever later
 RECONNECT_S: Final = (0.1, 5.0)
-# Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
-# a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
-PASSING: Final = (OutOfMemoryError, ReadOnlyError, MasterDownError)
-PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
 
 
 class Engine:
@@ -365,8 +354,3 @@ def _raise_first(answers: Sequence[Any]) -> None:
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
-
-
-def is_passing(error: ResponseError) -> bool:
-    """Whether it is worth while to ask again after this answer: the script was not run, and may be another time."""
-    return isinstance(error, PASSING) or PASSING_WORDS.search(str(error)) is not None

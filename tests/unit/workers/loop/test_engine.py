@@ -16,10 +16,10 @@ import workers.loop.idle
 from notifier.queue.calls import Pulled
 from notifier.scripts.loader import Call
 from notifier.settings import parse_settings
-from notifier.store.connection import unusable
+from notifier.store.connection import is_passing, unusable
 from tests.unit.workers.loop.test_in_flight import leased
 from workers.configuration.wiring import build_tuning
-from workers.loop.engine import Engine, is_passing
+from workers.loop.engine import Engine
 from workers.loop.idle import IdleWorker
 from workers.loop.in_flight import Flights
 from workers.loop.parts import Parts

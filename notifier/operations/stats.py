@@ -14,7 +14,7 @@ from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_
 from notifier.queue.health import Alive, find_workers, is_full
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.queue.pauses import find_pauses
-from notifier.queue.waits import IN_QUEUE, OF_LATER, Waits, decode_waits, describe_later, describe_waits
+from notifier.queue.waits import IN_QUEUE, OF_LATER, Waits, decode_waits, describe_later, describe_waits, sum_up
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
@@ -282,7 +282,7 @@ def _find_now() -> Exchange[Now]:
         (memory["used_memory"], memory.get("maxmemory", 0)),
         (yield from find_pauses()),
         bool(suspended),
-        [*decode_waits(waits), *(yield from _find_later(later))],
+        sum_up([*decode_waits(waits), *(yield from _find_later(later))]),
         now_us / 1e6,
         (yield from _find_last([found.last for found in of_lanes], now_us / 1e6)),
         int(looked or 0),
@@ -341,9 +341,6 @@ def _together(told: Told[Now]) -> Now:
         workers[each.name] = min(each, workers.get(each.name, each), key=lambda alive: alive.age_us)
     paused = {number: {held.route for held in now.pauses} for number, now in told.found.items()}
     unpaused = {name: [n for n in paused if name not in paused[n]] for name in set().union(*paused.values())}
-    waits: Counter[tuple[str, str]] = Counter()
-    for kind, what, n in (each for now in every for each in now.waits):
-        waits[kind, what] += n
     return Now(
         {lane: _sum_of(now.lanes[lane] for now in every) for lane in LANES},
         sum(now.later for now in every),
@@ -354,7 +351,7 @@ def _together(told: Told[Now]) -> Now:
         max((now.memory for now in every), key=lambda memory: (memory[0] / (memory[1] or float("inf")), memory[0])),
         by_route(now.pauses for now in every),
         any(now.suspended for now in every),
-        [Waits(*of, n) for of, n in waits.most_common()],
+        sum_up(each for now in every for each in now.waits),
         max(now.at_s for now in every),
         max(now.last for now in every),
         max(now.looked_us for now in every),

@@ -13,7 +13,7 @@ from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.units import counts_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 KINDS: Final = {"due": "due", "?": "due"}  # by what waits.lua says beside history.lua's words
 IN_QUEUE: Final = "a worker: in the queue still"
@@ -50,7 +50,12 @@ def describe_later(at_us: float, meta: bytes | None, held: bytes | None, *tries:
 
 def decode_waits(fields: Mapping[bytes, bytes]) -> list[Waits]:
     """Return the fields of `waits`, the largest number first."""
+    return sum_up(Waits(*describe_waits(field), n) for field, n in counts_in(fields).items())
+
+
+def sum_up(waits: Iterable[Waits]) -> list[Waits]:
+    """Return one for each reason, the largest number first."""
     found: Counter[tuple[str, str]] = Counter()
-    for field, n in counts_in(fields).items():
-        found[describe_waits(field)] += n
+    for kind, what, n in waits:
+        found[kind, what] += n
     return [Waits(kind, what, n) for (kind, what), n in found.most_common() if n > 0]

@@ -104,6 +104,9 @@ def test_of_many_in_no_backlog_a_part_tells(redis: Redis) -> None:
     assert all(40 < n < 260 for n in found.values())
     redis.zremrangebyrank("notifier:later", 0, 399 - 30)
     assert sorted(n for _, _, n in read_now(redis).waits) == [10, 10, 10]
+    redis.hset("notifier:waits", mapping={"r": 5})
+    retried = [n for kind, _, n in read_now(redis).waits if kind == "retry"]
+    assert retried == [15], "one row also where others wait for the same behind others of their users"
 
 
 def test_all_of_a_kind_are_cancelled_only_by_who_says_so(run: Run, config: Path, redis: Redis) -> None:

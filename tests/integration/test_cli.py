@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -840,6 +841,21 @@ def test_config_init_overwrites_no_schema(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name != "notifier.yaml"] == ["n.schema.json"]
     schema.write_text(run("config", "schema").out, encoding="utf-8")
     assert run("config", "init", "--yes", str(tmp_path / "n.yaml")).status == 0
+
+
+@pytest.mark.parametrize("bytes_free", [1_000, 10_000])
+def test_config_init_on_a_full_disk_leaves_nothing(run: Run, tmp_path: Path, bytes_free: int) -> None:
+    """Neither half a configuration nor half a schema, so that the same command works once there is room."""
+    file, limits = tmp_path / "my config.yaml", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_free, limits[1]))
+    try:
+        done = run("config", "init", "--yes", str(file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done == Ran(1, "", f"{file} and my config.schema.json could not be written: File too large\n")
+    assert list(tmp_path.glob("my*")) == []
+    done = run("config", "init", "--yes", str(file))
+    assert f"check it: notifier config check --worker '{file}'\nrun a worker: NOTIFIER_CONFIG='{file}' n" in done.out
 
 
 def test_config_apply_shows_what_changes_and_asks(

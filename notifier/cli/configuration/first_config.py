@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -76,15 +77,22 @@ def init(
     settings = parse_settings(text, name=str(path))
     written = f"# yaml-language-server: $schema={schema.name}\n{text}".encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as new:
-        new.write(written)
-    schema.write_bytes(known)  # by which editors complete and check it
-    where = "" if str(path) == DEFAULT_PATH else f"NOTIFIER_CONFIG={path} "
+    new = path.open("xb")
+    try:
+        with new:
+            new.write(written)
+        schema.write_bytes(known)  # by which editors complete and check it
+    except OSError as error:  # a full disk
+        path.unlink()
+        schema.unlink(missing_ok=True)
+        fail(f"{path} and {schema.name} could not be written: {error.strerror}")
+    typed = shlex.quote(str(path))
+    where = "" if str(path) == DEFAULT_PATH else f"NOTIFIER_CONFIG={typed} "
     sending = [name for name, section in settings.providers.platforms().items() if not section.prints]
     say(f"wrote {path}, which {f'sends through {sending[0]}' if sending else 'prints in place of sending'}")
     if yes and chosen in PLATFORMS and (own := PLATFORMS[chosen][2]):
         say(f"put your own {', '.join(key for key, _, _ in own)} into it")
-    say(f"check it: notifier config check --worker {path}")
+    say(f"check it: notifier config check --worker {typed}")
     say(f"run a worker: {where}notifier worker")
 
 

@@ -86,7 +86,7 @@ def _failed() -> Exchange[tuple[list[Bad], bool]]:
 def _bad(job_id: bytes, told: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:
     meta, outcome, targets = told
     fields = fields_of(meta)
-    route = "+".join(dict.fromkeys(PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace"))))
+    route = "+".join(sorted(set(PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace")))))
     return Bad(
         job_id.decode(errors="replace"),
         str(fields.get("user", "")),

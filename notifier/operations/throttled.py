@@ -141,9 +141,10 @@ def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
 def _with_others(found: list[Throttled], others: Sequence[_Other]) -> list[Throttled]:
     users = {each.user: each for each in found}
     for user, category, why, at in others:
-        each = users.setdefault(user, Throttled(user, {}, None, {}, at))
+        each = users.setdefault(user, Throttled(user, {}, None, {}))
         waiting = {**each.waiting, category: each.waiting.get(category, 0) + 1}
-        users[user] = replace(each, waiting=waiting, whys={category: why, **each.whys})
+        since = min(filter(None, (each.since, at)), default=None)
+        users[user] = replace(each, waiting=waiting, whys={category: why, **each.whys}, since=since)
     return list(users.values())
 
 

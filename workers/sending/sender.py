@@ -176,7 +176,7 @@ class Sender:
         if len(routes) == 1 and routes[0] in self._providers:  # nearly always
             return routes[0]
         known = [by if by in self._providers else f"{platform_of(by)}/unknown" for by in routes]
-        return "+".join(dict.fromkeys(known))
+        return "+".join(sorted(set(known)))
 
     def silences(self, orphan: Leased, category: Category) -> tuple[Silence, ...]:
         """Whom a worker that died may have sent this to; a service that this worker does not know cannot be asked."""

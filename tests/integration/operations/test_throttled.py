@@ -94,6 +94,15 @@ def test_who_waits_for_a_retry_is_among_them(redis: Redis) -> None:
     assert told["says"] == "2 users wait, each with 1."
 
 
+def test_since_when_is_of_who_was_accepted_first(redis: Redis) -> None:
+    """Of several that wait for a time, the one that goes first was not accepted first."""
+    for n in (2, 1, 3):
+        redis.hset(job_key(f"j{n}"), mapping={"meta": '{"user": "ann"}', "enqueued_at": f"2026-11-23T12:00:0{n}.0Z"})
+    redis.zadd(redis_key("later"), {"j2": 7, "j1": 8, "j3": 9})
+    (told,) = read_throttled(redis)["users"]
+    assert (told["waiting"], told["since"].second) == (3, 1)
+
+
 def test_of_very_many_some_are_looked_at(redis: Redis) -> None:
     """No more users are read than it says; each of them may be among them."""
     many = PAGE * PAGES + 1

@@ -236,6 +236,18 @@ def test_no_answer_by_category() -> None:
     assert settled.state == "delivered"
 
 
+@pytest.mark.parametrize("order", [("apns", "fcm"), ("fcm", "apns")])
+def test_the_routes_of_several_devices_have_one_name(order: tuple[str, str]) -> None:
+    """Whichever device stands first: the numbers of a day would be two halves."""
+    token = tokens(1)[0]
+    providers = {name: Scripted({token: Answer(Outcome.DELIVERED)}) for name in order}
+    devices = [Device(name, token) for name in order]
+    job = leased()._replace(data=encode_data(Notification(user="anna", devices=devices, title="Hello")))
+    settled = asyncio.run(send_now(Sender(providers, BACKOFF, Observer()), job, CATEGORY))
+    assert isinstance(settled, Settlement)
+    assert settled.route == "apns+fcm"
+
+
 def test_the_count_stands_in_the_text() -> None:
     """{count} becomes how many it stands for where the category collapses; no other brace is touched, nowhere else."""
     title, body = "{count} of {0.__class__}", "{{count}} {COUNT} {count!r}"

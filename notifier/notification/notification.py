@@ -12,7 +12,7 @@ from typing import Any, Final, Self, get_args
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import platforms
-from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping, plain_text
+from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping, is_text, plain_text
 from notifier.rules.category import Priority
 from notifier.rules.zones import check_zone
 from notifier.units import mask
@@ -155,7 +155,7 @@ class Notification:
         check_category(self.category)
         if self.app is not None:
             _check_name("app", self.app)
-        if self.priority is not None and (not isinstance(self.priority, str) or self.priority not in PRIORITIES):
+        if self.priority is not None and (not is_text(self.priority) or self.priority not in PRIORITIES):
             raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
         self._check_shown()
@@ -172,7 +172,7 @@ class Notification:
         for name, value in (("title", self.title), ("body", self.body), ("sound", self.sound)):
             if value is None:
                 continue
-            if not isinstance(value, str):
+            if not is_text(value):
                 raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
             check_unicode(name, value)
         if self.badge is not None and (type(self.badge) is not int or not 0 <= self.badge < BADGES):
@@ -180,12 +180,7 @@ class Notification:
 
     def _check_times(self) -> None:
         if self.send_at is not None:
-            if not isinstance(self.send_at, datetime):
-                raise InvalidNotificationError("send_at", f"must be a datetime, is {type(self.send_at).__name__}")
-            if self.send_at.utcoffset() is None:
-                raise InvalidNotificationError("send_at", "needs a time zone, e.g. datetime.now(timezone.utc)")
-            if self.send_at > LATEST:
-                raise InvalidNotificationError("send_at", f"must not be after {LATEST.year - 1}")
+            _check_send_at(self.send_at)
         if self.expires_in is None:
             return
         if isinstance(self.expires_in, bool) or not isinstance(self.expires_in, timedelta | int | float):
@@ -301,9 +296,20 @@ def _check_zone(zone: object) -> None:
 
 
 def _check_name(field: str, value: object) -> None:
-    if not isinstance(value, str) or not NAME_FORM.fullmatch(value):
+    if not is_text(value) or not NAME_FORM.fullmatch(value):
         what = "an app" if field == "app" else "a category"
         raise InvalidNotificationError(field, f"{value!r} is not a name of {what}")
+
+
+def _check_send_at(at: object) -> None:
+    if not isinstance(at, datetime):
+        raise InvalidNotificationError("send_at", f"must be a datetime, is {type(at).__name__}")
+    if at != at:  # noqa: PLR0124 - NaT of pandas, which may not be asked for its offset
+        raise InvalidNotificationError("send_at", "is no time: leave it out to send at once")
+    if at.utcoffset() is None:
+        raise InvalidNotificationError("send_at", "needs a time zone, e.g. datetime.now(timezone.utc)")
+    if at > LATEST:
+        raise InvalidNotificationError("send_at", f"must not be after {LATEST.year - 1}")
 
 
 def _check_many(devices: Sequence[object]) -> None:
@@ -332,7 +338,7 @@ def _check_tokens(devices: Sequence[Device]) -> None:
 def _check_token(device: Device, index: int) -> None:
     token = device.token
     platform = _platform(device.platform, "devices[{}].platform", index)
-    wrong = platform.token_problem(token) if isinstance(token, str) else f"must be text, is {type(token).__name__}"
+    wrong = platform.token_problem(token) if is_text(token) else f"must be text, is {type(token).__name__}"
     if wrong:
         raise InvalidNotificationError(f"devices[{index}].token", wrong)
 
@@ -340,7 +346,7 @@ def _check_token(device: Device, index: int) -> None:
 def _platform(name: object, field: str, place: object) -> platforms.Platform:
     """The platform of that name. Raises InvalidNotificationError for this field, which has a place of its own in it."""
     try:
-        found = platforms.find(name) if isinstance(name, str) else None
+        found = platforms.find(name) if is_text(name) else None
     except SettingsError as error:
         raise InvalidNotificationError(field.format(place), str(error)) from None
     if found is None:

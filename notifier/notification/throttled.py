@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from notifier.errors import InvalidNotificationError
+from notifier.notification.json_values import check_text
+from notifier.notification.notification import USER_BYTES
 from notifier.rules.category import DEFAULT_CATEGORY
 
 MARKER: Final = "__push_throttled__"  # the attribute of a decorated function that holds its `Throttle`
@@ -29,10 +31,10 @@ class Throttle:
             user = inspect.signature(function).bind(*args, **kwargs).arguments[self.user]
         except (TypeError, KeyError) as error:
             raise InvalidNotificationError(self.user, f"is not in the call: {error}") from None
-        if isinstance(user, bool) or not isinstance(user, str | int) or user == "":
+        if isinstance(user, bool) or not isinstance(user, str | int):
             of = type(user).__name__
             raise InvalidNotificationError(self.user, f"must be the user, a string or a number, not {of}")
-        return {"user": str(user), "category": self.category}
+        return {"user": check_text(self.user, str(user), USER_BYTES), "category": self.category}
 
 
 def throttled(*, user: str, category: str = DEFAULT_CATEGORY) -> Callable[[F], F]:

@@ -75,7 +75,7 @@ class LiveSettings:
 
     def _begin_anew(self) -> None:
         # What a fork leaves behind may be held by a thread that is not there any more.
-        self._closed, self._lock = threading.Event(), threading.Lock()
+        self._closed, self._lock = threading.Event(), threading.RLock()  # a signal may reload inside a look
         self._partitions: Partitions | None = None
 
     def _keep_looking(self) -> None:

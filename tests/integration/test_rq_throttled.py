@@ -300,12 +300,13 @@ def test_its_history_tells_what_held_it(world: World) -> None:
 
 def test_a_call_without_its_user_is_refused(world: World) -> None:
     """A throttled function that is called for nobody does not run: its job fails, and says why."""
-    for nobody in (None, "", 1.5):
+    wrong = {None: "must be the user", "": "must not be empty", 1.5: "must be the user", "u" * 257: "is 257 bytes long"}
+    for nobody, why in wrong.items():
         job = world.queue().enqueue("shop.notify", nobody, "x", str(world.path("nobody")))
         finishes(job, JobStatus.FAILED)
         result = Job(job.id, connection=world.redis).latest_result()
         assert result is not None
-        assert "user_id: must be the user" in str(result.exc_string)
+        assert f"user_id: {why}" in str(result.exc_string)
 
 
 @pytest.mark.parametrize(
@@ -316,8 +317,9 @@ def test_a_call_without_its_user_is_refused(world: World) -> None:
         (PickleSerializer, "odd", {"expires_in": float("inf")}),
         (PickleSerializer, "odd", {"zone": "\ud800"}),
         (JSONSerializer, "half a pair: \ud800", None),
+        (PickleSerializer, "u" * 257, {"category": "chat"}),
     ],
-    ids=ascii,
+    ids=lambda value: ascii(value)[:40],
 )
 def test_what_cannot_be_limited_fails(world: World, serializer: Any, user: str, meta: dict[str, Any] | None) -> None:
     """A job whose limits nobody can read neither vanishes nor runs without them: it fails, and says why."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification.job import STEERING, is_plain, read_meta
-from notifier.notification.notification import LONGEST_EXPIRY
+from notifier.notification.notification import LONGEST_EXPIRY, check_user
 from notifier.notification.rq_call import PICKLED, RqCall, read_pickle
 from notifier.rules.category import DEFAULT_CATEGORY
 from workers.rq.functions import AllowedFunctions
@@ -37,6 +37,8 @@ def steering_of(
             return ""
         function, throttle = found
         stands |= throttle.meta(function, call.args, call.kwargs)
+    else:
+        check_user(user)
     category = stands.get("category")
     if not isinstance(category, str) or not CATEGORY.fullmatch(category) or (knows is not None and not knows(category)):
         stands["category"] = DEFAULT_CATEGORY

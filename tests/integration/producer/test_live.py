@@ -227,6 +227,16 @@ def test_reload(make: Make, config: Path) -> None:
     assert knows(producer)
 
 
+def test_a_signal_reloads_also_while_a_look_is_under_way(config: Path) -> None:
+    """Its handler runs inside that look, in the same thread: it waits for no lock."""
+    with Notifier.from_config(config, follow=False) as producer:
+        write(config, with_news(config))
+        assert producer._live is not None
+        with producer._live._lock:
+            producer.reload()
+        producer.send(note("anna", category="news"))
+
+
 def test_who_has_no_file_cannot_reload() -> None:
     """A Notifier that was made from settings says so."""
     with pytest.raises(SettingsError, match="from_config"):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from werkzeug.local import LocalProxy
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
@@ -285,6 +286,46 @@ class Word(str, Enum):  # noqa: UP042 - a StrEnum is written by its value
     ANNA = "anna"
     BLUE = "blue"
     HIGH = "high"
+
+
+ADA = LocalProxy(lambda: "ada")  # as Flask's `g.name` or Django's lazy objects
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"title": ADA}, "title: must be text, is LocalProxy"),
+        ({"user": ADA}, "user: must be text, is LocalProxy"),
+        ({"devices": [Device("fcm", ADA)]}, r"devices\[0\].token: must be text, is LocalProxy"),
+        ({"dedupe_key": ADA}, "dedupe_key: must be text, is LocalProxy"),
+        ({"data": {"name": ADA}}, "data.name: LocalProxy is not JSON"),
+        ({"data": {"names": [LocalProxy(lambda: {"first": "ada"})]}}, r"data.names\[0\]: LocalProxy is not JSON"),
+    ],
+)
+def test_what_stands_for_text_is_refused(fields: dict[str, Any], why: str) -> None:
+    """It says that it is text, and is written as a list of letters."""
+    base: dict[str, Any] = {"user": "anna", "devices": [Device("fcm", "f" * 40)], "title": "Hello"}
+    with pytest.raises(InvalidNotificationError, match=f"^{why}$"):
+        Notification(**base | fields).validate()
+
+
+class NotATime(datetime):
+    """As pandas.NaT, which a table has where no time is given."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    def utcoffset(self) -> timedelta:
+        raise ValueError("NaTType does not support utcoffset")
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    """By its field, as all else that is wrong."""
+    made = Notification("anna", [Device("fcm", "f" * 40)], "Hello", send_at=NotATime(2026, 1, 1))
+    with pytest.raises(InvalidNotificationError, match=r"^send_at: is no time: leave it out to send at once$"):
+        made.validate()
 
 
 def test_a_member_of_an_enum_is_its_text() -> None:

@@ -60,6 +60,8 @@ class Partition:
         if self.first is not None:
             key, client, found = self.first[0], self.first[1](), told.encode()
             with suppress(RedisError):  # it is the slot of others, whose node may be away
+                if claims:  # or one that comes with several would leave behind what waits here
+                    yield Command(lambda _: client.set(key, told, nx=True))
                 found = (yield Command(lambda _: client.get(key))) or found
             yield Command(lambda _: getattr(client, "aclose", client.close)())
         else:

@@ -173,6 +173,21 @@ def test_no_command_works_with_another_number(
     assert {key_slot(key) for node in cluster.nodes for key in keys_of(node)} <= set(SLOTS)
 
 
+def test_what_waits_without_partitions_is_not_left_behind(
+    cluster: RedisCluster, cli: Cli, settings: Settings, tmp_path: Path
+) -> None:
+    """Who comes with partitions is refused, wherever its first user is, and the fleet without them goes on."""
+    (config := tmp_path / "one.yaml").write_text(f"redis: {{url: '{cluster.url}'}}\n{PROVIDERS}", encoding="utf-8")
+    with Notifier.from_config(config) as notifier, Notifier.of(settings) as wrong:
+        notifier.send(notification("anna", 1))
+        for n in range(20):
+            with pytest.raises(SettingsError, match=r"of 8, hash 1, but the cluster has it as 0 of 1, hash 1"):
+                wrong.send(notification(f"u{n}", n))
+        notifier.send(notification("anna", 2))
+    assert "partition 0 of 8" in cli.run("worker", "--burst", status=3)
+    assert Cli(config).run("worker", "--burst").count("push apns user='anna'") == 2
+
+
 def test_who_may_not_write_may_look(cluster: RedisCluster, settings: Settings) -> None:
     """At what is there, and where nothing has ever been: only who writes needs the partition marked."""
     reads = "+@read +@connection +@scripting +info +time +cluster|slots"

@@ -13,7 +13,6 @@ from notifier.notification.job import accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.queue.circuits import FAR_US
-from notifier.queue.history import WORDS
 from notifier.queue.waits import IN_QUEUE, OF_LATER, describe_later, describe_waits
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, user_key
@@ -25,11 +24,14 @@ MAX_USERS: Final = 10
 PAGE: Final = 100
 PAGES: Final = 5  # of each lane
 QUEUED: Final = 50  # of each queue, and of what has a time of its own, the first
-PAUSED: Final = "the pause of "
+UNTIMED: Final = {"paused", "muted", "route", "sending"}  # looked at before: where it may expire, or in vain
 UNTIL: Final = {
-    IN_QUEUE: "when a worker takes it",
-    WORDS["retry"]: "when it is tried again",
-    WORDS["send_at"]: "at its time",
+    "queue": "when a worker takes it",
+    "retry": "when it is tried again",
+    "send_at": "at its time",
+    "paused": "when the pause ends",
+    "muted": "when the mute ends",
+    "sending": "when that one has ended",
 }
 
 
@@ -38,13 +40,13 @@ class _Other(NamedTuple):
 
     user: str
     category: str
-    why: str
+    why: tuple[str, str]
     since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A user. waiting: how many wait in each category, the most first. whys: what each waits for.
+    """A user. waiting: how many wait in each category, the most first. whys: what each waits for: kind, words.
 
     next_us: when the user is looked at again; None where somebody has to let the user go. since: when the first of what
     waits was accepted.
@@ -53,7 +55,7 @@ class Throttled:
     user: str
     waiting: dict[str, int]
     next_us: int | None
-    whys: Mapping[str, str]
+    whys: Mapping[str, tuple[str, str]]
     since: datetime | None = None
 
     @property
@@ -63,15 +65,19 @@ class Throttled:
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; next_at in seconds. until: what must happen first, where no time is known."""
-        whys = [self.whys.get(name, "") for name in self.waiting]
-        is_paused = all(PAUSED in each for each in whys)  # it is looked at before its pause ends, where it may expire
-        next_at = None if self.next_us is None or is_paused else self.next_us / 1e6
-        why = ", ".join(dict.fromkeys(filter(None, whys)))
-        route = why.removesuffix(" stopped")
-        until = f"when {route} works again" if route != why else UNTIL.get(why, "when it is let go")
-        until = "when the pause ends" if PAUSED in why else until
+        whys = [self.whys.get(name, ("", "")) for name in self.waiting]
+        is_timed = any(kind not in UNTIMED for kind, _ in whys)
+        next_at = None if self.next_us is None or not is_timed else self.next_us / 1e6
+        why = ", ".join(dict.fromkeys(what for _, what in whys if what))
+        until = next(filter(None, map(_until, whys)), "when it is let go")
         own = {"user": self.user, "waiting": self.total, "categories": self.waiting, "why": why, "next_at": next_at}
         return own | {"until": until, "since": self.since}
+
+
+def _until(why: tuple[str, str]) -> str:
+    kind, what = why
+    route = what.removesuffix(" stopped")
+    return UNTIL.get(kind, "") if route == what else f"when {route} works again"
 
 
 def read_throttled(redis: Any) -> dict[str, Any]:
@@ -133,7 +139,7 @@ def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
     for n, (at, *noted) in enumerate(found):
         of = fields_of(noted[0])
         if "user" in of:
-            why = IN_QUEUE if n < len(jobs) - len(later) else describe_later(0, *noted)[1]
+            why = ("queue", IN_QUEUE) if n < len(jobs) - len(later) else describe_later(0, *noted)
             others.append(_Other(str(of["user"]), str(of.get("category", DEFAULT_CATEGORY)), why, accepted_at(at)))
     return others, all(len(each) < QUEUED for each in (*queues, later))
 
@@ -182,11 +188,11 @@ def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
     asked = [(user, field.decode()) for user, found in backlogs.items() for field in found if field[:1] != b"#"]
     lengths = yield Commands(lambda pipe: [pipe.zcard(user_key("backlog", names[user], name)) for user, name in asked])
     waiting: dict[bytes, Counter[str]] = {user: Counter() for user in users}
-    whys: dict[bytes, dict[str, str]] = {user: {} for user in users}
+    whys: dict[bytes, dict[str, tuple[str, str]]] = {user: {} for user in users}
     for (user, category), length in zip(asked, lengths, strict=True):
         waiting[user][category] = length
         if why := backlogs[user].get(f"#w:{category}".encode()):
-            whys[user][category] = describe_waits(why.decode(errors="replace"))[1]
+            whys[user][category] = describe_waits(why.decode(errors="replace"))
     return [
         Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user], whys[user])
         for user, counts in waiting.items()

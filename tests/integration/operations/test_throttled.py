@@ -53,6 +53,34 @@ def test_who_waits_for_a_pause_alone_has_no_time(redis: Redis) -> None:
     assert told == {"ann": (None, "when the pause ends"), "bob": (5.0, "when the pause ends")}
 
 
+def test_a_wake_up_where_one_expires_is_no_next_time(redis: Redis) -> None:
+    """Who waits for a stopped route, a mute or what a dead worker had in flight is looked at for its expiry alone."""
+    told = {
+        "ann": ("papns", None, "when apns works again"),
+        "bob": ("m", None, "when the mute ends"),
+        "cy": ("poverall:chat", None, "when it is let go"),
+        "dee": ("f", None, "when that one has ended"),
+        "eve": ("ug2", 5.0, "when it is let go"),
+        "fay": ("d", 5.0, "when it is let go"),
+        "gus": ("r", 5.0, "when it is tried again"),
+    }
+    for user, (mark, *_) in told.items():
+        let_wait(redis, user, chat=1)
+        redis.hset(user_key("backlogs", user), "#w:chat", mark)
+    found = {each["user"]: (each["next_at"], each["until"]) for each in read_throttled(redis)["users"]}
+    assert found == {user: (at, until) for user, (_, at, until) in told.items()}
+
+
+def test_the_first_of_several_that_are_waited_for_is_told(redis: Redis) -> None:
+    """Two stopped routes are not named as one, and a rule before a route is no part of its name."""
+    let_wait(redis, "ann", chat=2, news=1)
+    let_wait(redis, "bob", chat=2, news=1)
+    redis.hset(user_key("backlogs", "ann"), mapping={"#w:chat": "papns", "#w:news": "pfcm"})
+    redis.hset(user_key("backlogs", "bob"), mapping={"#w:chat": "ug2", "#w:news": "pfcm"})
+    found = {each["user"]: (each["next_at"], each["until"]) for each in read_throttled(redis)["users"]}
+    assert found == {"ann": (None, "when apns works again"), "bob": (5.0, "when fcm works again")}
+
+
 def test_where_all_have_one_who_has_waited_longest_is_first(redis: Redis) -> None:
     """A tie is said; since when the first of each has waited is told, in its backlogs or in a queue."""
     for n, user in enumerate(["ann", "bob", "cy"]):

@@ -17,7 +17,7 @@ from notifier.units import from_bytes, to_bytes
 
 MAX_LOOKED_AT: Final = 250  # in one call
 SWEPT_AT_ONCE: Final = 100  # as in sweep.lua
-EXPIRED: Final = "expired before its user's limits admitted it"
+EXPIRED: Final = "expired while it waited"
 
 Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
 

@@ -268,5 +268,5 @@ def test_a_worker_does_it(tmp_path: Path, redis: Redis, redis_server: EmbeddedRe
         ends(producer, late, "expired")
         status = producer.status(late)
         assert status is not None
-        assert status.reason == "expired before its user's limits admitted it"
+        assert status.reason == "expired while it waited"
         ends(producer, head, "waiting")

@@ -95,6 +95,9 @@ def test_what_expires_while_it_is_paused_expires(tmp_path: Path) -> None:
         stop(up, "user:ann")
         (job_id,) = up.send([note("ann", "p-ann-0", apns("ann"), expires_in=timedelta(seconds=1))])
         ends(up.producer, job_id, "expired")
+        status = up.producer.status(job_id)
+        assert status is not None
+        assert status.reason == "expired while it waited", "no limit of its user held it"
         let_go(up, "user:ann")
         last = up.send([note("ann", "p-ann-1", apns("ann"))])
         ends(up.producer, last[0], "delivered")

@@ -367,7 +367,7 @@ def test_who_took_its_place_and_that_it_expired_is_told() -> None:
     new = made.send(note("anna", category="score", collapse_id="a"))
     made.advance("1h")
     told = [(each.state, each.reason, each.superseded_by) for each in map(made.status, (old, late)) if each]
-    expired = "expired before its user's limits admitted it"
+    expired = "expired while it waited"
     assert told == [("superseded", None, new), ("expired", expired, None)]
     assert {each.job_id: (each.reason, each.superseded_by) for each in made.events()}[old] == ("", new)
     assert {each.job_id: each.superseded_by for each in made.history("anna")}[old] == new

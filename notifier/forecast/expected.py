@@ -32,6 +32,7 @@ MUTED: Final = "the user's mute"
 _MUTED: Final = "user muted"  # as a replay names what decides
 MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
 NEVER_US: Final = 2**62
+UNKNOWN_US: Final = 2 * NEVER_US  # when a stopped route works again; the time of its next probe is added
 MAX_AHEAD_US: Final = 90_000_000  # as in overall.lua
 BEHIND_MANY: Final = f"more than {MAX_READ:,} wait before it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
@@ -217,9 +218,9 @@ class Forecast:
             for job, (at, by) in zip(backlog, found, strict=True):
                 opens, why = holds = max(holds, (job.else_us, job.otherwise))
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
-                late = opens >= ends and at != DROPPED
+                late = opens % UNKNOWN_US >= ends and at != DROPPED
                 told = self._expected(EXPIRED if late else at, by, opens, why)
-                self.by_job[job.id] = replace(told, not_before=f"{why}; {told.not_before}") if late else told
+                self.by_job[job.id] = replace(told, not_before=f"{why}; {UNSENT[EXPIRED]}") if late else told
 
     def _stops(self, category: str) -> Iterator[tuple[int, str]]:
         """Until when a pause and the pace of all users hold a category, and how each is called."""
@@ -261,10 +262,11 @@ class Forecast:
 
     def _expected(self, at: int, by: str, until_us: int, otherwise: str) -> Expected:
         """at, by: as the replay has it. until_us, otherwise: until when something else holds it, and what."""
-        if by == _MUTED:
+        muted = by == _MUTED
+        if muted:
             by, otherwise = "", MUTED if at >= until_us else otherwise
         if at < 0:
-            return Expected(None, UNSENT[at], by)
+            return Expected(None, f"{MUTED}; {UNSENT[at]}" if muted else UNSENT[at], by)
         if (at := max(at, until_us)) >= NEVER_US:
             return Expected(None, otherwise, by)
         otherwise = otherwise or ("what a worker left in flight" if self._orphans else "")
@@ -311,7 +313,7 @@ def _until(held: Held) -> tuple[int, str]:
     if held.state == "slow" or held.kind == "paused":
         return _until_us(held), f"{held.route} is {held.state}: {held.why}"
     probe = "" if held.next_at is None else f"; next probe {held.next_at:%H:%M:%S} UTC"
-    return NEVER_US, f"when {held.route} works again{probe}"
+    return UNKNOWN_US + (_until_us(held) if probe else 0), f"when {held.route} works again{probe}"
 
 
 def _burst(rule: bytes) -> Burst:

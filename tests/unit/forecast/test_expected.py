@@ -29,7 +29,8 @@ def test_what_expires_while_its_category_is_muted_does_not_go() -> None:
     backlog = [(name, float(n), [*(fields | {FIELDS[0]: ends[n]}).values()]) for n, name in enumerate((b"a", b"b"))]
     record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
     forecast = Forecast(policies, "ann", record)
-    assert [forecast.by_job[name].not_before for name in "ab"] == ["it expires before", "the user's mute"]
+    told = ["the user's mute; it expires before", "the user's mute"]
+    assert [forecast.by_job[name].not_before for name in "ab"] == told
     assert [forecast.by_job[name].at is None for name in "ab"] == [True, False]
 
 
@@ -133,6 +134,48 @@ def test_a_pause_is_told_where_what_waits_for_it_expires(
     waiting = two_categories(policies, pauses=[pause], expires_in=expires_in).by_job
     assert waiting["news"].not_before == news
     assert waiting["chat"].not_before == ("it expires before" if expires_in == 60 * S else "")
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "expires_s", "told"),
+    [
+        (None, None, "the user's mute"),
+        (None, 3600, "the user's mute; it expires before"),
+        (30, 60, "it expires before"),
+        (90, 60, "it expires before"),
+        (180, 60, "the user's mute; it expires before"),
+    ],
+)
+def test_a_mute_is_told_where_what_it_holds_expires(lasts_s: int | None, expires_s: int | None, told: str) -> None:
+    """Unless a rule is too late, which holds longer than the mute."""
+    until = {} if lasts_s is None else {"until": f"2026-01-01T12:{lasts_s // 60:02}:{lasts_s % 60:02}+00:00"}
+    policies = Policies(Policy(gap_us=120 * S), categories={"news": Category("news"), "chat": Category("chat")})
+    policies = policies.under({"ann": Preferences.of({"mutes": [{**until, "categories": ["news"]}]})})
+    waiting = two_categories(policies, expires_in=expires_s and expires_s * S).by_job
+    assert waiting["news"].not_before == told
+
+
+@pytest.mark.parametrize(
+    ("probe_s", "expires_s", "told"),
+    [
+        (31, 86_400, "when fcm works again; next probe 12:00:31 UTC"),
+        (31, 32, "when fcm works again; next probe 12:00:31 UTC"),
+        (31, 30, "when fcm works again; next probe 12:00:31 UTC; it expires before"),
+        (31, None, "when fcm works again; next probe 12:00:31 UTC"),
+        (None, 30, "when fcm works again"),
+    ],
+)
+def test_what_waits_for_a_stopped_route_expires_only_before_a_probe(
+    probe_s: int | None, expires_s: int | None, told: str
+) -> None:
+    """When the route works again nobody knows: the next probe may find that it does."""
+    probe = None if probe_s is None else moment(NOON + probe_s * S)
+    deadline = {} if expires_s is None else {"push_deadline": str(NOON + expires_s * S).encode()}
+    fields = dict.fromkeys(FIELDS) | {"push_targets": b"- fcm:n|d", **deadline}
+    backlogs = {"news": [(b"a", 1.0, [*fields.values()])]}
+    record = Record(NOON, [Held("fcm", "stopped", probe, 0)], [], {}, backlogs, {None: Sends(), "news": Sends()})
+    found = Forecast(Policies(categories={"news": Category("news")}), "ann", record).by_job["a"]
+    assert (found.at, found.not_before) == (None, told)
 
 
 def test_it_waits_for_what_holds_it_or_those_before_it() -> None:

@@ -208,10 +208,11 @@ class Forecast:
         if accepted_now is not None and (accepted_now in self._record.cut or found[joins][0] > known_us):
             self.accepted_now = Expected(None, BEHIND_MANY)
         elif accepted_now is not None:
-            behind = next((job.otherwise for job in jobs if job.category == accepted_now and accepted_now in apart), "")
+            before = [job for job in jobs if job.category == accepted_now and accepted_now in apart]
+            behind = max(((job.else_us, job.otherwise) for job in before), default=(0, ""))
             at, by = found[joins]
-            stop = max(self._stops(accepted_now), default=(0, ""))
-            self.accepted_now = self._expected(at, by, *(stop if stop[0] > at else (0, behind)))
+            stop = max([behind, *self._stops(accepted_now)])
+            self.accepted_now = self._expected(at, by, *(stop if stop[0] > at else (0, behind[1])))
         for category in apart:
             backlog = [job for job in jobs if job.category == category]
             found, holds = self._replay([job.event for job in backlog], backlog), (0, "")

@@ -178,6 +178,22 @@ def test_what_waits_for_a_stopped_route_expires_only_before_a_probe(
     assert (found.at, found.not_before) == (None, told)
 
 
+def test_one_accepted_now_goes_no_earlier_than_those_before_it() -> None:
+    """Not before the last of them is tried again, of which each waits for a time of its own."""
+    waits = [dict.fromkeys(FIELDS) | {"push_wait": str(NOON + s * S).encode()} for s in (30, 90, 60)]
+    backlog = [(name, float(n), [*waits[n].values()]) for n, name in enumerate((b"a", b"b", b"c"))]
+    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
+    forecast = Forecast(Policies(categories={"news": Category("news")}), "ann", record, accepted_now="news")
+    assert forecast.accepted_now is not None
+    found = [*forecast.by_job.values(), forecast.accepted_now]
+    assert [f"{each.at:%H:%M:%S} {each.not_before}" for each in found] == [
+        "12:00:30 it is tried again",
+        "12:01:30 it is tried again",
+        "12:01:30 it is tried again",
+        "12:01:30 it is tried again",
+    ]
+
+
 def test_it_waits_for_what_holds_it_or_those_before_it() -> None:
     """Not for what one behind it needs; of several the one that lasts the longest is named."""
     fields = dict.fromkeys(FIELDS)

@@ -25,7 +25,9 @@ SHOWN_S: Final = 0.005  # what held it for less is not told
 OWNED: Final = frozenset("uc")  # a mark of a rule begins with whose it is: the user's, or the category's
 BEHIND: Final = "the backlog before it"
 # What may hold the head of a backlog, and with it those behind.
-_OF_HEADS: Final = frozenset({"rule", "quiet_hours", "muted", "paused", "device", "route", "digest", "sending"})
+_OF_HEADS: Final = frozenset(
+    {"rule", "quiet_hours", "muted", "paused", "device", "route", "digest", "worker", "sending"}
+)
 _APART: Final = re.compile(r"[\s,;]+")
 
 Why = Literal[
@@ -40,6 +42,7 @@ Why = Literal[
     "digest",
     "send_at",
     "retry",
+    "worker",
     "sending",
     "unknown",
 ]
@@ -52,6 +55,7 @@ _WHYS: Final[dict[str, Why]] = {
     "t": "send_at",
     "r": "retry",
     "f": "sending",
+    "s": "sending",
 }
 WORDS: Final[dict[Why, str]] = {
     "queue": "the queue",
@@ -64,6 +68,7 @@ WORDS: Final[dict[Why, str]] = {
     "retry": "a retry",
     "sending": "a worker that sent it",
 }
+_UNFINISHED: Final[tuple[Why, str]] = ("worker", "a worker that did not finish it")
 
 
 class Reply(NamedTuple):
@@ -253,8 +258,11 @@ def _read(
     words = held.split()
     starts, marks = [begins + int(at) for at in words[::2]], words[1::2]
     delays = [_delay("queue", WORDS["queue"], begins, [*starts, ends_us][0])]
-    for mark, (since, until) in zip(marks, pairwise([*starts, ends_us]), strict=True):
-        delays.append(_delay(*describe_why(mark, category), since, until))
+    for mark, after, (since, until) in zip(marks, [*marks[1:], "f="], pairwise([*starts, ends_us]), strict=False):
+        # A worker tells what it was answered, or that it is tried again; one that died, or gave it back, does not.
+        unfinished = mark == "f" and not after.startswith(("f=", "r"))
+        told = _UNFINISHED if unfinished else describe_why(mark, category)
+        delays.append(_delay(*told, since, until))
     answered = [(at, mark[2:]) for mark, at in zip(marks, starts, strict=True) if mark.startswith("f=")]
     return (
         None if accepted_us is None else moment(accepted_us),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Final
@@ -302,7 +302,7 @@ def test_every_end_leaves_one_record(hand: Hand) -> None:
 
 
 def test_a_worker_that_dies(hand: Hand) -> None:
-    """The time for which a dead worker had it counts as sending, not as held back by a rule."""
+    """The time for which a dead worker had it does not count as held back by a rule."""
     hand.accept()
     assert len(hand.take()) == 1
     hand.take(LEASE + 1)
@@ -310,6 +310,32 @@ def test_a_worker_that_dies(hand: Hand) -> None:
     job = hand.redis.hget("rq:job:job-0", "push_held")
     assert job is not None
     assert job.startswith((b"0 f", b"1 f"))
+
+
+def test_the_time_with_a_worker_that_did_not_finish_it_is_told(hand: Hand) -> None:
+    """It was held back until another worker had it; for how long that one took until its provider answered is not."""
+    for _ in range(2):
+        hand.accept()
+    hand.settle(*hand.take())
+    hand.take(10 * S)
+    (orphan,) = take(hand.redis, replace(hand.hand, clock=str(hand.now + LEASE)), Room(50), hand.rules).orphans
+    hand.settle(orphan, LEASE, state="backlog", reply=None)
+    hand.settle(*hand.take(), after_us=45_000)
+    _, sent = hand.records()
+    assert held(sent) == {"user 1/10s": 10.0, "a worker that did not finish it": 10.0}
+    assert sent.held_s == 20.0
+    assert str(sent) == (
+        "accepted 12:00:00.0, held 10.0 s by user 1/10s, 10.0 s by a worker that did not finish it, "
+        "sent 12:00:20.0, apns 200 after 45 ms"
+    )
+
+
+def test_those_behind_one_that_a_worker_did_not_finish_say_so() -> None:
+    """As of any other thing that held the first of them."""
+    helds = "0 f 10000000 b 10000001 f", "0 b 10000000 u1/10"
+    texts = [f"{NOON + n * 11 * S}\n{NOON}\ndelivered\nchat\n{helds[n - 1]}\n\nw\nr\n\njob-{n}" for n in (1, 2)]
+    _, behind = name_those_before(list(decode_records("ann", [text.encode() for text in texts])))
+    assert held(behind) == {"those before it (a worker that did not finish it)": 10.0, "user 1/0.01ms": 12.0}
 
 
 def test_so_many_and_no_longer(hand: Hand) -> None:
@@ -359,6 +385,18 @@ def test_however_often_it_changes(adder: Any, changes: list[tuple[int, str]]) ->
     for why, since, until in zip(words[1::2], starts, starts[1:], strict=False):
         found[why] = found.get(why, 0) + until - since
     assert found == wanted
+
+
+def test_what_is_folded_blames_no_worker(adder: Any) -> None:
+    """Of many tries together nobody knows what followed each: that all had an answer may not be taken for a death."""
+    text, now = b"", NOON
+    for after_us, why in [(20_000, "f=apns,,9,unreachable,refused"), (9_000, "papns"), (S, "f")] * 40:
+        now += after_us
+        text = adder(keys=declared(), args=[str(NOON), text, str(now), why])
+    record = f"{now}\n{NOON}\ndelivered\nchat\n{text.decode()}\n\nw\nr\n\njob".encode()
+    (told,) = decode_records("ann", [record])
+    assert held(told) == {"the queue": 0.02, "apns stopped": 40.0}
+    assert sum(delay.seconds for delay in told.delays) == pytest.approx(40 * 1.029)
 
 
 def test_a_full_redis_lets_one_be_cancelled(hand: Hand) -> None:

@@ -9,6 +9,7 @@
 --     r a retry
 --     t its own time, send_at
 --     f a worker has it, and f=<answers> what became of that: '<route>,<status>,<ms>,<outcome>,<reason>;…'
+--     s all of these together, see *fold*
 --     A rule is as *rule_mark* of rules.lua has it, or '<limit>/<unit>' of the calendar.
 --   @history:{user}:0, …:1  two lists of records, the newest last. Periods of `keep` ms go by turns to :0 and :1, and
 --     each list expires when the period after its own ends. So a record costs one command, and lasts for `keep` at
@@ -22,7 +23,7 @@ local history = {keep = nil, max = 0, by = '\n\n\n'}
 local function fold(held)
   local order, sums, last, since = {}, {}, nil, nil
   for at, why in held:gmatch('(%d+) (%S+)') do
-    why = why:gsub('^f=.*', 'f')
+    why = why:gsub('^f.*', 's')
     if last then sums[last] = sums[last] + at - since end
     if not sums[why] then sums[why], order[#order + 1] = 0, why end
     last, since = why, at

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from notifier.queue.circuits import OVERALL
 from notifier.queue.health import is_full
 from notifier.units import ranges, seconds_text
 
@@ -81,8 +82,8 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         waiting = _waiting(now, what.removeprefix("route:")) + _waiting(now, f"the pause of {what} by")
         yield Problem("stopped", f"{what} paused", says, "paused", what, each["since"], each["next_at"], waiting)
     for each in now["routes"]:
-        if each["kind"] == "paused":
-            continue
+        if each["kind"] == "paused" or each["route"].startswith(OVERALL):
+            continue  # told above, or as configured
         state = each["state"]
         level: Level = "stopped" if state == "stopped" else "warning"
         probe = each["next_at"] if state == "stopped" else None

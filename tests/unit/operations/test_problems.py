@@ -44,6 +44,15 @@ def test_a_stopped_route_says_how_many_wait_for_it() -> None:
     assert line.endswith(" wait; next probe in 0 ms")
 
 
+def test_a_pace_that_is_full_is_no_problem() -> None:
+    """It holds back what the configuration says; that a provider's quota is used up is told still."""
+    pace = Held("overall:heavy", "slow", AT + timedelta(seconds=20), 3, "full", since=AT)
+    assert said(now(routes=[pace], waits=[Waits("route", "heavy overall", 9)])) == []
+    assert said(now(routes=[pace, replace(pace, route="fcm")])) == [
+        "fcm slow for 4 min 00 s (since 12:00): our count of its quota is at the limit, ours to mend"
+    ]
+
+
 def test_all_times_are_by_the_clock_of_redis() -> None:
     """What is told is as of the moment at which Redis was asked; this machine's clock is months away."""
     at_s = (AT + timedelta(minutes=4)).timestamp()

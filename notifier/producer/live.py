@@ -66,16 +66,17 @@ class LiveSettings:
 
     def close(self) -> None:
         """Stop looking."""
-        self._closed.set()
+        if self.has_begun:  # else it may be held by a thread of the parent
+            self._closed.set()
 
     def reload(self) -> None:
         """Take up what holds now. Raises SettingsError, and RedisUnusableError where Redis does not answer."""
-        with redis_answers(), self._lock:
+        with redis_answers(), self._followed.lock:
             self._use(self._followed.reload(self._ask))
 
     def _begin_anew(self) -> None:
         # What a fork leaves behind may be held by a thread that is not there any more.
-        self._closed, self._lock = threading.Event(), threading.RLock()  # a signal may reload inside a look
+        self._closed = threading.Event()
         self._partitions: Partitions | None = None
 
     def _keep_looking(self) -> None:
@@ -87,7 +88,7 @@ class LiveSettings:
 
     def _look(self) -> None:
         try:
-            with self._lock:
+            with self._followed.lock:
                 if (settings := self._followed.look(self._ask)) is not None:
                     self._use(settings)
                     LOG.info("changed configuration taken up: rates %s", settings.rates_version)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from redis import Redis
 
@@ -27,10 +29,12 @@ class Followed:
 
     A changed file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of
     limits. One that has gone is refused after some looks. What cannot be used is read once, and what is in force holds
-    on. Not for two threads at once.
+    on. Threads take turns by `lock`; in the child of a fork nobody has it.
 
     settings: in force. published: what was seen in Redis last.
     """
+
+    all: Final = WeakSet["Followed"]()
 
     def __init__(self, path: Path, environ: Mapping[str, str] = os.environ, settings: Settings | None = None) -> None:
         """settings: as they were read before; None reads them now. Raises SettingsError as `load_settings`."""
@@ -44,6 +48,8 @@ class Followed:
         self._seen: Seen = seen if settings is None and seen and seen[:1] == begun else ()
         self._before: Seen = self._seen
         self._missed = 0
+        self.lock = threading.RLock()  # a signal may reload inside a look
+        self.all.add(self)
 
     def fingerprint(self) -> Seen:
         """Of the files as they are now; None where one is missing."""
@@ -88,3 +94,17 @@ class Followed:
         rates = None if written is None else read_rates(written)
         self.settings = load_settings(self.path, self._environ, rates=rates)
         return self.settings
+
+
+def _begin_anew() -> None:
+    """In the child of a fork: what a thread of the parent was reading is read once more."""
+    for each in Followed.all:
+        if each.lock.acquire(blocking=False):
+            each.lock.release()
+        else:
+            each.lock = threading.RLock()
+            each.note((), Published())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -35,7 +34,6 @@ class LiveLimits:
         self._followed = Followed(settings_path(path))
         self.settings = self._followed.settings
         self._partitions = connect_all(self.settings)
-        self._lock = threading.Lock()
         self._known: dict[str, Policy] = dict(self.settings.limits)
         self._next_look = 0.0
         self._log = structlog.get_logger("notifier.limiter")
@@ -71,7 +69,8 @@ class LiveLimits:
 
     def look(self) -> None:
         """Take up what has changed. One looks; others go on with what is known."""
-        if not self._lock.acquire(blocking=False):
+        lock = self._followed.lock
+        if not lock.acquire(blocking=False):
             return
         try:
             self._next_look = time.monotonic() + LOOK_S
@@ -82,7 +81,7 @@ class LiveLimits:
         except RedisUnusableError:
             return  # nobody is admitted without Redis either
         finally:
-            self._lock.release()
+            lock.release()
 
     def _take_up(self, settings: Settings) -> None:
         if lost := sorted(self._known.keys() - settings.limits.keys()):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from notifier.settings.rates import rates_in
 from notifier.store import live_limits
 from notifier.store.published import publish, withdraw
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import eventually
+from tests.harness.forks import exit_of_fork, stopped_reading
+from tests.harness.support import PATIENCE_S, eventually
 
 
 class File:
@@ -86,6 +89,18 @@ def test_a_file_that_was_changed_a_while_ago_holds_at_once(file: File) -> None:
         file.write("{login: 5/day}")
         os.utime(file.path, (time.time() - 2,) * 2)
         assert limiter.acquire("k", "login").remaining == 4
+
+
+def test_a_child_of_a_fork_reads_what_its_parent_was_about_to_read(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the parent was in a look at the fork, and the child has no such thread: it looks for itself."""
+    with Limiter.from_config(file.path, namespace="n") as limiter, stopped_reading(monkeypatch) as reads:
+        file.write("{login: 5/day}")
+        os.utime(file.path, (0, 0))
+        thread = threading.Thread(target=how_many, args=(limiter, "of the parent"))
+        thread.start()
+        assert reads.wait(PATIENCE_S)
+        assert exit_of_fork(lambda: sys.exit(how_many(limiter, "of the child"))) == 5
+    thread.join()
 
 
 def test_what_is_published_stands_in_the_place_of_the_file(file: File, redis: Redis) -> None:

@@ -19,6 +19,7 @@ from notifier.settings.rates import rates_in
 from notifier.store.published import publish, withdraw
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.forks import exit_of_fork, stopped_reading
 from tests.harness.support import PATIENCE_S, clean_environ, eventually, note, write_config
 
 NEWS = note("anna", category="news")
@@ -232,9 +233,28 @@ def test_a_signal_reloads_also_while_a_look_is_under_way(config: Path) -> None:
     with Notifier.from_config(config, follow=False) as producer:
         write(config, with_news(config))
         assert producer._live is not None
-        with producer._live._lock:
+        with producer._live._followed.lock:
             producer.reload()
         producer.send(note("anna", category="news"))
+
+
+def test_a_child_of_a_fork_reloads_what_its_parent_was_about_to_read(
+    config: Path, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the parent held the lock at the fork (gunicorn --preload), and is not there in the child."""
+
+    def reload_and_send() -> None:
+        producer.reload()
+        producer.send(NEWS)
+
+    with Notifier.from_config(config) as producer, stopped_reading(monkeypatch) as reads:
+        write(config, with_news(config))
+        thread = threading.Thread(target=producer.reload)
+        thread.start()
+        assert reads.wait(PATIENCE_S)
+        assert exit_of_fork(reload_and_send) == 0
+    thread.join()
+    assert redis.llen("rq:queue:bulk") == 1
 
 
 def test_who_has_no_file_cannot_reload() -> None:

@@ -39,7 +39,7 @@ def send_on_commit(notification: Notification, *, using: str | None = None, robu
     transaction ends; robust: it is logged by Django instead.
     """
     notifier = get_notifier()
-    job_id = secrets.token_hex(10) if notification.dedupe_key is None else None
     notifier.check(notification)
+    job_id = secrets.token_hex(10) if notification.dedupe_key is None else None
     transaction.on_commit(lambda: notifier.send(notification, job_id=job_id), using=using, robust=robust)
     return job_id

@@ -443,6 +443,17 @@ def test_the_django_app_sends_to_the_fake(
     assert [each.notification.title for each in notifier_outbox.outbox] == [test]
 
 
+@pytest.mark.usefixtures("notifier_outbox")
+@pytest.mark.parametrize(("what", "kind"), [(None, "NoneType"), ("x", "str")])
+def test_the_django_app_refuses_at_once_what_is_no_notification(
+    monkeypatch: pytest.MonkeyPatch, what: Any, kind: str
+) -> None:
+    """Before the transaction ends, by the error that a wrong field raises."""
+    monkeypatch.setattr(sending, "config_path", lambda: None)
+    with pytest.raises(InvalidNotificationError, match=f"^notification: must be a Notification, is {kind}$"):
+        sending.send_on_commit(what)
+
+
 def test_what_stands_for_several_says_so() -> None:
     """`{count}` is filled in, and a digest has its own text, as the devices get it."""
     rules = """

@@ -5,11 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from notifier.cli.output import fail
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Write to this file; an error names it, also that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 @dataclass(slots=True)
@@ -32,7 +44,8 @@ class Progress:
         if path is None:
             return
         beside = path.with_name(path.name + ".new")
-        beside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        with named(beside):
+            beside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
         beside.replace(path)
 
     @classmethod

@@ -25,7 +25,7 @@ from notifier.cli.options import (
     seconds,
 )
 from notifier.cli.output import ProgressBar, answer, complain, fail
-from notifier.cli.progress import Progress
+from notifier.cli.progress import Progress, named
 from notifier.errors import InvalidNotificationError, OverloadedError
 from notifier.notification import Device, Notification
 from notifier.notification.files import Format, Row, read_rows
@@ -122,6 +122,10 @@ def send_file(
                 rest = "" if kept_at is None else "; the same command goes on from there"
                 complain(f"{file}: interrupted, {progress.accepted:,} accepted so far{rest}")
                 raise
+            except OSError as error:
+                rest = "" if kept_at is None else "; put that right, and the same command goes on from there"
+                why = error.strerror or str(error)
+                fail(f"{error.filename or file}: {why}; {progress.accepted:,} accepted so far{rest}")
             except OverloadedError as error:
                 progress.save(kept_at)  # what was accepted behind the refused keeps its job ids
                 fail(f"{file}: {error}; the same command goes on after row {progress.row}")
@@ -167,10 +171,10 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
                 yield row.notification
 
     def accepted(job_ids: Sequence[str]) -> None:
+        progress.accepted += len(job_ids)
         for _ in job_ids:
             progress.row, progress.refused, before = under_way.popleft()
             refuse(before)
-        progress.accepted += len(job_ids)
         progress.save(kept_at)
         show()
 
@@ -193,9 +197,17 @@ def _writer(refused: Path | None, progress: Progress) -> Iterator[Callable[[list
     if refused is None:
         yield len
         return
-    mode = "a" if progress.row else "w"
-    with refused.open(mode, buffering=1, encoding="utf-8", errors="surrogateescape") as out:
-        yield out.writelines
+    out = refused.open("a" if progress.row else "w", buffering=1, encoding="utf-8", errors="surrogateescape")
+
+    def write(lines: list[str]) -> None:
+        with named(refused):
+            out.writelines(lines)
+
+    try:
+        yield write
+    finally:
+        with named(refused):  # a line that found no room is tried once more
+            out.close()
 
 
 def _taken_from(ids: deque[str]) -> Iterator[str]:

@@ -11,7 +11,8 @@ import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -23,6 +24,7 @@ from redis import Redis
 from rq import SimpleWorker
 
 from notifier import Notifier
+from notifier.cli.progress import Progress
 from notifier.errors import RedisUnusableError
 from notifier.operations.action_log import read_actions
 from notifier.producer.cancel import Cancellation
@@ -684,6 +686,39 @@ def test_what_a_pipe_brings_and_is_refused_is_written_out_at_once(
     assert out.read_text(encoding="utf-8") == bad
 
 
+@contextmanager
+def full_disk(bytes_free: int) -> Iterator[None]:
+    """Let no file grow beyond this."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_breaks_send_file_off(
+    run: Run, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which file is full, and how many were accepted. What is begun again goes once."""
+    bad, out = json.dumps({"user": "b" * 2_000}) + "\n", tmp_path / "refused.jsonl"
+    (file := tmp_path / "some.jsonl").write_text(row("a") + "\n" + bad + row("c") + "\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    with full_disk(1_000):
+        done = run("send-file", "-", "--refused", str(out))
+    assert (done.status, done.out) == (1, "")
+    assert done.err.splitlines()[-1] == f"{out}: File too large; 1 accepted so far"
+    assert redis.llen("rq:queue:default") == 1
+    with full_disk(1_000):
+        done = run("send-file", str(file), "--refused", str(out))
+    said = "2 accepted so far; put that right, and the same command goes on from there"
+    assert done.err.splitlines()[-1] == f"{out}: File too large; {said}"
+    with full_disk(10), pytest.raises(OSError, match=r"File too large: '.*/some\.jsonl\.progress\.new'$"):
+        Progress.begin().save(tmp_path / "some.jsonl.progress")
+    assert run("send-file", str(file)).out == "2 accepted, 1 refused\n"
+    assert redis.llen("rq:queue:default") == 3
+
+
 def test_config_check(run: Run, tmp_path: Path, config: Path) -> None:
     """A right file is said to be right, with warnings; a wrong one has every error with line and key, and status 1."""
     right = run("config", "check", str(config))
@@ -846,12 +881,9 @@ def test_config_init_overwrites_no_schema(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("bytes_free", [1_000, 10_000])
 def test_config_init_on_a_full_disk_leaves_nothing(run: Run, tmp_path: Path, bytes_free: int) -> None:
     """Neither half a configuration nor half a schema, so that the same command works once there is room."""
-    file, limits = tmp_path / "my config.yaml", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_free, limits[1]))
-    try:
+    file = tmp_path / "my config.yaml"
+    with full_disk(bytes_free):
         done = run("config", "init", "--yes", str(file))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert done == Ran(1, "", f"{file} and my config.schema.json could not be written: File too large\n")
     assert list(tmp_path.glob("my*")) == []
     done = run("config", "init", "--yes", str(file))

@@ -54,6 +54,7 @@ from workers.configuration.wiring import (
     dry_runs,
     key_digests,
 )
+from workers.lookups import Loop
 from workers.loop.idle import IdleWorker, listen_s
 from workers.loop.parts import Parts
 from workers.loop.turns import Turns
@@ -206,7 +207,8 @@ class PushWorker(Worker):
             self._warn_of_others()
             collect_garbage_seldom()
             work = self._work(settings, redises, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
-            asyncio.run(self._watchdog.watch(work))
+            with asyncio.Runner(loop_factory=Loop) as runner:
+                runner.run(self._watchdog.watch(work))
         except NotifierError as error:
             raise _ended_by(error) from None
         finally:

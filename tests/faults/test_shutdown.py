@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -26,6 +29,7 @@ from tests.harness.support import (
     WorkerProcess,
     apns,
     eventually,
+    fcm,
     note,
     notifier,
     worker,
@@ -121,6 +125,22 @@ def test_what_is_not_finished_is_given_back_at_once(
     assert arrived == {f"n{n:02}": 2 if n < STREAMS else 1 for n in range(COUNT)}
     assert stats == {"returned": COUNT - STREAMS, "retried": STREAMS, "delivered": 1 + COUNT, "failed": 0}
     assert seconds < LEASE_S / 2, "nothing waited for a lease"
+
+
+def test_the_end_waits_for_no_name_server(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """The worker takes its leave of Redis, and the process ends, while lookups of the providers' names hang."""
+    with Simulators(tmp_path / "simulators") as simulators:
+        providers = yaml.safe_load(yaml.safe_dump(simulators.providers()).replace("127.0.0.1", "localhost"))
+        config = write_config(tmp_path, redis_server.url, providers, worker={"grace": "100ms"})
+        command = [sys.executable, str(Path(__file__).with_name("mute_worker.py")), "--name", "mute"]
+        with WorkerProcess(command, config, name="mute") as mute, notifier(config) as producer:
+            mute.ready(redis)
+            producer.send(note("ann", "Hello", apns("a")))
+            producer.send(note("bob", "Hello", fcm("b")))
+            eventually(lambda: len(set(re.findall("looks up .*", mute.log))) == 2, "a lookup for each provider")
+            mute.process.send_signal(signal.SIGTERM)
+            assert mute.process.wait(PATIENCE_S) == 0
+    assert redis.smembers("rq:workers") == set()
 
 
 class Line:

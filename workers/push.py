@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq.job import Job
 from rq.queue import Queue
@@ -38,7 +38,7 @@ from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, find_wo
 from notifier.queue.spans import Spans
 from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
-from notifier.store.connection import ask, check, eviction_warning, is_away, is_passing, time_us, unusable
+from notifier.store.connection import ask, check, comes_back, eviction_warning, time_us, unusable
 from notifier.store.exchange import exchange
 from notifier.store.partitions import Partition, Partitions
 from workers.configuration.reload import Reload
@@ -105,13 +105,8 @@ def made_when_there(connection: Any, make: Callable[[], T]) -> T:
         try:
             return make()
         except RedisError as error:
-            if not _is_waited_for(error):
+            if not comes_back(error):
                 raise unusable(error) from error
-
-
-def _is_waited_for(error: RedisError) -> bool:
-    """Whether Redis may take a worker's entry by and by. Who starts with a replica or a full one is to be told."""
-    return is_away(error) or (is_passing(error) and not isinstance(error, (OutOfMemoryError, ReadOnlyError)))
 
 
 def _ended_by(error: NotifierError) -> SystemExit:
@@ -229,7 +224,7 @@ class PushWorker(Worker):
                 if not self._outlives_namesake():
                     raise NotifierError(str(error)) from None
             except RedisError as error:
-                if not _is_waited_for(error):
+                if not comes_back(error):
                     raise unusable(error) from error
                 wait.goes_on(error)
                 wait.sleep()

@@ -219,7 +219,7 @@ class Forecast:
             for job, (at, by) in zip(backlog, found, strict=True):
                 opens, why = holds = max(holds, (job.else_us, job.otherwise))
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
-                late = opens % UNKNOWN_US >= ends and at != DROPPED
+                late = opens % UNKNOWN_US >= ends and at != DROPPED  # the next probe may find that a route works
                 told = self._expected(EXPIRED if late else at, by, opens, why)
                 self.by_job[job.id] = replace(told, not_before=f"{why}; {UNSENT[EXPIRED]}") if late else told
 

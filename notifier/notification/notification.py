@@ -44,6 +44,11 @@ def platform_of(by: str) -> str:
     return by.partition("@")[0].partition("/")[0]
 
 
+def route_of_all(routes: Iterable[str]) -> str:
+    """The one name of the routes of several devices, in whichever order these stand: ``apns+fcm``."""
+    return "+".join(sorted(set(routes)))
+
+
 def at_service(by: str, host: str) -> str:
     """A route to one of several services behind it, in text: ``webpush@updates.push.services.mozilla.com``.
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from notifier.notification.job import decode_reason
 from notifier.notification.json_values import fields_of
+from notifier.notification.notification import route_of_all
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
@@ -86,12 +87,12 @@ def _failed() -> Exchange[tuple[list[Bad], bool]]:
 def _bad(job_id: bytes, told: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:
     meta, outcome, targets = told
     fields = fields_of(meta)
-    route = "+".join(sorted(set(PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace")))))
+    platforms = PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace"))
     return Bad(
         job_id.decode(errors="replace"),
         str(fields.get("user", "")),
         str(fields.get("category", "")),
-        route,
+        route_of_all(platforms),
         (outcome or b"failed").decode(),
         why or UNKNOWN,
         at,

@@ -257,7 +257,7 @@ def check(client: redis.Redis) -> None:
         if info.get("loading"):
             raise redis.exceptions.BusyLoadingError
     except redis.exceptions.RedisError as error:
-        kind = RedisAwayError if is_away(error) or is_passing(error) else RedisUnusableError
+        kind = RedisAwayError if comes_back(error) else RedisUnusableError
         raise kind(f"Redis at {where} {_why(error)}") from None
     except (OSError, ValueError) as error:  # a host name that cannot be encoded, a path too long
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
@@ -294,6 +294,12 @@ def is_away(error: redis.exceptions.RedisError) -> bool:
 def is_passing(error: Exception) -> bool:
     """Whether it is worth while to ask again after this answer: nothing was done, and may be another time."""
     return isinstance(error, PASSING) or PASSING_WORDS.search(str(error)) is not None
+
+
+def comes_back(error: redis.exceptions.RedisError) -> bool:
+    """Whether who starts waits for this Redis. That it is full, or a replica, is to be told instead."""
+    told = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)
+    return is_away(error) or (is_passing(error) and not isinstance(error, told))
 
 
 def _why(error: redis.exceptions.RedisError) -> str:

@@ -20,7 +20,7 @@ from notifier.notification import Notification, route
 from notifier.notification.counted import counted
 from notifier.notification.job import FUNCTION, read_notification
 from notifier.notification.json_values import fields_of
-from notifier.notification.notification import at_service, platform_of
+from notifier.notification.notification import at_service, platform_of, route_of_all
 from notifier.notification.rq_call import read_call
 from notifier.providers.answers import LONGEST_WAIT_US, MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
@@ -175,8 +175,7 @@ class Sender:
         """The routes of all devices, for the numbers: anybody may invent an app."""
         if len(routes) == 1 and routes[0] in self._providers:  # nearly always
             return routes[0]
-        known = [by if by in self._providers else f"{platform_of(by)}/unknown" for by in routes]
-        return "+".join(sorted(set(known)))
+        return route_of_all(by if by in self._providers else f"{platform_of(by)}/unknown" for by in routes)
 
     def silences(self, orphan: Leased, category: Category) -> tuple[Silence, ...]:
         """Whom a worker that died may have sent this to; a service that this worker does not know cannot be asked."""

@@ -42,6 +42,7 @@ class Channel:
         self._waiting: Waiting = OrderedDict()
         self._connection: Connection | None = None
         self._opened_at = 0.0
+        self._unjudged: Connection | None = None  # it takes leave in order, and shows by its end whether it is well
         self._living: set[Connection] = set()  # with those that still finish what they began
         self._opening: asyncio.Task[None] | None = None
         self._new_connection = partial(
@@ -165,16 +166,20 @@ class Channel:
         self._connection = None
         if connection.answered:
             self._failures = 0
-        elif not (connection.finishing and self._failures == 0 and len(self._living) == 1):
+        elif connection.finishing and self._failures == 0 and self._unjudged is None:
+            # A server that restarts in order is no outage. One at a time, or one that says so to each connection and
+            # answers none would have a new one every 0.2 s.
+            self._unjudged = connection
+        else:
             self._back_off("ConnectionLost", _unanswered(connection))
-        # else it is judged by its end: a server that restarts in order is no outage. One at a time, or a server
-        # that says so to each connection and answers none would have one every 0.2 s.
         self._replace()
 
     def _on_end(self, connection: Connection, _: asyncio.Future[None]) -> None:
         self._living.discard(connection)
-        if connection.finishing and not connection.answered and self._connection is None:
-            self._back_off("ConnectionLost", _unanswered(connection))
+        if connection is self._unjudged:
+            self._unjudged = None
+            if not connection.answered and self._connection is None:
+                self._back_off("ConnectionLost", _unanswered(connection))
 
     def _replace(self) -> None:
         if not self._waiting or self._closed or self._opening is not None:

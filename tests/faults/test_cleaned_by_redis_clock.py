@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pytest
 from redis import Redis
+from rq import Queue
+from rq.serializers import JSONSerializer
 
 from notifier.settings import parse_settings
 from tests.faults.stepped_clock import SteppedRedis, compiler
@@ -45,6 +47,19 @@ def test_a_worker_two_hours_ahead_empties_nothing() -> None:
         fleet.start_worker((WIRE_WORKER, "--wire-log", str(fleet.wire_log), "--clock-hours", "2"))
         await_that(lambda: "over" not in registered(fleet.redis)[0], "its upkeep")
         assert registered(fleet.redis) == STAY
+
+
+def test_what_a_worker_two_hours_behind_runs_is_not_abandoned() -> None:
+    """Another worker's upkeep would have it run twice."""
+    rates = {"worker": {"functions": ["time"], "grace": "1s"}}
+    with start_fleet(rates, workers=0) as fleet:
+        log = ("--wire-log", str(fleet.wire_log))
+        fleet.start_worker((WIRE_WORKER, *log, "--clock-hours", "-2"))
+        job = Queue("default", connection=fleet.redis, serializer=JSONSerializer).enqueue("time.sleep", 600)
+        await_that(lambda: fleet.redis.zcard("rq:wip:default") == 1 and job.get_status() == "started", "its start")
+        PushWorker(["default"], connection=fleet.redis, settings=SETTINGS).clean_registries()
+        assert fleet.redis.zcard("rq:wip:default") == 1
+        assert job.get_status() == "started"
 
 
 @pytest.mark.skipif(compiler() is None, reason="needs a C compiler, on Linux")

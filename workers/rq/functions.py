@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
+from rq.registry import StartedJobRegistry
 from rq.utils import import_attribute
 
 from notifier.errors import InvalidNotificationError, SettingsError
@@ -28,6 +29,16 @@ PLAIN: Final = frozenset(
         *("decimal.Decimal", "uuid.UUID", "builtins.set", "builtins.frozenset", "collections.OrderedDict"),
     }
 )
+
+
+class StartedByRedisClock(StartedJobRegistry):
+    """As RQ's, by the clock by which it is cleaned: that of a worker may be minutes behind."""
+
+    def add_execution(self, execution: Any, pipeline: Any, ttl: int = 0, xx: bool = False) -> int:
+        """As RQ's. ttl: seconds, of a heartbeat and so never without end."""
+        now_s: Any = self.connection.time()
+        added: int = pipeline.zadd(self.key, {execution.composite_key: now_s[0] + ttl}, xx=xx)
+        return added
 
 
 class AllowedFunctions:
@@ -77,6 +88,11 @@ class AllowedFunctions:
                 except InvalidNotificationError as error:
                     raise NoSuchJobError(str(error)) from None
                 return super().restore(raw_data)
+
+            @property
+            def started_job_registry(self) -> StartedByRedisClock:
+                """As RQ's, by Redis's clock."""
+                return StartedByRedisClock(self.origin, self.connection, type(self), serializer=self.serializer)
 
             @property
             def failure_callback(self) -> Any:

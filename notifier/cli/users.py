@@ -50,7 +50,7 @@ def mute(
     json: JsonOption = False,
 ) -> None:
     """Send nothing to a user for a time."""
-    ends = None if lasting is None else datetime.now(UTC) + timedelta(microseconds=duration_us(lasting, "--for"))
+    ends = None if lasting is None else timedelta(microseconds=duration_us(lasting, "--for"))
     how: What = what  # type: ignore[assignment]  # checked by Users.mute, with the field's name
     with notifier_of(context) as notifier:
         _show(notifier.users.mute(user, until=ends, categories=category or None, what=how, who=WHO), json=json)

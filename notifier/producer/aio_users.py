@@ -49,7 +49,7 @@ class AsyncUsers:
         self,
         user: str,
         *,
-        until: datetime | None = None,
+        until: datetime | timedelta | None = None,
         categories: Iterable[str] | None = None,
         what: What = "hold",
         who: str = "",

@@ -97,7 +97,7 @@ class Producer:
 
     @property
     def _edits(self) -> Edits:
-        return Edits(lambda: self.policies, self._asks.clock)
+        return Edits(lambda: self.policies)
 
     def _file(self) -> LiveSettings:
         if self._live is None:

@@ -142,9 +142,11 @@ class Exchanges:
         """Change what a user chose, whoever else does so meanwhile; what stands there then."""
         if not isinstance(who, str):
             raise InvalidPreferenceError("who", f"must be text, is {type(who).__name__}")
-        before: str | None = (yield prefer(user, "", "")) or ""  # an edit that is refused is not made of a guess
+        # Before the edit: one that is refused is not made of a guess.
+        stands, now = yield Commands(lambda pipe: (pipe.hget(redis_key("preferences"), user), pipe.time()))
+        before: str | None = from_bytes(stands or b"")
         while before is not None:
-            made = edit(decoded(before))
+            made = edit(decoded(before), moment(clock_us(now)))
             call = prefer(user, before, before if edit is unchanged else made.encode(), who=who)
             before = yield call
         return made
@@ -206,11 +208,6 @@ class Exchanges:
         check_unicode("group", str(group))
         check_unicode("consumer", str(consumer))
         return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)
-
-    @staticmethod
-    def clock() -> datetime:
-        """Now, for what is over; a test's notifier has a time of its own."""
-        return datetime.now(UTC)
 
     def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
         """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.

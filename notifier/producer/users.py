@@ -13,20 +13,20 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
-from notifier.rules.preferences import MAX_MUTES, Preferences, What, mute_of, names_of
+from notifier.rules.preferences import FOREVER, MAX_MUTES, Preferences, What, mute_of, names_of
 
 T = TypeVar("T")
-Edit = Callable[[Preferences], Preferences]
+Edit = Callable[[Preferences, datetime], Preferences]  # what a user chose, and the time by Redis's clock
 Windows = Iterable[str | Window | CalendarWindow]
 HoursGiven = str | Sequence[str | Hours] | Mapping[str, str | Sequence[str]]
 KEEP: Final[Any] = object()  # what is not given stays as it is
 
 
 class Edits:
-    """How preferences change, checked by the rules in force. policies: these. clock: tells what is over."""
+    """How preferences change, checked by the rules in force. policies: these."""
 
-    def __init__(self, policies: Callable[[], Policies], clock: Callable[[], datetime]) -> None:
-        self._policies, self._clock = policies, clock
+    def __init__(self, policies: Callable[[], Policies]) -> None:
+        self._policies = policies
 
     def set(self, user: str, given: Mapping[str, Any]) -> Edit:
         """Put what is given in the place of what stands there; None takes it away. Raises InvalidPreferenceError."""
@@ -34,7 +34,7 @@ class Edits:
         wanted = self._checked(user, given)
         parts = {"gap_us" if name == "gap" else name for name in given}
 
-        def edit(old: Preferences) -> Preferences:
+        def edit(old: Preferences, _now: datetime) -> Preferences:
             both = wanted, Preferences()
             new, kept = (replace(old, **{name: getattr(each, name) for name in parts}) for each in both)
             self._check_time(user, new, old, kept)
@@ -46,27 +46,32 @@ class Edits:
         """Put these in the place of all that stands there. Raises InvalidPreferenceError."""
         wanted = self._checked(user, given)
         self._check_time(user, wanted, Preferences())
-        return lambda _: wanted
+        return lambda *_: wanted
 
     def mute(self, user: str, until: Any, categories: Iterable[str] | None, what: str) -> Edit:
-        """Add a mute. Raises InvalidPreferenceError."""
-        mute = _read(mute_of, until, categories, what)
-        now = self._clock()
-        if mute.until <= now:
-            raise InvalidPreferenceError("until", f"{mute.until.isoformat()} is over; `unmute` ends a mute")
+        """Add a mute. Raises InvalidPreferenceError, in the edit for one that is over."""
+        lasting = until if isinstance(until, timedelta) else None
+        mute = _read(mute_of, None if lasting is not None else until, categories, what)
         self._checked(user, {"mutes": [mute]})
         self._check_known(mute.categories, ())
         for name in mute.categories or ():
             if self._policies().category(name).bypass:
                 raise InvalidPreferenceError("categories", f"{name!r} has bypass, so nobody can mute it")
-        return lambda old: _few(old.muted(mute, now))
+
+        def edit(old: Preferences, now: datetime) -> Preferences:
+            ends = mute.until if lasting is None else now + max(timedelta(), min(lasting, FOREVER - now))
+            if ends <= now:
+                raise InvalidPreferenceError("until", f"{ends.isoformat()} is over; `unmute` ends a mute")
+            return _few(old.muted(replace(mute, until=ends), now))
+
+        return edit
 
     def unmute(self, user: str, categories: Iterable[str] | None) -> Edit:
         """Take mutes away. Raises InvalidPreferenceError."""
         check_user(user)
         gone = _read(names_of, categories)
 
-        def edit(old: Preferences) -> Preferences:
+        def edit(old: Preferences, _now: datetime) -> Preferences:
             # A category that is in the configuration no more may still be muted.
             self._check_known(gone, {name for mute in old.mutes for name in mute.categories or ()})
             return old.unmuted(gone)
@@ -94,12 +99,12 @@ class Edits:
             raise _invalid(min(new))
 
 
-def unchanged(old: Preferences) -> Preferences:
+def unchanged(old: Preferences, _now: datetime) -> Preferences:
     """An edit that changes nothing."""
     return old
 
 
-def nothing(_: Preferences) -> Preferences:
+def nothing(_old: Preferences, _now: datetime) -> Preferences:
     """An edit that clears all."""
     return Preferences()
 
@@ -148,12 +153,12 @@ class Users:
         self,
         user: str,
         *,
-        until: datetime | None = None,
+        until: datetime | timedelta | None = None,
         categories: Iterable[str] | None = None,
         what: What = "hold",
         who: str = "",
     ) -> Preferences:
-        """Send nothing of these categories until a moment; None is of all, and without end.
+        """Send nothing of these categories until a moment, or for so long; None is of all, and without end.
 
         what: `hold` sends it then, `drop` ends it at once. Categories with bypass are sent all the same.
         """

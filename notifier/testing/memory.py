@@ -241,7 +241,7 @@ class MemoryExchanges:
     @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
         """See `Exchanges.prefer`. What has ended stays as it is; all else is computed anew."""
-        chosen = edit(self._chosen.get(user, Preferences()))
+        chosen = edit(self._chosen.get(user, Preferences()), self.clock())
         self._fix(user)
         self._chosen[user] = chosen
         self._replay(user)

@@ -7,6 +7,7 @@ import signal
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier import Hold, Permit, Policy, Window
+from notifier import Hold, Notifier, Permit, Policy, Window
+from notifier.errors import InvalidPreferenceError
 from notifier.rules.kinds.window import largest_count
+from notifier.rules.preferences import Mute
+from notifier.settings import parse_settings
 from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.stepped_clock import SteppedRedis, compiler
@@ -109,6 +113,21 @@ def test_workers_clocks_are_set_in_mid_run() -> None:
     assert broken == []
     assert sorted(int(send.name) for send in arrived) == sorted(OF), "each once"
     assert alive == [None] * 3
+
+
+@pytest.mark.skipif(compiler() is None, reason="a clock is stepped by a preloaded library: Linux and a C compiler")
+def test_a_mute_lasts_by_redis_clock() -> None:
+    """Whatever clock the host has that asks for it; what is over is told by the same one."""
+    with SteppedRedis() as server, Redis.from_url(server.url) as redis:
+        server.step(7200)
+        with Notifier(redis, parse_settings("providers: {fcm: {client: console}}")) as notifier:
+            before = datetime.fromtimestamp(redis.time()[0], UTC)
+            (mute,) = notifier.users.mute("ann", until=timedelta(hours=1)).mutes
+            assert before <= mute.until - timedelta(hours=1) <= datetime.fromtimestamp(redis.time()[0] + 1, UTC)
+            assert notifier.users.mute("ann", until=timedelta.max).mutes == (Mute(),)
+            for over in (datetime.now(UTC) + timedelta(hours=1), timedelta(), timedelta.min):
+                with pytest.raises(InvalidPreferenceError, match="is over; `unmute` ends a mute"):
+                    notifier.users.mute("ann", until=over)
 
 
 POLICY = Policy(windows=(Window(3, interval_us=1_000_000), Window(5, interval_us=4_000_000)), gap_us=100_000)

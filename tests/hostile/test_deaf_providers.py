@@ -131,6 +131,23 @@ async def test_the_workers_end_is_no_missed_deadline() -> None:
         await sending
 
 
+class Cancelling(Deaf):
+    """A task of its own is cancelled while it sends, and it lets that out."""
+
+    async def never(self) -> None:
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["one device", "two devices"])
+async def test_what_a_provider_cancels_is_unknown(devices: Sequence[Device]) -> None:
+    """The worker goes on: nobody has told it to end. Else its lease would run out unnoticed."""
+    with capture_logs() as lines:
+        settled = await sender(Cancelling(DEVICES[0])).send(leased(devices), CATEGORY, asyncio.get_running_loop().time())
+    assert [line["reason"] for line in lines if line["event"] == "provider_broke"] == ["it cancelled the send itself"]
+    assert isinstance(settled, Unproven)
+    assert (settled.settlement.state, settled.settlement.reached) == ("later", True)
+
+
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_drain_has_an_end(stubborn: bool) -> None:
     """Whatever a provider does, a drain ends and what was in flight is settled, its permit spent."""

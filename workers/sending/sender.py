@@ -248,9 +248,11 @@ class Sender:
         try:
             answer = _no_provider(by, dispatch) if provider is None else _checked(await provider.send(dispatch))
         except asyncio.CancelledError:
-            if not self._deadlines.has_passed(task):
+            late = self._deadlines.has_passed(task)
+            if task.cancelling() and not late:
                 raise
-            self._bound(leased).exception("provider_broke", route=by, reason="it does not answer")
+            why = "it does not answer" if late else "it cancelled the send itself"
+            self._bound(leased).exception("provider_broke", route=by, reason=why)
         except Exception:  # noqa: BLE001 - whatever a driver raises
             self._bound(leased).exception("provider_broke", route=by)
         finally:

@@ -34,7 +34,8 @@ NEVER_SENT: Final = (
 )
 BODY_BYTES: Final = 16_384  # more of an answer is not read: it may have no end
 # What aiohttp would add to each request, and no push service looks at: a twentieth of a send's cost.
-NOT_ASKED_FOR: Final = ("Accept", "Accept-Encoding", "User-Agent")
+NOT_ASKED_FOR: Final = ("Accept", "User-Agent")
+AS_IT_IS: Final = {"Accept-Encoding": "identity"}  # who does not say so may get it compressed
 MAX_BACKOFFS: Final = 1000
 FAULT_US: Final = 60_000_000
 
@@ -145,8 +146,9 @@ class Pool:
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
+                headers=AS_IT_IS,
                 skip_auto_headers=NOT_ASKED_FOR,
-                auto_decompress=False,  # nobody was asked to compress: a few bytes of it can be any number
+                auto_decompress=False,  # a few bytes of it can be any number
             )
         return self._session
 

@@ -45,6 +45,8 @@ class AccessTokens:
         self._token = ""
         self._usable_until = self._renew_at = -math.inf  # on the loop's clock
         self._proven = False  # the platform has accepted this very token
+        self._doubted = False  # and has refused it since, once
+        self._messages_own = False  # a refusal of it was one message's own: the next was accepted
         self._refusal = Answer(Outcome.UNSENT, reason="Closed")  # what sends answer while there is none
         self._backoff = Backoff()
         self._fetching: asyncio.Task[None] | None = None
@@ -74,7 +76,8 @@ class AccessTokens:
         answer = read(response.status, response.headers, response.body)
         if answer.outcome is Outcome.UNSENT:
             return self._refuse(token, answer)
-        self._proven = self._proven or token == self._token
+        if token == self._token:
+            self._proven, self._doubted, self._messages_own = True, False, self._messages_own or self._doubted
         return answer
 
     async def _usable(self, origin: str, until: float) -> str | Answer:
@@ -106,17 +109,20 @@ class AccessTokens:
     def _refuse(self, token: str, answer: Answer) -> Answer:
         """Note that the platform refused a token as not valid; return what the send that met it is to answer.
 
-        The next send fetches a new one. One that is refused right after its fetch is a fault of the account:
-        fetching would not mend it, so it waits.
+        One refusal may be a message's own, or of one sick server. Where the next is refused too, a new token is
+        fetched; but a fault of the account if this one was never accepted: fetching would not mend it, so it waits.
         """
         if token != self._token:
             return answer
-        proven, self._proven, self._token = self._proven, False, ""
-        self._usable_until = self._renew_at = -math.inf
-        if proven:
-            return answer
-        self._fault(f"{self._name}: {answer.reason}")
-        return Answer(Outcome.FAULT, answer.status, answer.reason, MINUTE_US)
+        is_fault = self._messages_own or not self._proven
+        if not self._doubted:
+            self._doubted = True
+        else:
+            self._token, is_fault = "", not self._proven
+            self._usable_until = self._renew_at = -math.inf
+            if is_fault:
+                self._fault(f"{self._name}: {answer.reason}")
+        return Answer(Outcome.FAULT, answer.status, answer.reason, MINUTE_US) if is_fault else answer
 
     def close(self) -> None:
         """End a fetch that is under way."""
@@ -159,10 +165,13 @@ class AccessTokens:
 
     def _take(self, token: str, lifetime_s: float, began: float) -> None:
         # The life counts from before the request, so that it can only be taken for too short.
-        self._token, self._proven = token, False
+        self._token, self._proven, self._doubted, self._messages_own = token, False, False, False
         self._renew_at = began + lifetime_s - min(RENEW_BEFORE_S, lifetime_s / 5)
         self._usable_until = began + lifetime_s - min(SPARE_S, lifetime_s / 10)
-        if self._backoff.worked(asyncio.get_running_loop().time()):
+        now = asyncio.get_running_loop().time()
+        if now >= self._usable_until:
+            self._failed(began, "TokenEndpoint: ExpiredAccessToken")
+        elif self._backoff.worked(now):
             self._log.info(f"{self._name}_token_fetched")
 
     def _failed(self, began: float, reason: str) -> None:

@@ -296,8 +296,31 @@ async def test_a_fresh_token_refused_by_fcm_is_a_fault(rig: Callable[..., Any]) 
             answers = [await r.provider.send(dispatch()) for _ in range(5)]
         assert {a.outcome for a in answers} == {Outcome.FAULT}
         assert all(a.retry_after_us > 50 * SECOND for a in answers)
-        assert (r.simulator.token_fetches, len(r.log.arrivals)) == (1, 1)
+        assert (r.simulator.token_fetches, len(r.log.arrivals)) == (1, 2), "one may be the message's own"
         assert [entry["log_level"] for entry in logs] == ["error"]
+
+
+@pytest.mark.parametrize("begins", ["good", "bad"])
+async def test_a_message_that_fcm_always_answers_401_stops_no_other(rig: Callable[..., Any], begins: str) -> None:
+    """Its first refusal may be the token's fault. Where others get through, the next is its own; one fetch does."""
+    own, taken = Outcome.FAULT, Outcome.DELIVERED
+    told = {"bad": [own, taken] * 3, "good": [taken, Outcome.UNSENT] + [taken, own] * 2}
+    async with rig({TOKEN: [Reply(401, "UNAUTHENTICATED")]}) as r:
+        for n, outcome in enumerate(told[begins]):
+            is_bad = (n % 2 == 0) is (begins == "bad")
+            assert (await r.provider.send(dispatch(TOKEN if is_bad else f"{TOKEN}{n}"))).outcome is outcome
+        assert r.simulator.token_fetches == 1
+
+
+async def test_a_token_that_is_over_when_it_comes_is_none(rig: Callable[..., Any]) -> None:
+    """What takes longer than the token lives is an outage of the token endpoint, and is asked no more for a while."""
+    async with rig({"/token": [Reply(200, delay_ms=1100)]}) as r:
+        r.simulator.token_lifetime_s = 0
+        with capture_logs() as logs:
+            answers = [await r.provider.send(dispatch()) for _ in range(2)]
+        assert {(a.outcome, a.reason) for a in answers} == {(Outcome.UNSENT, "TokenEndpoint: ExpiredAccessToken")}
+        assert all(a.retry_after_us > 0 for a in answers)
+        assert [entry["event"] for entry in logs] == ["fcm_token_not_fetched"]
 
 
 async def test_a_refused_service_account_is_a_fault_logged_once(rig: Callable[..., Any], tmp_path: Path) -> None:

@@ -35,14 +35,17 @@ async def served(
     *,
     mute: bool = False,
     max_bytes: int = BODY_BYTES,
+    asked: list[bytes] | None = None,
 ) -> AsyncIterator[tuple[Pool, str]]:
     """A pool, and a server that answers with a head and then this part of a body, again and again for ever.
 
-    mute: it reads, and never says a word.
+    mute: it reads, and never says a word. asked: takes the heads of the requests.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        head_of_request = await reader.readuntil(b"\r\n\r\n")
+        if asked is not None:
+            asked.append(head_of_request)
         if mute:
             await reader.read()
         else:
@@ -86,10 +89,11 @@ async def test_an_answer_without_end_is_an_answer(certificates: Certificates, ma
 
 
 async def test_what_is_packed_is_not_unpacked(certificates: Certificates) -> None:
-    """No answer was asked to be compressed; one that is, a thousand times smaller than it gets, stays as it is."""
-    bomb = zlib.compress(bytes(20_000_000), wbits=31)
-    async with served(certificates, OK + b"Content-Encoding: gzip\r\n", bomb) as (pool, origin):
+    """Each answer is asked for as it is; one that is a thousand times smaller than it gets stays so all the same."""
+    bomb, asked = zlib.compress(bytes(20_000_000), wbits=31), list[bytes]()
+    async with served(certificates, OK + b"Content-Encoding: gzip\r\n", bomb, asked=asked) as (pool, origin):
         response = await post(pool, origin)
+        assert [b"\r\nAccept-Encoding: identity\r\n" in head for head in asked] == [True]
         assert isinstance(response, Response)
         assert (response.status, response.body) == (201, bomb[:BODY_BYTES])
 

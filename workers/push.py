@@ -40,6 +40,7 @@ from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
 from notifier.store.connection import ask, check, comes_back, eviction_warning, time_us, unusable
 from notifier.store.exchange import exchange
+from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition, Partitions
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
@@ -216,6 +217,7 @@ class PushWorker(Worker):
         wait = Wait(self._structlog)
         while not self._stop_requested:
             try:
+                check_layout(self.connection)
                 if wait.begun and self._owns_entry():  # of an attempt whose answer was lost
                     self.connection.delete(self.key)
                 self.bootstrap(*args)

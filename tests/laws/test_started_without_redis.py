@@ -112,6 +112,25 @@ def test_a_redis_that_refuses_a_worker_ends_it(redis: Redis) -> None:
         made_when_there(redis, make)
 
 
+def test_a_worker_that_finds_another_layout_says_which_and_stops(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would not find what waits there. The first worker of all notes its own."""
+    config = write_config(tmp_path, redis_server.url)
+    worker = InProcess(list(LANES), connection=redis, settings=load_settings(config, {}), config=config)
+    redis.set("notifier:layout", "2")
+    with notifier(config) as producer:
+        job_id = producer.send(note("anna"))
+        with pytest.raises(SystemExit) as ended:
+            worker.work(burst=True, logging_level="CRITICAL")
+        assert ended.value.code == RedisUnusableError.exit_status
+        assert "keys of layout 2, and this version knows layout 1" in capsys.readouterr().err
+        assert (Worker.all(redis), state(producer, job_id)) == ([], "queued")
+        redis.delete("notifier:layout")
+        worker.work(burst=True, logging_level="CRITICAL")
+        assert (redis.get("notifier:layout"), state(producer, job_id)) == (b"1", "delivered")
+
+
 @contextmanager
 def without_replicas(redis: Redis) -> Iterator[None]:
     """Redis wants a replica for each write, and has none."""

@@ -1,0 +1,25 @@
+"""Which layout of keys a Redis holds: a worker that knows another one would not find what waits there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from notifier.errors import RedisUnusableError
+from notifier.scripts.keys import redis_key
+
+LAYOUT: Final = "1"  # counted up where a key gets another name, or holds something else
+
+
+def check_layout(redis: Any) -> None:
+    """Note this layout where none is noted; raise RedisUnusableError where it is another."""
+    key = redis_key("layout")
+    with redis.pipeline() as pipe:
+        pipe.set(key, LAYOUT, nx=True)
+        pipe.get(key)
+        _, found = pipe.execute()
+    if found != LAYOUT.encode():
+        told = found.decode(errors="replace")
+        raise RedisUnusableError(
+            f"this Redis holds keys of layout {told}, and this version knows layout {LAYOUT}: start workers of the"
+            " version that wrote it, or use another redis.prefix"
+        )

@@ -12,7 +12,7 @@ import typer
 from notifier.cli.options import JsonOption, duration_us
 from notifier.cli.output import answer, complain
 from notifier.errors import RedisUnusableError
-from notifier.queue.health import Alive, check_memory, find_workers
+from notifier.queue.health import Alive, find_refusal, find_workers
 from notifier.scripts.keys import rq_key
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import eviction_warning
@@ -89,8 +89,9 @@ def _look(settings: Settings, is_meant: Callable[[Alive], bool], within_us: int)
     def find() -> Exchange[tuple[list[Alive], bool, str]]:
         found = yield from find_workers()
         suspended, memory = yield Commands(lambda pipe: [pipe.exists(rq_key("suspended")), pipe.info("memory")])
-        if not any(is_meant(each) and each.is_healthy(within_us) for each in found):
-            check_memory(memory)
+        works = any(is_meant(each) and each.is_healthy(within_us) for each in found)
+        if not works and (why := (yield from find_refusal(memory))):
+            raise RedisUnusableError(f"Redis {why}")
         return found, bool(suspended), eviction_warning(memory)
 
     with opened_all(settings) as partitions:

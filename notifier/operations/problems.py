@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from notifier.queue.circuits import OVERALL
-from notifier.queue.health import is_full
+from notifier.store.connection import OUT_OF_MEMORY
 from notifier.units import ranges, seconds_text
 
 LONG_QUEUED_S: Final = 60.0
@@ -91,9 +91,11 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         subject, page = f"{each['route']} {state}", f"route-{state}"
         waiting = _waiting(now, each["route"])
         yield Problem(level, subject, why_of(each), page, what, each["since"], probe, waiting)
-    if is_full(**now["memory"]):
+    if now["refuses"] == OUT_OF_MEMORY:
         says = "it takes nothing new; let the workers drain it, or raise its maxmemory"
         yield Problem("stopped", "Redis is full", says, "redis-memory")
+    elif now["refuses"]:
+        yield Problem("stopped", "Redis refuses", f"it {now['refuses']}", "redis-down")
     else:
         yield from _of_workers(now)
     if away := now["away"]:

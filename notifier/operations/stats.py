@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from notifier.notification.job import accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
-from notifier.queue.health import Alive, find_workers, is_full
+from notifier.queue.health import Alive, find_refusal, find_workers
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.queue.pauses import find_pauses
 from notifier.queue.waits import IN_QUEUE, OF_LATER, Waits, decode_waits, describe_later, describe_waits, sum_up
@@ -61,7 +61,7 @@ class Now:
     workers look for work in each partition, by its number. untaken: what none has taken yet, by partition. away: why
     other partitions do not answer. last: seconds until the last of what waits is expected to go, as far as that is
     known, and what holds it. looked: µs of the last look for work by any worker, or 0. unpaused: of a pause that some
-    partitions lack, which they are.
+    partitions lack, which they are. refuses: why Redis takes nothing new, or ''.
     """
 
     lanes: dict[str, LaneNow]
@@ -81,6 +81,7 @@ class Now:
     untaken: Mapping[int, int] = field(default_factory=dict)
     away: Mapping[int, str] = field(default_factory=dict)
     unpaused: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    refuses: str = ""
 
     @property
     def unserved(self) -> list[int]:
@@ -212,7 +213,7 @@ class Stats:
         now = self.now
         if now.suspended:
             return "not while all is suspended"
-        if not any(worker.is_healthy() for worker in now.workers) and not is_full(*now.memory):
+        if not any(worker.is_healthy() for worker in now.workers) and not now.refuses:
             return "not while no worker works"
         pauses = [held for held in now.pauses if held.waiting]
         words = [f"{paused_words(held.route)} is paused" for held in pauses]
@@ -286,6 +287,7 @@ def _find_now() -> Exchange[Now]:
         now_us / 1e6,
         (yield from _find_last([found.last for found in of_lanes], now_us / 1e6)),
         int(looked or 0),
+        refuses=(yield from find_refusal(memory)),
     )
 
 
@@ -359,6 +361,7 @@ def _together(told: Told[Now]) -> Now:
         untaken,
         away,
         unpaused,
+        next((now.refuses for now in every if now.refuses), ""),
     )
 
 
@@ -404,6 +407,7 @@ def _now(now: Now) -> dict[str, Any]:
         "workers": [asdict(worker) | {"healthy": worker.is_healthy()} for worker in now.workers],
         "totals": now.totals,
         "memory": {"used": now.memory[0], "max": now.memory[1]},
+        "refuses": now.refuses,
         "unserved": now.unserved,
         "away": [{"partition": number, "why": why} for number, why in now.away.items()],
     }

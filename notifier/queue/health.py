@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from notifier.errors import RedisUnusableError
+from redis.exceptions import ResponseError
+
 from notifier.scripts.keys import rq_key
-from notifier.store.connection import OUT_OF_MEMORY
+from notifier.store.connection import OUT_OF_MEMORY, refusal
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, moment
 
@@ -99,15 +100,15 @@ def is_suspended(redis: Any) -> bool:
     return bool(redis.exists(rq_key("suspended")))
 
 
-def check_memory(memory: Mapping[str, Any]) -> None:
-    """Raise RedisUnusableError where Redis is full. memory: of INFO."""
-    if is_full(memory["used_memory"], memory.get("maxmemory", 0)):
-        raise RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
-
-
-def is_full(used: int, max: int) -> bool:  # noqa: A002 - as `stats` tells them
-    """Whether Redis is full: then no worker can note that it looks, so nobody can tell that none does."""
-    return 0 < max <= used
+def find_refusal(memory: Mapping[str, Any]) -> Exchange[str]:
+    """Why Redis takes nothing new, '' where it does: then no worker can note that it looks. memory: of INFO."""
+    if 0 < memory.get("maxmemory", 0) <= memory["used_memory"]:
+        return OUT_OF_MEMORY
+    try:
+        yield Commands(lambda pipe: pipe.ping())  # it refuses that too where it cannot save
+    except ResponseError as error:
+        return refusal(error)
+    return ""
 
 
 def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:

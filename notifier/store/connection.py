@@ -53,19 +53,22 @@ _UNAUTHENTICATED: Final = "unauthenticated"  # what Redis says without a passwor
 _CONNECTING: Final = re.compile(r"Error (?:-?\d+ )?connecting to (\S+)\. ")
 # Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
 # a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
-PASSING: Final = (
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.MasterDownError,
-)
-PASSING_WORDS: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS|BUSY)\b")
+REFUSALS: Final = {
+    "OOM": OUT_OF_MEMORY,
+    "READONLY": "is a replica (READONLY); redis.url is to name its primary",
+    "MISCONF": "cannot save to its disk and takes nothing new (MISCONF); its log says why",
+    "NOREPLICAS": "has too few replicas and takes nothing new (NOREPLICAS); see its min-replicas-to-write",
+    "BUSY": "is held up by somebody's script (BUSY); try again when it has ended",
+}
+WORDS: Final = {redis.exceptions.OutOfMemoryError: "OOM", redis.exceptions.ReadOnlyError: "READONLY"}
+PASSING: Final = (*WORDS, redis.exceptions.MasterDownError)
+PASSING_WORDS: Final = re.compile(rf"\b({'|'.join(REFUSALS)})\b")
 FAULTS: Final = (
     (
         redis.exceptions.AuthenticationError,
         "refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL",
     ),
     (redis.exceptions.NoPermissionError, "does not let this user run INFO; grant it, or use another user"),
-    (redis.exceptions.OutOfMemoryError, OUT_OF_MEMORY),
     (redis.exceptions.BusyLoadingError, "is still loading its data; try again when it is done"),
     (redis.exceptions.TimeoutError, "does not answer in time"),
     (
@@ -213,13 +216,12 @@ def time_us(client: Any) -> int:
 
 def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     """Return what to raise for people where Redis did not do what it was asked."""
-    # Redis 6.2 wraps what is said inside a script; then there is no class to know it by.
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or "-OOM " in str(error):
-        return RedisUnusableError(f"Redis {OUT_OF_MEMORY}")
-    if isinstance(error, redis.exceptions.AuthenticationError) or _UNAUTHENTICATED in str(error):
-        return RedisUnusableError(f"Redis {_why(error)}")
     # Of a pipeline redis-py tells the command with its key, which may name a user.
     said = _OF_PIPELINE.sub("", str(error))
+    if why := refusal(error):
+        return RedisUnusableError(f"Redis {why}")
+    if isinstance(error, redis.exceptions.AuthenticationError) or _UNAUTHENTICATED in str(error):
+        return RedisUnusableError(f"Redis {_why(error)}")
     if said.startswith("No master found for"):  # of either kind of client; behind it stand redis-py's own objects
         said = f"{said.partition(' : ')[0]}: {NO_PRIMARY}"
     if found := _FORBIDDEN.search(said):
@@ -231,6 +233,13 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
         return RedisAwayError(f"Redis does not answer: {said}")
     does = "refuses" if isinstance(error, redis.exceptions.ResponseError) else "does not answer"
     return RedisUnusableError(f"Redis {does}: {said}")
+
+
+def refusal(error: redis.exceptions.RedisError) -> str:
+    """Why Redis is there and cannot do it now, for people; '' where it is something else."""
+    found = PASSING_WORDS.search(_OF_PIPELINE.sub("", str(error)))
+    word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), found[1] if found else "")
+    return REFUSALS.get(word, "")
 
 
 def unreadable(error: Exception) -> RedisUnusableError:
@@ -317,8 +326,8 @@ def _why(error: redis.exceptions.RedisError) -> str:
         return f"cannot be reached: {_system_error(error)}"
     number = "has no database of this number: DB index is out of range; look at the end of redis.url"
     # No other text is shown, as it may hold a secret.
-    word = found[0] if (found := PASSING_WORDS.search(str(error))) else type(error).__name__
-    return number if "DB INDEX IS OUT OF RANGE" in text else f"answers with an error: {word}"
+    other = refusal(error) or f"answers with an error: {type(error).__name__}"
+    return number if "DB INDEX IS OUT OF RANGE" in text else other
 
 
 def _system_error(error: BaseException) -> str:

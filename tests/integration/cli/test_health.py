@@ -6,7 +6,8 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -116,6 +117,36 @@ def test_a_redis_that_cannot_tell_is_another_status(run: Run, config: Path, redi
         redis.config_set("maxmemory", before)
     write_config(config.parent, "redis://127.0.0.1:1/0")
     assert run("health")[0] == 4
+
+
+@contextmanager
+def full_disk(redis: Redis, folder: Path) -> Iterator[None]:
+    """Redis cannot save its data, and so takes nothing new."""
+    before = {name: redis.config_get(name)[name] for name in ("dir", "save")}
+    folder.mkdir()
+    redis.config_set("dir", str(folder))
+    redis.config_set("save", "3600 1")
+    folder.rmdir()
+    redis.bgsave()
+    eventually(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err", "a save that failed")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            redis.config_set(name, value)
+
+
+def test_a_redis_that_cannot_save_is_said_alone(run: Run, redis: Redis, tmp_path: Path) -> None:
+    """The workers are well, and cannot note that they look: nobody is to look for the fault in them."""
+    enter(redis, "one", age_s=100)
+    why = "cannot save to its disk and takes nothing new (MISCONF); its log says why"
+    with full_disk(redis, tmp_path / "disk"):
+        assert run("health") == (4, f"Redis {why}\n")
+        assert run("send", "42", "--device", f"fcm:{'x' * 20}", "--title", "hi") == (4, f"Redis {why}\n")
+        status, said = run("stats")
+        wrong = [line for line in said.splitlines() if line.startswith(("✖", "⚠"))]
+        assert (status, wrong) == (0, [f"✖ Redis refuses: it {why}"])
+    assert run("health")[0] == 1
 
 
 def test_a_redis_that_evicts_is_told_of(run: Run, redis: Redis) -> None:

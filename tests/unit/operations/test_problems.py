@@ -12,6 +12,7 @@ from notifier.queue.circuits import Held
 from notifier.queue.health import Alive
 from notifier.queue.minutes import Numbers
 from notifier.queue.waits import Waits
+from notifier.store.connection import OUT_OF_MEMORY
 
 AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
 WELL = Alive("w1", "vm", 100_000)
@@ -100,12 +101,13 @@ def test_no_worker_says_since_when() -> None:
 def test_a_full_redis_is_said_alone() -> None:
     """No worker can note there that it looks for work, so nobody can tell that none does: they may well send."""
     hangs, age_us = replace(WELL, age_us=68_000_000), int(AT.timestamp() * 1e6)
-    full: dict[str, Any] = {"memory": (1_048_576, 1_048_576), "workers": [hangs], "looked_us": age_us}
+    full: dict[str, Any] = {"refuses": OUT_OF_MEMORY, "workers": [hangs], "looked_us": age_us}
     line = "Redis is full: it takes nothing new; let the workers drain it, or raise its maxmemory"
     assert said(now(**full)) == [line]
     assert said(now(**full, served={0: 0, 1: 0})) == [line]
     assert live(**full)["empty"] == "not at this rate"
-    nearly = full | {"memory": (1_048_575, 1_048_576)}
+    assert said(now(**full | {"refuses": "cannot save"})) == ["Redis refuses: it cannot save"]
+    nearly = full | {"refuses": ""}
     assert [each.partition(" for")[0] for each in said(now(**nearly))] == ["No worker", "w1 hangs: it has not looked"]
 
 

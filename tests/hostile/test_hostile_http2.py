@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hpack import Encoder
 
+from notifier.providers.contract import Outcome
+from tests.contract.apns_rig import dispatch, make_provider
 from tests.hostile.http2_stage import (
     BROKEN,
     DELIVERED,
@@ -44,8 +47,10 @@ from tests.hostile.servers import (
     TABLE_SIZE,
     WINDOW,
     H2Peer,
+    HostileServer,
     block,
     frame,
+    serve_http2_well,
     settings,
 )
 from tests.hostile.suffering import MESSAGES
@@ -405,6 +410,25 @@ def bytes_one_by_one(peer: H2Peer) -> None:
 def nothing_is_read(peer: H2Peer) -> None:
     peer.begin()
     peer.server.healed.wait(20)
+
+
+@pytest.mark.parametrize("setting", [INITIAL_WINDOW, MAX_STREAMS])
+async def test_a_connection_that_gives_nothing_any_more_is_replaced(identity: Identity, setting: int) -> None:
+    """Also where the time to send is over before a timeout would be, as it is by default. PINGs are answered."""
+
+    def script(peer: H2Peer) -> None:
+        for stream in every(peer):
+            peer.send(peer.answer(stream) + settings((setting, 0)))
+
+    with HostileServer(identity.certificates, script, serve_http2_well, H2Peer) as server:
+        provider = make_provider(identity, server.url, timeout_us=1_000_000)
+        assert (await provider.send(dispatch(job_id="first"))).outcome is Outcome.DELIVERED
+        late = await asyncio.gather(*(provider.send(dispatch(job_id=f"late-{n}", within_s=0.6)) for n in range(3)))
+        assert {(answer.outcome, answer.reason) for answer in late} == {(Outcome.UNSENT, "TooLate")}
+        server.healed.set()  # for new connections alone
+        assert (await provider.send(dispatch(job_id="next"))).outcome is Outcome.DELIVERED
+        assert server.connections == 2
+        await provider.close()
 
 
 @pytest.mark.parametrize("what", ROWS, ids=[row.name for row in ROWS])

@@ -11,6 +11,8 @@ from typing import Final, TypeAlias
 
 SECOND_US: Final = 1_000_000
 FIRST_BACKOFF_S: Final = 0.2
+# For a connection, or a stream of one, where the provider is there; a lease leaves 1.5 beside the longest timeout.
+ENOUGH_S: Final = 1.4
 LONGEST_BACKOFF_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
 
 

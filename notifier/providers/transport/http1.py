@@ -17,13 +17,12 @@ from yarl import URL
 
 from notifier.errors import SettingsError
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.transport.backoff import Backoff
+from notifier.providers.transport.backoff import ENOUGH_S, Backoff
 from notifier.providers.transport.http1_connections import Connector
 from notifier.providers.transport.words import origin_words
 
 # Shorter than the four minutes after which Google's front ends close an idle connection.
 KEEPALIVE_S: Final = 60.0
-ENOUGH_S: Final = 1.4  # for a connection, of a provider that is there; a lease leaves 1.5 beside the longest timeout
 # No connection, none free in time, or a name that no resolver takes: not a byte of the request left. All else may have
 # reached the server.
 NEVER_SENT: Final = (

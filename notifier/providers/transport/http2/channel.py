@@ -114,8 +114,12 @@ class Channel:
             request.lose(reason)
             # What waited for the most part for the connection before this one says nothing of this one.
             waited_s = asyncio.get_running_loop().time() - self._opened_at
-            if self._connection is not None and reason == "Timeout" and waited_s >= self._timeout_s / 2:
+            if self._connection is None:
+                return
+            if reason == "Timeout" and waited_s >= self._timeout_s / 2:
                 self._connection.note_unanswered()
+            elif reason == "TooLate" and self._connection.is_shut:
+                self._connection.note_starved(max(self._opened_at, request.deadline - self._timeout_s))
 
     # The connection.
 

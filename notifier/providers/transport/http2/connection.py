@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.backoff import ENOUGH_S
 from notifier.providers.transport.http2.requests import MAX_STREAMS, Request, Waiting
 from notifier.providers.transport.http2.wire import Said, Wire
 
@@ -59,14 +60,24 @@ class Connection(Wire):
             return
         self._blocked.pop(request.stream_id, None)
         self.reset_stream(request.stream_id)
-        if reason == "TooLate":
-            pass  # its body waited for a window until its time was up, which says nothing of the server
+        if reason == "TooLate":  # its body waited for a window until its time was up
+            self.note_starved(request.started_at)
         elif self.heard_at < request.started_at:
             # Not a word for a whole timeout: what waits shall not run into the same silence.
             self._retire()
         else:
             self.note_unanswered()
         self.wake()
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether it takes nothing though it carries nothing, or waits for a window."""
+        return not self._streams or bool(self._blocked)
+
+    def note_starved(self, since: float) -> None:
+        """Take note of a request that had no window, or no stream, since then and until it was too late to send it."""
+        if self.loop.time() - since >= min(self._ping_timeout_s / 2, ENOUGH_S):
+            self.note_unanswered()
 
     def note_unanswered(self) -> None:
         """Take note of a request that had no answer in its time, or not even a stream; after some, retire.

@@ -165,7 +165,8 @@ class PushWorker(Worker):
         self._repairs: dict[int, threading.Thread] = {}  # by partition
         self._grace_s = 0.0
         self._stopping_since: float | None = None
-        self._structlog = structlog.get_logger("notifier.worker").bind(worker=self.name)
+        # Bound when it is used: under `rq worker` the log is configured later.
+        self._structlog = structlog.get_logger("notifier.worker", worker=self.name)
         self._watchdog = Watchdog(self._structlog, os.environ)
 
     def work(

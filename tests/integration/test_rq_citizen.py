@@ -94,6 +94,8 @@ def test_rq_starts_one(redis: Redis, redis_server: EmbeddedRedis, config: Path, 
         assert running.end() == 0
     assert Worker.all(connection=redis) == []
     assert "Traceback" not in running.log
+    (line,) = [line for line in running.log.splitlines() if "stopping" in line]
+    assert json.loads(line)["worker"] == "worker", "it is logged as all else"
 
 
 def test_rq_info_shows_it(

@@ -146,10 +146,22 @@ class TestExpo(ProviderContract):
         assert expo_answers.read_tickets(raw, count) == []
         assert expo_answers.read_request(200, {}, raw).outcome is Outcome.UNKNOWN
 
-    @pytest.mark.parametrize(
-        "ticket", [{}, {"status": 7}, {"status": "error", "details": 7}, {"details": {"error": []}}]
-    )
-    def test_any_ticket_is_borne(self, ticket: dict[str, Any]) -> None:
-        """What says neither ok nor why is refused, and not repeated."""
+    @pytest.mark.parametrize("ticket", [{}, {"status": 7}, {"details": {"error": []}}])
+    def test_a_ticket_that_says_neither_ok_nor_error_is_none(self, ticket: dict[str, Any]) -> None:
+        """Expo may have taken it, so it counts for the user."""
         answer, receipt = expo_answers.read_ticket(ticket)
-        assert (answer.outcome, answer.reason, receipt) == (Outcome.REJECTED, "", "")
+        assert (answer.outcome, answer.reason, receipt) == (Outcome.UNKNOWN, "NoTicket", "")
+
+    @pytest.mark.parametrize(
+        ("details", "outcome", "reason"),
+        [
+            (7, Outcome.REJECTED, ""),
+            ({"error": []}, Outcome.REJECTED, ""),
+            ({"error": "ExpoError"}, Outcome.RETRY, "ExpoError"),
+            ({"error": "ProviderError"}, Outcome.RETRY, "ProviderError"),
+        ],
+    )
+    def test_any_error_is_borne(self, details: object, outcome: Outcome, reason: str) -> None:
+        """What says not why is refused, and not repeated; trouble of Expo, Apple or Google is."""
+        answer, receipt = expo_answers.read_ticket({"status": "error", "details": details})
+        assert (answer.outcome, answer.reason, receipt) == (outcome, reason, "")

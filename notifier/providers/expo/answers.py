@@ -23,6 +23,9 @@ TICKETS: Final[Mapping[str, Outcome]] = {
     GONE: Outcome.DEAD_TOKEN,
     "MessageTooBig": Outcome.REJECTED,
     "MessageRateExceeded": Outcome.BUSY,
+    # Expo's own trouble, or Apple's or Google's, as Expo's clients know them.
+    "ExpoError": Outcome.RETRY,
+    "ProviderError": Outcome.RETRY,
     # The app's credentials for Apple or Google, which Expo keeps: of this app alone, and repaired by a person.
     "MismatchSenderId": Outcome.REFUSED,
     "InvalidCredentials": Outcome.REFUSED,
@@ -73,6 +76,8 @@ def read_ticket(ticket: Mapping[str, Any]) -> tuple[Answer, str]:
     if ticket.get("status") == "ok":
         receipt = ticket.get("id")
         return Answer(Outcome.DELIVERED, OK), receipt if isinstance(receipt, str) and len(receipt) <= MAX_ID else ""
+    if ticket.get("status") != "error":
+        return Answer(Outcome.UNKNOWN, OK, NO_TICKET, WAIT_US[Outcome.UNKNOWN]), ""
     reason = error_of(ticket)
     outcome = TICKETS.get(reason, Outcome.REJECTED)
     repair = CREDENTIALS if outcome is Outcome.REFUSED else ""

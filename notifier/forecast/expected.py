@@ -17,8 +17,9 @@ from typing import Any, Final
 from notifier.forecast.replay import DROPPED, EXPIRED, HIGH, Before, Replay
 from notifier.forecast.trace import Event
 from notifier.notification.notification import at_service, route
-from notifier.queue.circuits import OVERALL, Held, find_routes
+from notifier.queue.circuits import FAR_US, OVERALL, Held, find_routes
 from notifier.queue.pauses import find_pauses, which_holds
+from notifier.queue.waits import describe_later
 from notifier.rules.category import LANES
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
@@ -173,7 +174,7 @@ class Forecast:
         self._device_limits = {
             name for name, limits in policies.limits.items() if not limits.of_device(rules)[0].is_empty
         }
-        self._held = {held.route: held for held in sorted(record.routes, key=lambda held: held.state)}
+        self._held = _worst(record.routes)
         self._turn = int(record.fields.get("#turn", 0))
         self._lanes = {name: lane.decode() for name, lane in record.fields.items() if lane.decode() in LANES}
         self._orphans = any(name.startswith("#o:") for name in record.fields)
@@ -303,6 +304,25 @@ class Forecast:
             elif platform in self._device_limits or (kind == "c" and self._policies.limits_of(platform).collapsible):
                 found = max(found, (0, f"the limits of {platform}"))
         return found
+
+
+def expect_later(at_us: float, noted: Sequence[bytes | None], routes: Iterable[Held]) -> Expected:
+    """When one should go that is in no backlog, and what it waits for. at_us, noted: see `describe_later`.
+
+    Not before a route works again goes what waits for it, at whatever time it expires.
+    """
+    kind, what = describe_later(at_us, *noted)
+    if kind != "route":
+        return Expected(moment(at_us), what)
+    held = _worst(routes).get(what.partition(" ")[0])
+    until_us, why = (UNKNOWN_US, what) if held is None else _until(held)
+    if at_us < FAR_US and until_us % UNKNOWN_US >= at_us:
+        return Expected(None, f"{why}; {UNSENT[EXPIRED]}")
+    return Expected(moment(until_us) if until_us < NEVER_US else None, why)
+
+
+def _worst(routes: Iterable[Held]) -> dict[str, Held]:
+    return {held.route: held for held in sorted(routes, key=lambda held: held.state)}
 
 
 def _until_us(held: Held) -> int:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from notifier.forecast.expected import Expected, expect_later
 from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
-from notifier.queue.circuits import FAR_US
-from notifier.queue.waits import OF_LATER, describe_later
+from notifier.queue.circuits import find_routes
+from notifier.queue.waits import OF_LATER
 from notifier.scripts.keys import job_key, redis_key
 from notifier.store.connection import ask_each, redis_answers
-from notifier.units import moment
+from notifier.store.exchange import exchange
 
 MAX_READ: Final = 500  # of each structure
 FIELDS: Final = ("push_outcome", *OF_LATER)
@@ -39,13 +40,13 @@ def find_elsewhere(redis: Any, user: str) -> tuple[list[Elsewhere], bool]:
     with redis_answers():
         found, is_all = _ids(redis)
         jobs = ask_each(redis, found, lambda pipe, each: pipe.hmget(job_key(each[0]), FIELDS))
+        routes = exchange(redis, find_routes())
     mine = []
     for (job_id, state, at), (ended, *noted) in zip(found, jobs, strict=True):
         category = _category(noted[0], user)
         if category is not None and ended is None:  # a cancelled one stays in its queue for a while
-            until = None if at is None or at >= FAR_US else moment(at)
-            held_by = WHERE.get(state) or describe_later(at or 0, *noted)[1]
-            mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, held_by, until))
+            told = Expected(None, WHERE[state]) if at is None else expect_later(at, noted, routes)
+            mine.append(Elsewhere(job_id.decode(errors="replace"), category, state, told.not_before, told.at))
     return mine, is_all
 
 

@@ -130,16 +130,16 @@ def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
     def ask(pipe: Any) -> None:
         for queue in queued:
             pipe.lrange(queue, 0, QUEUED - 1)
-        pipe.zrangebyscore(redis_key("later"), "-inf", f"({FAR_US}", 0, QUEUED)
+        pipe.zrangebyscore(redis_key("later"), "-inf", f"({FAR_US}", 0, QUEUED, withscores=True)
 
     *queues, later = yield Commands(ask)
-    jobs = [job_id for each in (*queues, later) for job_id in each]
-    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), "enqueued_at", *OF_LATER) for job_id in jobs])
+    jobs = [(job_id, None) for each in queues for job_id in each] + later
+    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), "enqueued_at", *OF_LATER) for job_id, _ in jobs])
     others = []
-    for n, (at, *noted) in enumerate(found):
+    for (_, later_us), (at, *noted) in zip(jobs, found, strict=True):
         of = fields_of(noted[0])
         if "user" in of:
-            why = ("queue", IN_QUEUE) if n < len(jobs) - len(later) else describe_later(0, *noted)
+            why = ("queue", IN_QUEUE) if later_us is None else describe_later(later_us, *noted)
             others.append(_Other(str(of["user"]), str(of.get("category", DEFAULT_CATEGORY)), why, accepted_at(at)))
     return others, all(len(each) < QUEUED for each in (*queues, later))
 

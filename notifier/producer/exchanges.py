@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from redis.exceptions import RedisError
 
 from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
-from notifier.forecast.expected import MAX_READ, Expected, find_forecast
+from notifier.forecast.expected import MAX_READ, Expected, expect_later, find_forecast
 from notifier.limiter import Hold, Permit
 from notifier.notification.job import decode_reason, read_meta
 from notifier.notification.json_values import check_unicode
@@ -25,12 +25,12 @@ from notifier.producer.memory_limit import MemoryLimit
 from notifier.producer.stream import Reader, find_each
 from notifier.producer.users import Edit, nothing, unchanged
 from notifier.queue import backlogs, calls
-from notifier.queue.circuits import FAR_US, Held, find_routes
+from notifier.queue.circuits import Held, find_routes
 from notifier.queue.forget import ForgottenPage, Sends, forget, keys_of
 from notifier.queue.history import Record, decode_records, history_keys, name_those_before, so_far
 from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
-from notifier.queue.waits import OF_LATER, describe_later
+from notifier.queue.waits import OF_LATER
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import job_key, prefix, redis_key, rq_key
 from notifier.scripts.rule_table import decoded
@@ -331,7 +331,7 @@ class Exchanges:
         (later,) = yield Commands(lambda pipe: pipe.zscore(redis_key("later"), job_id))
         if later is not None:
             (noted,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
-            return Expected(moment(later) if later < FAR_US else None, describe_later(later, *noted)[1])
+            return expect_later(later, noted, (yield from find_routes()))
         user = read_meta(meta or b"").get("user")
         if not isinstance(user, str):  # of a plain producer
             return Expected(None)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"due": "due", "?": "due"}  # by what waits.lua says beside history.lua's words
 IN_QUEUE: Final = "a worker: in the queue still"
-OF_LATER: Final = ("meta", "push_held", "push_attempts", "push_refusals")  # of a job's hash, for `describe_later`
+# Of a job's hash, for `describe_later`.
+OF_LATER: Final = ("meta", "push_held", "push_deadline", "push_attempts", "push_refusals")
 WORDS: Final = {"due": "a worker: they may go now", "sending": "one before them that is being sent"}
 
 
@@ -36,15 +37,18 @@ def describe_waits(field: str) -> tuple[str, str]:
     return kind, WORDS.get(kind, what)
 
 
-def describe_later(at_us: float, meta: bytes | None, held: bytes | None, *tries: bytes | None) -> tuple[Why, str]:
+def describe_later(
+    at_us: float, meta: bytes | None, held: bytes | None, deadline: bytes | None, *tries: bytes | None
+) -> tuple[Why, str]:
     """Return the kind and the words of what one waits for that is in no backlog: its own time, a retry, or a route.
 
-    at_us: its score in `later`.
+    at_us: its score in `later`; of one that waits for a route, when it expires. Without a history that alone tells.
     """
     mark = (held or b"").decode(errors="replace").rpartition(" ")[2]
     if mark.startswith("p"):
         return describe_why(mark, str(fields_of(meta).get("category", DEFAULT_CATEGORY)))
-    kind: Why = "route" if at_us >= FAR_US else "retry" if any(tries) else "send_at"
+    is_retry, ends_us = at_us < FAR_US and any(tries), min(FAR_US, float(deadline or FAR_US))
+    kind: Why = "retry" if is_retry else "route" if at_us >= ends_us else "send_at"
     return kind, WHY.get(kind, "a route that is stopped")
 
 

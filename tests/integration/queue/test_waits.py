@@ -70,23 +70,32 @@ def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redi
     assert redis.hvals("notifier:waits") != []
 
 
-@pytest.mark.parametrize("keep", ["1h", "0s"])
+@pytest.mark.parametrize(
+    ("keep", "expires_in", "told"),
+    [
+        ("1h", None, "apns is stopped: paused by anna"),
+        ("1h", 3_600, "apns is stopped: paused by anna; it expires before"),
+        ("0s", None, "a route that is stopped"),
+        ("0s", 3_600, "a route that is stopped"),
+    ],
+)
 def test_a_rest_waits_for_its_route(
-    run: Run, tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, keep: str
+    run: Run, tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, *, keep: str, expires_in: int | None, told: str
 ) -> None:
-    """One device has it, the other's route is paused: nobody says that it has a time of its own, in 2100."""
+    """One device has it, the other's route is paused: nobody says that it goes in 2100, or when it expires."""
     config = write_config(tmp_path, redis_server.url, history={"keep": keep})
     with worker(config) as one, notifier(config) as producer:
         one.ready(redis)
-        assert run("pause", "route:apns").status == 0
-        rest = producer.send(note("mix", "Hello", fcm("mix"), apns("mix")))
+        assert run("pause", "route:apns", "--who", "anna").status == 0
+        rest = producer.send(note("mix", "Hello", fcm("mix"), apns("mix"), expires_in=expires_in))
         eventually(lambda: redis.zcard("notifier:later") == 1, "the rest to wait")
         status = producer.status(rest)
-        why = "apns stopped" if keep == "1h" else "a route that is stopped"
         assert status is not None
-        assert (status.state, status.expected_at, status.not_before) == ("waiting", None, why)
+        assert (status.state, status.expected_at, status.not_before) == ("waiting", None, told)
         (entry,) = json.loads(run("line", "mix", "--json").out)
-        assert (entry["state"], entry["at"], entry["held_by"]) == ("later", None, why)
+        assert (entry["state"], entry["at"], entry["held_by"]) == ("later", None, told)
+        why = "apns stopped" if keep == "1h" else "a route that is stopped"
+        assert waits(run) == {why: 1}
 
 
 def test_of_many_in_no_backlog_a_part_tells(redis: Redis) -> None:

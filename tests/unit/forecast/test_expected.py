@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from notifier.forecast.expected import FIELDS, Forecast, Record
-from notifier.queue.circuits import Held
+from notifier.forecast.expected import FIELDS, Forecast, Record, expect_later
+from notifier.queue.circuits import FAR_US, Held
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.category import Category, Digest
 from notifier.rules.evaluator import Sends
@@ -176,6 +177,31 @@ def test_what_waits_for_a_stopped_route_expires_only_before_a_probe(
     record = Record(NOON, [Held("fcm", "stopped", probe, 0)], [], {}, backlogs, {None: Sends(), "news": Sends()})
     found = Forecast(Policies(categories={"news": Category("news")}), "ann", record).by_job["a"]
     assert (found.at, found.not_before) == (None, told)
+
+
+STOPPED = Held("fcm", "stopped", moment(NOON + 31 * S), 0)
+FULL = Held("fcm", "slow", moment(NOON + S), 0, "full")
+PAUSED = Held("fcm", "stopped", None, 0, "paused", who="anna")
+
+
+@pytest.mark.parametrize(
+    ("routes", "expires_s", "at_s", "told"),
+    [
+        ([STOPPED], 32, None, "when fcm works again; next probe 12:00:31 UTC"),
+        ([STOPPED], None, None, "when fcm works again; next probe 12:00:31 UTC"),
+        ([STOPPED, FULL], 30, None, "when fcm works again; next probe 12:00:31 UTC; it expires before"),
+        ([FULL], 30, 1, "fcm is slow: our count of its quota is at the limit"),
+        ([PAUSED], None, None, "fcm is stopped: paused by anna"),
+        ([replace(STOPPED, route="fcm/driver")], 30, None, "fcm stopped"),
+    ],
+)
+def test_the_rest_of_one_goes_when_its_route_works_and_not_when_it_expires(
+    routes: list[Held], expires_s: int | None, at_s: int | None, told: str
+) -> None:
+    """Told as of one in a backlog, though `later` has its expiry as its time."""
+    score = FAR_US if expires_s is None else NOON + expires_s * S
+    found = expect_later(score, (b'{"category": "news"}', b"0 b 9 pfcm", None, None, None), routes)
+    assert (found.at, found.not_before) == (None if at_s is None else moment(NOON + at_s * S), told)
 
 
 def test_one_accepted_now_goes_no_earlier_than_those_before_it() -> None:

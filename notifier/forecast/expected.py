@@ -17,7 +17,7 @@ from typing import Any, Final
 from notifier.forecast.replay import DROPPED, EXPIRED, HIGH, Before, Replay
 from notifier.forecast.trace import Event
 from notifier.notification.notification import at_service, route
-from notifier.queue.circuits import FAR_US, OVERALL, Held, find_routes
+from notifier.queue.circuits import FAR_US, OVERALL, Held, find_routes, worst
 from notifier.queue.pauses import find_pauses, which_holds
 from notifier.queue.waits import describe_later
 from notifier.rules.category import LANES
@@ -174,7 +174,7 @@ class Forecast:
         self._device_limits = {
             name for name, limits in policies.limits.items() if not limits.of_device(rules)[0].is_empty
         }
-        self._held = _worst(record.routes)
+        self._held = worst(record.routes)
         self._turn = int(record.fields.get("#turn", 0))
         self._lanes = {name: lane.decode() for name, lane in record.fields.items() if lane.decode() in LANES}
         self._orphans = any(name.startswith("#o:") for name in record.fields)
@@ -314,15 +314,11 @@ def expect_later(at_us: float, noted: Sequence[bytes | None], routes: Iterable[H
     kind, what = describe_later(at_us, *noted)
     if kind != "route":
         return Expected(moment(at_us), what)
-    held = _worst(routes).get(what.partition(" ")[0])
+    held = worst(routes).get(what.partition(" ")[0])
     until_us, why = (UNKNOWN_US, what) if held is None else _until(held)
     if at_us < FAR_US and until_us % UNKNOWN_US >= at_us:
         return Expected(None, f"{why}; {UNSENT[EXPIRED]}")
     return Expected(moment(until_us) if until_us < NEVER_US else None, why)
-
-
-def _worst(routes: Iterable[Held]) -> dict[str, Held]:
-    return {held.route: held for held in sorted(routes, key=lambda held: held.state)}
 
 
 def _until_us(held: Held) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from notifier.notification.notification import route
-from notifier.queue.circuits import OVERALL, Held, find_limits, find_routes
+from notifier.queue.circuits import OVERALL, Held, find_limits, find_routes, worst
 from notifier.queue.health import find_workers
 from notifier.rules.category import NO_LIMITS
 from notifier.rules.policy import Window
@@ -63,7 +64,7 @@ def view_routes(redis: Any, settings: Settings) -> list[RouteNow]:
 def _find_views(settings: Settings) -> Exchange[list[RouteNow]]:
     paces = {OVERALL + name: of.overall for name, of in settings.categories.items() if of.overall is not None}
     names, projects = [*routes_of(settings), *paces], limited_routes(settings) | paces
-    held = {each.route: each for each in (yield from find_routes())}
+    held = worst((yield from find_routes()))
     limits, used = (yield from find_limits()), (yield from find_uses(projects))
     every = [*names, *(name for name in sorted({*held, *limits}) if name not in names)]
     texts = {name: str(limited) for name, limited in projects.items()}
@@ -75,23 +76,26 @@ def _find_views(settings: Settings) -> Exchange[list[RouteNow]]:
 
 def worst_of(views: Sequence[Sequence[RouteNow]]) -> list[RouteNow]:
     """The routes as they are in all partitions together: each in its worst state, with all that waits and goes."""
-    worst: dict[str, RouteNow] = {}
-    for now in (now for view in views for now in view):
-        other = worst.get(now.route)
-        if other is None:
-            worst[now.route] = now
-            continue
-        held = max(now.held, other.held, key=lambda held: ("", "slow", "stopped").index(held.state if held else ""))
-        if held is not None:
-            held = replace(held, waiting=sum(each.held.waiting for each in (now, other) if each.held is not None))
-        used, at_once = _sum(now.used, other.used), _sum(now.at_once, other.at_once)
-        is_used = now.is_used or other.is_used
-        worst[now.route] = replace(now, held=held, used=used, at_once=at_once, is_used=is_used)
-    return list(worst.values())
+    routes: dict[str, list[RouteNow]] = {}
+    for now in chain.from_iterable(views):
+        routes.setdefault(now.route, []).append(now)
+    held = worst(now.held for some in routes.values() for now in some if now.held is not None)
+    return [
+        RouteNow(
+            route,
+            held.get(route),
+            _sum(now.at_once for now in some),
+            _sum(now.used for now in some),
+            some[0].limit,
+            any(now.is_used for now in some),
+        )
+        for route, some in routes.items()
+    ]
 
 
-def _sum(*numbers: int | None) -> int | None:
-    return sum(n for n in numbers if n is not None) if any(n is not None for n in numbers) else None
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    known = [n for n in numbers if n is not None]
+    return sum(known) if known else None
 
 
 def limited_routes(settings: Settings) -> dict[str, Window]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from operator import itemgetter
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, Literal, cast
 
 from notifier.scripts.keys import redis_key, rq_key
@@ -115,10 +116,9 @@ def find_routes() -> Exchange[list[Held]]:
     (now,) = yield Commands(lambda pipe: pipe.time())
     before = moment(clock_us(now) - BUSY_SHOWN_US)
     limits = yield from find_limits()
-    lanes = [(held.next_at, held) for held in found if held.kind == "busy" and held.next_at and held.next_at <= before]
-    busy = [replace(held, since=at, at_once=limits.get(held.route)) for at, held in sorted(lanes, key=itemgetter(0))]
-    rest = [held for held in found if held.kind != "busy"]
-    return sorted([*rest, *by_route([busy])], key=lambda held: held.route)
+    lanes = [held for held in found if held.kind == "busy" and held.next_at and held.next_at <= before]
+    busy = [replace(held, since=held.next_at, at_once=limits.get(held.route)) for held in lanes]
+    return by_route([[held for held in found if held.kind != "busy"], busy])
 
 
 def find_limits() -> Exchange[dict[str, int]]:
@@ -131,13 +131,30 @@ def find_limits() -> Exchange[dict[str, int]]:
     return limits
 
 
-def by_route(found: Iterable[Sequence[Held]]) -> list[Held]:
-    """The routes that are not working in some lane or partition: each once, as it stands first, with all that waits."""
-    routes: dict[tuple[str, str], Held] = {}
-    for held in (each for some in found for each in some):
-        other = routes.get((held.route, held.kind))
-        routes[held.route, held.kind] = held if other is None else replace(other, waiting=other.waiting + held.waiting)
-    return sorted(routes.values(), key=lambda held: held.route)
+def by_route(
+    found: Iterable[Iterable[Held]], which: Callable[[Held], object] = attrgetter("route", "kind")
+) -> list[Held]:
+    """The routes that are not working in some lane or partition: each once for each kind, since the first of it began.
+
+    With all that waits, until the first of them is tried. which: what is told as one, in the worst of its states.
+    """
+    alike: dict[object, list[Held]] = {}
+    for held in chain.from_iterable(found):
+        alike.setdefault(which(held), []).append(held)
+    return sorted(map(_as_one, alike.values()), key=lambda held: held.route)
+
+
+def worst(found: Iterable[Held]) -> dict[str, Held]:
+    """By its name each route that is not working, in the worst of its states, as `by_route` has it."""
+    return {held.route: held for held in by_route([found], attrgetter("route"))}
+
+
+def _as_one(alike: Sequence[Held]) -> Held:
+    state = max(held.state for held in alike)  # 'stopped' comes after 'slow'
+    same = [held for held in alike if held.state == state]
+    first = min(same, key=lambda held: held.since or moment(FAR_US))
+    next_at = min((held.next_at for held in same if held.next_at is not None), default=None)
+    return replace(first, next_at=next_at, waiting=sum(held.waiting for held in alike))
 
 
 def find_holds() -> Exchange[list[Held]]:

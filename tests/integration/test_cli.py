@@ -963,6 +963,9 @@ def test_routes(run: Run, redis: Redis) -> None:
     told = json.loads(run("routes", "--json").out)[-1]
     assert (told["route"], told["state"], told["kind"], told["whose"]) == ("apns/driver", "stopped", "fault", "ours")
     assert (told["waiting"], told["since"]) == (1, "2023-11-14T22:13:20+00:00")
+    redis.sadd("notifier:routes", "apns/driver|full")
+    redis.hset("notifier:route:apns/driver|full", mapping={"state": "full", "until": 1_700_000_060_000_000})
+    assert ("apns/driver", "stopped", "400 BadTopic") in states(), "though it is at its quota too"
 
 
 def test_delivered_is_seen(run: Run, config: Path, producer: Notifier) -> None:

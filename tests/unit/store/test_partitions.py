@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from notifier import Notifier, RedisUnusableError
 from notifier.errors import InvalidNotificationError, NotifierError, SettingsError
+from notifier.operations.route_view import RouteNow, worst_of
 from notifier.producer.routing import first_known
 from notifier.queue.circuits import Held, by_route
 from notifier.scripts import keys
@@ -18,6 +20,7 @@ from notifier.store.connection import connect
 from notifier.store.partitions import Partition, Partitions, connect_all
 from notifier.store.pipelining import whole
 from notifier.store.tags import prefixes_of
+from notifier.units import moment
 from workers.__main__ import chosen
 
 CLUSTER = "redis+cluster://127.0.0.1:1"
@@ -147,9 +150,17 @@ def test_a_node_that_is_away_names_its_partitions() -> None:
 
 
 def test_a_route_is_named_once() -> None:
-    """With all that waits for it in all partitions."""
+    """With all that waits for it in all partitions; since the first of them met it, until one of them tries again."""
     held = Held("apns", "stopped", None, 3)
     assert by_route([[held], [], [held]]) == [Held("apns", "stopped", None, 6)]
+    first = Held("apns", "stopped", moment(90_000_000), 3, reason="refused", since=moment(1_000_000))
+    last = Held("apns", "stopped", moment(70_000_000), 4, reason="timeout", since=moment(20_000_000))
+    slow = Held("apns", "slow", moment(60_000_000), 5, "full", since=moment(0))
+    both = replace(first, next_at=last.next_at, waiting=7)
+    for pair in ([first, last], [last, first]):
+        assert by_route([each] for each in pair) == [both]
+        (told,) = worst_of([[RouteNow("apns", each, 1)] for each in (*pair, slow, None)])
+        assert told == RouteNow("apns", replace(both, waiting=12), 4)
 
 
 SHARES = {

@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 from starlette.requests import Request
 
-from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, RedisUnusableError
+from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.notification.files import notification_of
 from notifier.operations.action_log import logged, record_action
 from notifier.operations.apply import change_to
@@ -88,10 +88,7 @@ def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
     """Cancel all that waits for a user and is of a kind."""
     kind = {name: asked.text(name) for name in OF_KIND if name in asked.given}
     user = asked.text("user")
-    try:
-        done = state.notifier().cancel(user=user, **kind)
-    except InvalidNotificationError as error:
-        raise ProblemError(422, "Not valid", str(error), field=error.field) from None
+    done = state.notifier().cancel(user=user, **kind)
     _log(state, asked, "cancel of user", f"{user} {Kind(**kind)}".rstrip(), str(done))
     return {"user": user, "cancelled": done.cancelled, "too_late": list(done.too_late)}
 
@@ -224,8 +221,6 @@ def enqueue(state: State, asked: Asked) -> dict[str, Any]:
         fields["dedupe_key"] = f"http:{key}"
     try:
         accepted = state.notifier().send(notification_of(fields), job_id=job_id)
-    except InvalidNotificationError as error:
-        raise ProblemError(422, "Not valid", str(error), field=error.field) from None
     except OverloadedError as error:
         limit = error.refused[0].limit
         raise ProblemError(429 if limit == "user" else 503, "Overloaded", str(error), limit=limit) from None

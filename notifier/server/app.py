@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from notifier.errors import NotifierError, RedisAwayError, SettingsError
+from notifier.errors import InvalidNotificationError, NotifierError, RedisAwayError, SettingsError
 from notifier.notification.files import FIELDS
 from notifier.notification.json_values import read_object
 from notifier.notification.notification import unknown_field
@@ -308,6 +308,8 @@ def _problem(error: Exception) -> ProblemError:
         return error
     if isinstance(error, RedisAwayError):
         return ProblemError(503, "Redis does not answer", str(error), help=REDIS_DOWN)
+    if isinstance(error, InvalidNotificationError):
+        return ProblemError(422, "Not valid", str(error), field=error.field)
     if isinstance(error, NotifierError):
         return ProblemError(503, "Not usable", str(error))
     told = tell_unreadable(error)

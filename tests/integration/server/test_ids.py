@@ -95,6 +95,14 @@ def test_what_is_no_id_is_unknown(path: str, config: Path) -> None:
         assert (status, headers["content-type"]) == (404, "application/problem+json"), text
 
 
+def test_a_job_of_who_can_be_no_user(config: Path) -> None:
+    """The asker is told so, of the API and of the page: 503 would be our fault, and repeated."""
+    with serving(config) as ask:
+        status, text, _ = ask("/api/v1/jobs/one?user=" + "x" * 257)
+        assert (status, json.loads(text)["field"]) == (422, "user")
+        assert ask("/job?id=one&user=" + "x" * 257)[0] == 422
+
+
 def test_an_action_on_what_is_no_id(config: Path) -> None:
     """Nothing is cancelled of a user who cannot be."""
     with serving(config, TOKEN) as plain:

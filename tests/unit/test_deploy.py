@@ -22,6 +22,7 @@ from typer.main import get_command
 import notifier.server
 from notifier.cli.app import app
 from notifier.operations import problems
+from notifier.queue.minutes import UNENDED
 from notifier.settings import redis_url
 from notifier.testing.embedded import find_redis_server
 from notifier.testing.ports import free_port
@@ -125,6 +126,13 @@ def test_the_dashboard_names_metrics_that_exist() -> None:
         for target in panel["targets"]:
             assert METRIC.findall(target["expr"]), panel["title"]
             assert set(METRIC.findall(target["expr"])) <= series(), panel["title"]
+
+
+def test_the_dashboard_draws_as_ended_only_what_has_ended() -> None:
+    """Attempts that are repeated would be the highest line of an outage."""
+    dashboard = json.loads((DEPLOY / "grafana" / "push-throttle.json").read_text(encoding="utf-8"))
+    (panel,) = (each for each in dashboard["panels"] if each["title"].startswith("Ended"))
+    assert f'{{outcome!~"{"|".join(sorted(UNENDED))}"}}' in panel["targets"][0]["expr"]
 
 
 def test_kubernetes_probes_the_worker_by_its_health() -> None:

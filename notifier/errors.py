@@ -128,7 +128,7 @@ class Refused:
     """One notification that was not accepted. place: in what `send_many` was given, from 0.
 
     limit: 'user', the user's own `max_waiting`, or 'all'; or 'memory', `redis.max_memory`. waiting: how many waited,
-    or the bytes in use. most: how many may.
+    or the bytes in use. most: how many may. partitions: where there are several, the limit 'all' is the share of one.
     """
 
     user: str
@@ -136,9 +136,13 @@ class Refused:
     waiting: int
     most: int
     place: int = 0
+    partitions: int = 1
 
     def __str__(self) -> str:
         if self.limit == "memory":
             return f"Redis uses {self.waiting:,} bytes, and redis.max_memory is {self.most:,}"
+        if self.limit == "all" and self.partitions > 1:
+            share = f"its share of max_waiting is {self.most}"
+            return f"{self.waiting} wait in one of {self.partitions} partitions, and {share}"
         who = f"of user {self.user!r}" if self.limit == "user" else "in all"
         return f"{self.waiting} wait {who}, and max_waiting is {self.most}"

@@ -226,7 +226,8 @@ class Exchanges:
             max_waiting=self._max_waiting.in_all,
             keep=self._keep,
         )
-        answers: list[str | Refused] = yield call
+        count = self.settings.redis.partitions
+        answers = [replace(each, partitions=count) if isinstance(each, Refused) else each for each in (yield call)]
         if self.waits_for_replicas and (job_ids := accepted(answers)):
             yield from self._wait_for_replicas(job_ids, refused(answers))
         return all_accepted(answers)

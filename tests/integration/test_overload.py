@@ -14,6 +14,7 @@ from redis import Redis
 from notifier import Notification, Notifier
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.operations.audit.audit import Audit
+from notifier.producer.exchanges import Exchanges
 from notifier.queue import calls
 from notifier.queue.calls import Named
 from notifier.rules.category import LANES, Category, Overflow
@@ -21,6 +22,8 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.settings import parse_settings
+from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
 from tests.harness.support import clean_environ, eventually, note, notifier, queue, state, write_config
@@ -70,6 +73,14 @@ def assert_clean(redis: Redis) -> None:
     """The audit knows what was dropped and superseded, and all that is kept about who waits."""
     found = [str(finding) for finding in Audit(redis, lease_us=10**9).findings()]
     assert found == []
+
+
+def test_the_share_of_a_partition_is_not_told_as_the_limit_of_all(redis: Redis) -> None:
+    """`max_waiting` says 9: each of four partitions takes two, and the third is told of that one alone."""
+    settings = parse_settings("redis: {url: 'redis+cluster://127.0.0.1:1', partitions: 4}\nmax_waiting: 9")
+    jobs = [calls.Job(f"j{n}", "default", b"", b'{"user": "ann"}', overflow="reject") for n in range(3)]
+    with pytest.raises(OverloadedError, match=r": 2 wait in one of 4 partitions, and its share of max_waiting is 2$"):
+        exchange(redis, Exchanges(settings).enqueue(jobs))
 
 
 def refused(redis: Any) -> int:

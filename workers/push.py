@@ -26,6 +26,7 @@ from rq.queue import Queue
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 from rq.utils import now as rq_now
+from rq.utils import utcformat
 from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import clean_worker_registry
 
@@ -402,7 +403,9 @@ class PushWorker(Worker):
     async def _tend_partitions(self, told: dict[Any, str]) -> None:
         """Sweep what is served; of many partitions a twelfth at each beat."""
         count = len(self._served)
-        told = {"hostname": str(self.hostname), "pid": str(self.pid), "version": str(self.version), **told}
+        assert self.birth_date is not None
+        own = {"hostname": str(self.hostname), "pid": str(self.pid), "version": str(self.version)}
+        told = {**own, "birth": utcformat(self.birth_date), **told}
         if count == 1:
             await self._served[0].tend(None, 0)
             return
@@ -426,7 +429,7 @@ class PushWorker(Worker):
         with rq_jobs.upkeep:
             if self._beat_ended:
                 return
-            self._tell(told)
+            self._tell(told | {SUSPENDED: str(self._served[0].engine.suspended_us)})
             for each in self._served:
                 if each.engine.mender.is_over():
                     self._repair(each)
@@ -513,13 +516,11 @@ class PushWorker(Worker):
     def _report(self) -> None:
         flights = [each.engine.flights for each in self._served]
         state = WorkerStatus.BUSY if any(each.busy for each in flights) else WorkerStatus.IDLE
-        if self._served[0].engine.suspended:
+        if self._served[0].engine.suspended_us:
             state = WorkerStatus.SUSPENDED
         now = sum(each.delivered for each in flights), sum(each.failed for each in flights)
         delivered, failed = now[0] - self._counted[0], now[1] - self._counted[1]
         if state != self.get_state():
-            if state == WorkerStatus.SUSPENDED:
-                self.connection.hset(self.key, SUSPENDED, time_us(self.connection))
             self.set_state(state)
         if delivered or failed:
             with self.connection.pipeline() as pipe:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from notifier.queue.backlogs import SWEPT_AT_ONCE, sweep
-from notifier.queue.health import LOOKED
+from notifier.queue.health import LOOKED, SUSPENDED
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, rq_key, under
 from notifier.scripts.loader import run_async
@@ -56,7 +56,7 @@ class Served:
         is_whole = self._turn % WHOLE == 0
         with under(self.at.prefixes):
             async with self.parts.redis.pipeline(transaction=False) as pipe:
-                pipe.hset(self._key, mapping={**told, LOOKED: looked_us})
+                pipe.hset(self._key, mapping={**told, SUSPENDED: self.engine.suspended_us, LOOKED: looked_us})
                 pipe.expire(self._key, ttl_s)
                 pipe.set(redis_key("looked"), looked_us)
                 if is_whole:

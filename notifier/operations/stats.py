@@ -340,7 +340,9 @@ def _together(told: Told[Now]) -> Now:
         return replace(every[0], served=served, untaken=untaken, away=away)
     workers: dict[str, Alive] = {}
     for each in (each for now in every for each in now.workers):  # of a worker of several, where it looked last
-        workers[each.name] = min(each, workers.get(each.name, each), key=lambda alive: alive.age_us)
+        both = each, workers.get(each.name, each)
+        since = min((alive.suspended for alive in both if alive.suspended), default=None)
+        workers[each.name] = replace(min(both, key=lambda alive: alive.age_us), suspended=since)
     paused = {number: {held.route for held in now.pauses} for number, now in told.found.items()}
     unpaused = {name: [n for n in paused if name not in paused[n]] for name in set().union(*paused.values())}
     return Now(

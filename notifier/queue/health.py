@@ -20,10 +20,10 @@ from notifier.units import clock_us, moment
 # What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
 LOOKED: Final = "push_looked"
 RELEASE: Final = "push_release"  # of this package
-SUSPENDED: Final = "push_suspended"  # µs at which it saw that all are suspended
+SUSPENDED: Final = "push_suspended"  # µs at which it saw that all are suspended; 0 while they are not
 IN_FLIGHT: Final = "push_in_flight"  # how many sends are under way or about to begin
 FIELDS: Final = (
-    *("hostname", "current_job", "last_heartbeat", "rates_version", "rates_problem", "birth", "state"),
+    *("hostname", "current_job", "last_heartbeat", "rates_version", "rates_problem", "birth"),
     *(LOOKED, RELEASE, SUSPENDED, IN_FLIGHT),
 )
 WITHIN_US: Final = 30_000_000  # a worker looks once a second; one that waits for slow providers may take longer
@@ -116,7 +116,7 @@ def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:
     if told["current_job"] and told["last_heartbeat"]:  # by the clock of its host: RQ's heartbeat has no other
         since = datetime.now(UTC) - datetime.fromisoformat(told["last_heartbeat"]).astimezone(UTC)
         age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))
-    since_us = int(told[SUSPENDED] or 0) if told["state"] == "suspended" else 0
+    since_us = int(told[SUSPENDED] or 0)
     return Alive(
         name,
         told["hostname"],

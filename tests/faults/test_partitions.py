@@ -22,6 +22,8 @@ from redis.crc import key_slot
 from notifier import AsyncNotifier, Notifier
 from notifier.errors import NotReplicatedError, RedisUnusableError, SettingsError
 from notifier.limiter import Hold, Permit
+from notifier.operations.stats import read_now
+from notifier.queue.health import Alive, find_workers
 from notifier.queue.pauses import resume
 from notifier.rules.policy import Policy, Window
 from notifier.scripts import keys
@@ -30,7 +32,7 @@ from notifier.scripts.loader import run
 from notifier.server import state
 from notifier.settings import Settings, parse_settings
 from notifier.store.partitions import Partitions, connect_all
-from notifier.store.pipelining import on_all
+from notifier.store.pipelining import ask_all, on_all
 from notifier.store.published import publish
 from notifier.store.tags import tag_of
 from notifier.units import ranges
@@ -534,6 +536,24 @@ def test_rates_are_applied_to_all(cluster: RedisCluster, tmp_path: Path) -> None
             served = [f"u{n}" for n in range(40) if fleet.partitions.of_user(f"u{n}").number < 7]
             notifier.send_many(notification(user, 10 * n + i) for n, user in enumerate(served) for i in range(2))
         await_that(lambda: len(fleet.arrivals()) == len(served), "one of each user", 60, 0.05)
+
+
+def test_of_a_worker_each_partition_tells_the_same(cluster: RedisCluster) -> None:
+    """Since when it runs; and where `rq suspend` is in force since when it has seen that. All looks tell both."""
+    with start_fleet({"redis": {"partitions": EIGHT}}, workers=0, redis_server=nullcontext(cluster)) as fleet:
+        with under(fleet.partitions[6].prefixes):
+            fleet.partitions[6].client.set(keys.rq_key("suspended"), 1)
+        fleet.start_worker()
+
+        def seen() -> dict[int, Alive]:
+            found = ask_all(fleet.partitions, find_workers).found
+            return {number: worker for number, workers in found.items() for worker in workers}
+
+        await_that(lambda: len(seen()) == EIGHT, "an entry in each partition", 60)
+        assert {worker.since for worker in seen().values()} == {seen()[0].since}
+        assert [number for number, worker in seen().items() if worker.suspended] == [6]
+        (worker,) = read_now(fleet.partitions).workers
+        assert (worker.since, worker.suspended) == (seen()[0].since, seen()[6].suspended)
 
 
 def mine_told(cli: Cli) -> Any:

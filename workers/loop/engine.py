@@ -66,7 +66,7 @@ class Engine:
         self._looked_at: float | None = None
         self._redis_ahead_us = 0.0  # of the loop's clock
         self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
-        self.suspended = False
+        self.suspended_us = 0  # since when, on Redis's clock; 0 while it is not
 
     @property
     def looked_us(self) -> int | None:
@@ -220,7 +220,7 @@ class Engine:
         # A lease, and an expiry, are counted from before the call, so that they end here no later than in Redis.
         self._redis_ahead_us = pulled.now_us - asked_at * 1e6
         self._note_look()
-        self._note_suspended(pulled.suspended)
+        self._note_suspended(pulled)
         self._circuits.use(pulled.shut)
         self.flights.adopt(pulled.orphans)
         for leased in pulled.leased:
@@ -308,7 +308,7 @@ class Engine:
         if self._is_full and (away_s or self._turns.is_full):
             idle = self._idle  # somebody shall look meanwhile
             await self._hand_over(idle.hand_over() if idle.leads else idle.pass_on(idle.called))
-        if self.suspended or self._is_full:
+        if self.suspended_us or self._is_full:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(away_s or SUSPENDED_S, SUSPENDED_S))
             wake.clear()
@@ -344,10 +344,10 @@ class Engine:
             self._log.info("limiter_reachable")
         self._outage = self._unreadable = 0
 
-    def _note_suspended(self, suspended: bool) -> None:
-        if suspended != self.suspended:
-            self._log.info("suspended" if suspended else "resumed")
-        self.suspended = suspended
+    def _note_suspended(self, pulled: calls.Pulled) -> None:
+        if pulled.suspended != bool(self.suspended_us):
+            self._log.info("suspended" if pulled.suspended else "resumed")
+        self.suspended_us = (self.suspended_us or pulled.now_us) if pulled.suspended else 0
 
 
 def _raise_first(answers: Sequence[Any]) -> None:

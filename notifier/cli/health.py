@@ -46,9 +46,10 @@ def health(
     if seen.away and not healthy:
         raise next(iter(seen.away.values()))
     workers = [asdict(each) | {"healthy": each in healthy} for each in mine]
-    right = bool(healthy) and not seen.suspended
+    right = bool(healthy) and (not seen.suspended or bool(seen.suspended_in))
     told = {"healthy": right, "suspended": seen.suspended, "warning": seen.warning, "host": here, "workers": workers}
-    parts = {"unserved": seen.unserved, "away": list(seen.away)} if settings.redis.partitions > 1 else {}
+    of_parts = {"unserved": seen.unserved, "suspended_in": seen.suspended_in, "away": list(seen.away)}
+    parts = of_parts if settings.redis.partitions > 1 else {}
     if not mine and not json:
         complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
     for complaint in [] if json else seen.complaints():
@@ -63,12 +64,16 @@ def health(
 
 @dataclass(slots=True)
 class _Seen:
-    """Findings of all partitions. mine: the workers that are meant. unserved: partitions without a worker."""
+    """Findings of all partitions. mine: the workers that are meant. unserved: partitions without a worker.
+
+    suspended_in: those in which `rq suspend` is in force; empty where it is in all.
+    """
 
     mine: dict[str, Alive] = field(default_factory=dict)
     unserved: list[int] = field(default_factory=list)
     away: dict[int, RedisUnusableError] = field(default_factory=dict)
     suspended: bool = False
+    suspended_in: list[int] = field(default_factory=list)
     warning: str = ""
 
     def complaints(self) -> Iterator[str]:
@@ -78,7 +83,8 @@ class _Seen:
         if self.away:
             yield f"partition {ranges(list(self.away))}: {next(iter(self.away.values()))}"
         if self.suspended:
-            yield "suspended by rq suspend: nothing is sent until rq resume"
+            where = f"partition {ranges(self.suspended_in)}: " if self.suspended_in else ""
+            yield f"{where}suspended by rq suspend: nothing is sent until rq resume"
         if self.warning:
             yield self.warning
 
@@ -96,9 +102,10 @@ def _look(settings: Settings, is_meant: Callable[[Alive], bool], within_us: int)
 
     with opened_all(settings) as partitions:
         told, several = ask_all(partitions, find), len(partitions) > 1
-    seen = _Seen(away=told.away)
-    for number, (found, suspended, warning) in told.found.items():
-        seen.suspended |= suspended
+    suspended_in = [number for number, (_, suspended, _) in told.found.items() if suspended]
+    seen = _Seen(away=told.away, suspended=bool(suspended_in))
+    seen.suspended_in = [] if len(suspended_in) == len(told.found) else suspended_in
+    for number, (found, _, warning) in told.found.items():
         seen.warning = seen.warning or warning
         if several and not any(each.is_healthy(within_us) for each in found):
             seen.unserved.append(number)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from notifier.queue.circuits import OVERALL
+from notifier.queue.waits import RESUME
 from notifier.store.connection import OUT_OF_MEMORY
 from notifier.units import ranges, seconds_text
 
@@ -71,9 +72,11 @@ def find_problems(now: Mapping[str, Any]) -> list[Problem]:
 
 def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
     if now["suspended"]:
-        says = "rq suspend keeps all workers from work, until rq resume; RQ does not keep who suspended them"
+        where = f" in partition {ranges(now['suspended_in'])}" if now["suspended_in"] else ""
+        says = f"rq suspend keeps all workers from work{where}, until rq resume; RQ does not keep who suspended them"
         since = min((each["suspended"] for each in now["workers"] if each["suspended"]), default=None)
-        yield Problem("stopped", "Suspended", says, "suspended", since=since, waiting=_queued(now))
+        waiting = sum(each["waiting"] for each in now["waits"] if each["what"] == RESUME)
+        yield Problem("stopped", "Suspended", says, "suspended", since=since, waiting=waiting)
     for each in now["pauses"]:
         says = each["why"].removeprefix("paused") + ("" if each["next_at"] else ", until it is resumed")
         what = each["what"]

@@ -14,13 +14,22 @@ from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_
 from notifier.queue.health import Alive, find_refusal, find_workers
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
 from notifier.queue.pauses import find_pauses
-from notifier.queue.waits import IN_QUEUE, OF_LATER, Waits, decode_waits, describe_later, describe_waits, sum_up
+from notifier.queue.waits import (
+    IN_QUEUE,
+    OF_LATER,
+    RESUME,
+    Waits,
+    decode_waits,
+    describe_later,
+    describe_waits,
+    sum_up,
+)
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import Told, ask_all
-from notifier.units import clock_us, counts_in, moment, seconds_text
+from notifier.units import clock_us, counts_in, moment, ranges, seconds_text
 
 FAR_S: Final = FAR_US / 1e6
 SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
@@ -57,11 +66,12 @@ class _Found(NamedTuple):
 class Now:
     """Redis now. totals: by outcome, since ever. memory: bytes used, and its maxmemory or 0; of the fullest of several.
 
-    routes: those that are not working. pauses: what people have paused. suspended: by `rq suspend`. served: how many
-    workers look for work in each partition, by its number. untaken: what none has taken yet, by partition. away: why
-    other partitions do not answer. last: seconds until the last of what waits is expected to go, as far as that is
-    known, and what holds it. looked: µs of the last look for work by any worker, or 0. unpaused: of a pause that some
-    partitions lack, which they are. refuses: why Redis takes nothing new, or ''.
+    routes: those that are not working. pauses: what people have paused. suspended: the partitions in which `rq suspend`
+    is in force, and how many are queued there. served: how many workers look for work in each partition, by its number.
+    untaken: what none has taken yet, by partition. away: why other partitions do not answer. last: seconds until the
+    last of what waits is expected to go, as far as that is known, and what holds it. looked: µs of the last look for
+    work by any worker, or 0. unpaused: of a pause that some partitions lack, which they are.
+    refuses: why Redis takes nothing new, or ''.
     """
 
     lanes: dict[str, LaneNow]
@@ -72,7 +82,7 @@ class Now:
     totals: dict[str, int]
     memory: tuple[int, int]
     pauses: list[Held] = field(default_factory=list)
-    suspended: bool = False
+    suspended: Mapping[int, int] = field(default_factory=dict)
     waits: list[Waits] = field(default_factory=list)
     at_s: float = 0.0
     last: tuple[float, str] = (0.0, "")
@@ -130,7 +140,12 @@ class Now:
     @property
     def works(self) -> bool:
         """Whether a worker works."""
-        return any(worker.works() for worker in self.workers)
+        return any(workers and number not in self.suspended for number, workers in self.served.items())
+
+    @property
+    def suspended_in(self) -> list[int]:
+        """The partitions in which `rq suspend` is in force; empty where it is in all."""
+        return [] if len(self.suspended) >= len(self.served) else list(self.suspended)
 
     @property
     def queued(self) -> int:
@@ -211,8 +226,10 @@ class Stats:
     def _held(self, then: str) -> str:
         """Name the cause that keeps some from going at all; '' where there is none. then: after a pause that ends."""
         now = self.now
-        if now.suspended:
+        if now.suspended and not now.suspended_in:
             return "not while all is suspended"
+        if any(now.untaken[number] for number in now.suspended_in):
+            return f"not while partition {ranges(now.suspended_in)} is suspended"
         if not any(worker.is_healthy() for worker in now.workers) and not now.refuses:
             return "not while no worker works"
         pauses = [held for held in now.pauses if held.waiting]
@@ -282,7 +299,7 @@ def _find_now() -> Exchange[Now]:
         counts_in(totals),
         (memory["used_memory"], memory.get("maxmemory", 0)),
         (yield from find_pauses()),
-        bool(suspended),
+        {0: sum(found.queued for found in of_lanes)} if suspended else {},
         sum_up([*decode_waits(waits), *(yield from _find_later(later))]),
         now_us / 1e6,
         (yield from _find_last([found.last for found in of_lanes], now_us / 1e6)),
@@ -336,8 +353,9 @@ def _together(told: Told[Now]) -> Now:
         number: sum(lane.queued + lane.due_users for lane in now.lanes.values()) for number, now in told.found.items()
     }
     away = {number: str(error) for number, error in told.away.items()}
+    suspended = {number: now.queued for number, now in told.found.items() if now.suspended}
     if len(every) == 1:
-        return replace(every[0], served=served, untaken=untaken, away=away)
+        return replace(every[0], suspended=suspended, served=served, untaken=untaken, away=away)
     workers: dict[str, Alive] = {}
     for each in (each for now in every for each in now.workers):  # of a worker of several, where it looked last
         both = each, workers.get(each.name, each)
@@ -354,7 +372,7 @@ def _together(told: Told[Now]) -> Now:
         dict(sum((Counter(now.totals) for now in every), Counter())),
         max((now.memory for now in every), key=lambda memory: (memory[0] / (memory[1] or float("inf")), memory[0])),
         by_route(now.pauses for now in every),
-        any(now.suspended for now in every),
+        suspended,
         sum_up(each for now in every for each in now.waits),
         max(now.at_s for now in every),
         max(now.last for now in every),
@@ -385,8 +403,9 @@ def _quantiles(histogram: Histogram) -> dict[str, Any]:
 
 
 def _in_queue(now: Now) -> list[Waits]:
-    """Return the waits in the queues: for a worker, or for all workers to be let go."""
-    return [Waits("queue", "rq resume" if now.suspended else IN_QUEUE, now.queued)] if now.queued else []
+    """Return the waits in the queues: for all workers to be let go, or for one."""
+    held = sum(now.suspended.values())
+    return sum_up([Waits("queue", RESUME, held), Waits("queue", IN_QUEUE, now.queued - held)])
 
 
 def _now(now: Now) -> dict[str, Any]:
@@ -397,7 +416,8 @@ def _now(now: Now) -> dict[str, Any]:
         "overdue": now.overdue,
         "oldest_due": now.oldest_due_s,
         "oldest_queued": now.oldest_queued_s,
-        "suspended": now.suspended,
+        "suspended": bool(now.suspended),
+        "suspended_in": now.suspended_in,
         "works": now.works,
         "waits": [each._asdict() for each in [*now.waits, *_in_queue(now)]],
         "looked": moment(now.looked_us) if now.looked_us else None,

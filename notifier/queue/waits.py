@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"due": "due", "?": "due"}  # by what waits.lua says beside history.lua's words
 IN_QUEUE: Final = "a worker: in the queue still"
+RESUME: Final = "rq resume"  # in the queue too, where rq suspend is in force
 # Of a job's hash, for `describe_later`.
 OF_LATER: Final = ("meta", "push_held", "push_deadline", "push_attempts", "push_refusals")
 WORDS: Final = {"due": "a worker: they may go now", "sending": "one before them that is being sent"}

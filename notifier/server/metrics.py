@@ -45,7 +45,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("route", "state", "kind"),
     ),
     "notifier_paused": ("1 for each thing that a person has paused; one for all users", ("what",)),
-    "notifier_suspended": ("1 while rq suspend keeps all workers from looking for work", ()),
+    "notifier_suspended": ("1 while rq suspend keeps all workers from looking for work", ("partition",)),
     "notifier_project_used_ratio": ("how much of its project's limit is used, 0 to 1", ("route",)),
     "notifier_workers": ("workers that Redis knows", ()),
     "notifier_workers_healthy": ("workers that have looked for work lately", ()),
@@ -163,8 +163,8 @@ def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence
         gauges["notifier_paused"].add_metric([what], 1)
     for why, n in _by_why(now).items():
         gauges["notifier_waiting"].add_metric([why], n)
-    gauges["notifier_suspended"].add_metric([], now.suspended)
     for number, workers in now.served.items():
+        gauges["notifier_suspended"].add_metric([str(number)], number in now.suspended)
         gauges["notifier_partition_workers"].add_metric([str(number)], workers)
     for number, due in now.untaken.items():
         gauges["notifier_partition_due"].add_metric([str(number)], due)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -22,8 +23,8 @@ from redis.crc import key_slot
 from notifier import AsyncNotifier, Notifier
 from notifier.errors import NotReplicatedError, RedisUnusableError, SettingsError
 from notifier.limiter import Hold, Permit
-from notifier.operations.stats import read_now
-from notifier.queue.health import Alive, find_workers
+from notifier.operations.stats import read_now, read_stats
+from notifier.queue.health import LOOKED, Alive, find_workers
 from notifier.queue.pauses import resume
 from notifier.rules.policy import Policy, Window
 from notifier.scripts import keys
@@ -31,6 +32,7 @@ from notifier.scripts.keys import under
 from notifier.scripts.loader import run
 from notifier.server import state
 from notifier.settings import Settings, parse_settings
+from notifier.store.connection import time_us
 from notifier.store.partitions import Partitions, connect_all
 from notifier.store.pipelining import ask_all, on_all
 from notifier.store.published import publish
@@ -423,6 +425,39 @@ def test_a_pause_that_some_partitions_lack_is_told(cli: Cli, settings: Settings)
     assert cli.told("stats")["now"]["pauses"][0]["lacks"] == [6]
     cli.run("pause", "all")
     assert cli.told("stats")["now"]["pauses"][0]["lacks"] == []
+
+
+def test_what_is_suspended_in_one_partition_is_told_of_that_one(cli: Cli, settings: Settings) -> None:
+    """By `stats` and `health`: how many wait there; the others work, and a probe restarts nothing."""
+    partitions = connect_all(settings)
+    for at in partitions:  # a worker of all, that has looked just now
+        with under(at.prefixes):
+            entry = {"hostname": socket.gethostname(), LOOKED: time_us(at.client) + 600_000_000}
+            at.client.hset(keys.rq_key("worker", "w1"), mapping=entry)
+            at.client.sadd(keys.rq_key("workers"), keys.rq_key("worker", "w1"))
+    with under(partitions[6].prefixes):
+        partitions[6].client.set(keys.rq_key("suspended"), 1)
+    users = [f"u{n}" for n in range(40)]
+    of_six = [user for user in users if partitions.of_user(user).number == 6]
+    with Notifier.of(settings) as notifier:
+        notifier.send_many(notification(user, n) for n, user in enumerate(users) if user not in of_six)
+        assert read_stats(partitions, 1).as_live()["now"]["empty"] == "not while more come than go"
+        notifier.send_many(notification(user, n) for n, user in enumerate(of_six))
+    assert read_stats(partitions, 1).as_live()["now"]["empty"] == "not while partition 6 is suspended"
+    said, now = cli.run("stats"), cli.told("stats")["now"]
+    assert said.startswith("✖ Suspended: rq suspend keeps all workers from work in partition 6, until rq resume; ")
+    assert f"; {len(of_six)} wait\n" in said
+    assert "routes: all working" in said
+    assert (now["suspended"], now["suspended_in"], now["works"]) == (True, [6], True)
+    waits = {each["what"]: each["waiting"] for each in now["waits"]}
+    assert waits == {"rq resume": len(of_six), "a worker: in the queue still": 40 - len(of_six)}
+    assert "partition 6: suspended by rq suspend: nothing is sent until rq resume" in cli.run("health")
+    assert cli.told("health")["suspended_in"] == [6]
+    for at in partitions:
+        with under(at.prefixes):
+            at.client.set(keys.rq_key("suspended"), 1)
+    assert cli.run("stats").startswith("✖ Suspended: rq suspend keeps all workers from work, until rq resume; ")
+    assert "\nsuspended by rq suspend: nothing is sent until rq resume\n" in cli.run("health", status=1)
 
 
 def test_rates_that_some_partitions_lack_are_told(cli: Cli, settings: Settings) -> None:

@@ -134,7 +134,7 @@ def _routes(told: dict[str, Any]) -> list[Any]:
 def _workers(told: dict[str, Any]) -> list[Any]:
     workers = told["now"]["workers"]
     healthy = sum(each["healthy"] for each in workers)
-    state = "suspended" if told["now"]["suspended"] else "working"
+    state = "suspended" if told["now"]["suspended"] and not told["now"]["works"] else "working"
     shown = [f"{healthy} of {len(workers)} {state}", _versions("version", workers), _versions("rates", workers)]
     return [tag("h2", "Workers"), tag("ul", [tag("li", each) for each in shown if each], class_="row")]
 

@@ -236,12 +236,12 @@ def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client)
     done = run("health")
     assert (done.status, "suspended" in done.err) == (1, True)
     metrics = server("/metrics")[1]
-    assert "notifier_suspended 1.0" in metrics
+    assert 'notifier_suspended{partition="0"} 1.0' in metrics
     assert 'notifier_oldest_queued_seconds{lane="default"}' in metrics
     assert "rq suspend" in server("/")[1]
     redis.delete("rq:suspended")
     assert "rq suspend" not in server("/")[1]
-    assert "notifier_suspended 0.0" in server("/metrics")[1]
+    assert 'notifier_suspended{partition="0"} 0.0' in server("/metrics")[1]
 
 
 @pytest.fixture

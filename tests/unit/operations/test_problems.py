@@ -86,7 +86,7 @@ def test_a_pause_says_where_it_is_missing() -> None:
 def test_suspended_says_since_when_a_worker_saw_it() -> None:
     """RQ does not keep who suspended the workers, nor when: the first worker that saw it tells since when."""
     workers = [replace(WELL, suspended=AT), replace(WELL, suspended=AT + timedelta(seconds=1)), WELL]
-    (line,) = said(now(suspended=True, workers=workers))
+    (line,) = said(now(suspended={0: 7}, workers=workers))
     assert line.startswith("Suspended for 4 min 00 s (since 12:00): rq suspend keeps")
     assert line.endswith("RQ does not keep who suspended them; 7 wait")
 
@@ -144,7 +144,7 @@ def test_what_waits_for_a_stopped_route_is_overdue_since_then() -> None:
 
 def test_what_no_worker_looks_at_is_overdue() -> None:
     """While all is suspended, and where no worker is, nobody is due: what is queued is overdue all the same."""
-    told = live(suspended=True)
+    told = live(suspended={0: 7})
     assert (told["oldest_due"], told["overdue"]) == (5.0, 7)
 
 
@@ -167,7 +167,7 @@ def test_when_it_is_empty_is_not_promised_while_something_is_stopped() -> None:
     retries = [Waits("retry", "a retry", 20)]
     assert empty(routes=[replace(KEY, waiting=0)], waits=retries) == "not while apns is stopped"
     assert empty(routes=[replace(KEY, waiting=0)]) == "not at this rate"
-    assert empty(suspended=True) == "not while all is suspended"
+    assert empty(suspended={0: 7}) == "not while all is suspended"
     assert empty(workers=[]) == "not while no worker works"
     assert empty(lanes={"default": LaneNow(0, 0, 0, 0.0)}) == "nothing waits"
     assert empty() == "not at this rate"

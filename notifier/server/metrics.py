@@ -17,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from notifier.errors import RedisUnusableError
+from notifier.notification.job import TERMINAL
 from notifier.operations.route_view import find_uses
 from notifier.operations.stats import Now, read_now
 from notifier.queue.circuits import paused_words
@@ -26,6 +27,7 @@ from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+EVENTS = dict.fromkeys(("accepted", "refused", *TERMINAL), 0)
 # (name, help, labels) of each gauge of what is now.
 GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "notifier_redis_up": ("whether Redis answers, in all partitions", ()),
@@ -95,7 +97,8 @@ class Metrics(Collector):
             _add_now(gauges, now, self._routes)
             for by, of in self._projects.items():
                 gauges["notifier_project_used_ratio"].add_metric([by], sum(used[by] for used in uses) / of.limit)
-            for word, n in ({} if now.away else now.totals).items():  # one that falls would seem to begin anew
+            # One that falls would seem to begin anew; one that is not there before its first would seem not to grow.
+            for word, n in ({} if now.away else EVENTS | now.totals).items():
                 events.add_metric([word], n)
         yield from gauges.values()
         yield events

@@ -19,6 +19,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from notifier.cli.__main__ import main
+from notifier.notification.job import TERMINAL
 from notifier.queue.health import LOOKED
 from notifier.server import guard, state
 from notifier.server.answers import ProblemError
@@ -43,6 +44,8 @@ def test_it_tells_what_happened(config: Path) -> None:
     with serving(config) as ask, notifier(config) as producer:
         before = ask("/metrics")[1]
         assert "notifier_notifications_total{" not in before
+        for event in ("accepted", "refused", *TERMINAL):  # an increase from nothing would be none to Prometheus
+            assert f'notifier_events_total{{event="{event}"}} 0.0' in before
         ids = [producer.send(note(f"u{n}", "hi", fcm(f"u{n}"), category="chat")) for n in range(3)]
         last = producer.send(note("u0", "again", fcm("u0"), category="chat"))
         with worker(config, name="one"):

@@ -23,6 +23,9 @@ MUST: Final = {
     "list_type": "a list",
     "tuple_type": "a list",
     "string_type": "text, in quotes where it looks like something else",
+    "string_too_long": "text of at most {max_length} characters",
+    # Of all forms pydantic asks for this one alone: `FunctionName`.
+    "string_pattern_mismatch": "the name of a module or function, such as shop.tasks or blog.mail.send",
 }
 
 MAX_SHOWN: Final = 64  # as long as a name may be

@@ -297,6 +297,10 @@ def test_delivered_records_may_be_switched_off() -> None:
          "write https://host or https://host:port")),
         ("users_may: {tier: vip}", "1:19: users_may.tier: must be a list, is 'vip'"),
         ("worker: {functions: 5}", "1:21: worker.functions: must be a list, is 5"),
+        ("worker: {functions: ['a b']}", ("1:22: worker.functions[0]: must be the name of a module or function, "
+         "such as shop.tasks or blog.mail.send, is 'a b'")),
+        (f"worker: {{functions: [{'ab.' * 100}c]}}", ("1:22: worker.functions[0]: must be text of at most 300 "
+         "characters, is 'ab.ab.ab.ab.ab.ab.ab…'")),
         ("[1]", "1:1: must be a mapping of keys, is a list"),
         ("just words", "1:1: must be a mapping of keys, is text"),
     ],

@@ -90,7 +90,7 @@ class Scene:
         self.waiting.update(dict.fromkeys(self.requests))
         self.socket = Socket()
         self.retired = 0
-        self.connection = Connection(self.waiting, ping_timeout_s=5, on_retire=self._retire, said=Said())
+        self.connection = Connection(self.waiting, timeout_s=5, on_retire=self._retire, said=Said())
         self.connection.connection_made(self.socket)  # type: ignore[arg-type]
         self.connection.data_received(settings_frame((MAX_STREAMS, 100)))
 

@@ -34,7 +34,7 @@ ROUND: Final = (4, 50)  # the fewest and the most answers that are judged togeth
 IN_VAIN: Final = 2  # so often the limit shrinks, and answers are no quicker, until `base` is held to be wrong
 BASE_S: Final = 30.0  # `base` is the least of the time of this length that runs, and of the one before
 MAX_SERVICES: Final = 1000
-LATE: Final = "Timeout"  # the reason of an answer for which nobody waits any longer
+LATE: Final = frozenset({"Timeout", "NoStream"})  # reasons of an answer for which nobody waits any longer
 FORGET_S: Final = 60.0  # what was learnt of a route by which nothing went for so long is not true any more
 
 
@@ -97,7 +97,7 @@ class RouteLimit:
     def end_with(self, answer: Answer | None, began: float, now: float) -> None:
         """As `end`, by what the provider's client says; None where it broke."""
         answered = answer is not None and (answer.status is not None or answer.outcome is Outcome.DELIVERED)
-        self.end(began, now, answered=answered, late=answer is not None and answer.reason == LATE)
+        self.end(began, now, answered=answered, late=answer is not None and answer.reason in LATE)
 
     def _forget(self) -> None:
         self._limit = float(min(FIRST, self.max_in_flight))

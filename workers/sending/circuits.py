@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # was made here, and nothing was sent.
 ANSWERED: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY, Outcome.BUSY})
 # Not sent for reasons of this worker's own, or by a server that is well and moves house.
-NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "GoAway"})
+NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "NoStream", "GoAway"})
 SERVER_ERROR: Final = 500
 APART_S: Final = 10.0  # so soon after the route worked a message's second fault is taken for its own
 ITS_OWN: Final = "only this message is refused so, others get through: look at its app, its device and its options"

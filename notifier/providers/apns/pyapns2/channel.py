@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -41,8 +42,8 @@ class Channel:
         now = loop.time()
         if self._closed or now >= send_by:
             return Answer(Outcome.UNSENT, reason="Closed" if self._closed else "TooLate")
-        request = Request(headers, body, send_by=send_by, deadline=now + self._timeout_s)
-        request.timer = loop.call_at(min(request.deadline, send_by), self._expire, request)
+        request = Request(headers, body, send_by=send_by)
+        request.timer = loop.call_at(min(now + self._timeout_s, send_by), self._expire, request)
         self._under_way.add(request)
         self._thread().put(request)
         try:
@@ -77,11 +78,12 @@ class Channel:
     def _expire(self, request: Request) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if request.begun and now < request.deadline:
-            # It was the time to begin that has passed, and it has begun.
-            request.timer = loop.call_at(request.deadline, self._expire, request)
+        begun = request.begun
+        ends = now + request.begun_at + self._timeout_s - time.monotonic() if begun else request.send_by
+        if now < ends:  # it was begun meanwhile, or may still be
+            request.timer = loop.call_at(ends, self._expire, request)
         else:
-            self._give_up(request, "Timeout" if now >= request.deadline else "TooLate")
+            self._give_up(request, "Timeout" if begun else "TooLate")
 
     def _give_up(self, request: Request, reason: str) -> None:
         begun = request.give_up()

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 class Request:
     """One POST on its way. `result` is set in the event loop, exactly once; the rest is the thread's once begun.
 
-    headers: as for HTTP/2, in bytes. send_by and deadline: on the event loop's clock, in seconds; `send_by_s` is the
-    former on the thread's, `time.monotonic`.
+    headers: as for HTTP/2, in bytes. send_by: on the event loop's clock, in seconds; `send_by_s` and `begun_at` are on
+    the thread's, `time.monotonic`.
     """
 
     __slots__ = (
-        "_begun", "_given_up", "_lock", "begun_at", "body", "deadline", "headers", "result", "send_by_s", "sent",
+        "_begun", "_given_up", "_lock", "begun_at", "body", "headers", "result", "send_by", "send_by_s", "sent",
         "stream_id", "timer",
     )  # fmt: skip
 
-    def __init__(self, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, send_by: float, deadline: float) -> None:
+    def __init__(self, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, send_by: float) -> None:
         loop = asyncio.get_running_loop()
         self.headers = headers
         self.body = body
-        self.deadline = deadline
+        self.send_by = send_by
         self.send_by_s = send_by - loop.time() + time.monotonic()
         self.result: asyncio.Future[Result] = loop.create_future()
         self.timer: asyncio.TimerHandle | None = None
@@ -53,7 +53,7 @@ class Request:
         with self._lock:
             if self._given_up or now >= self.send_by_s:
                 return False
-            self._begun, self.begun_at = True, now
+            self.begun_at, self._begun = now, True  # in this order: the other thread looks at it without the lock
             return True
 
     def give_up(self) -> bool:

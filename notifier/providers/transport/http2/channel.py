@@ -46,7 +46,7 @@ class Channel:
         self._living: set[Connection] = set()  # with those that still finish what they began
         self._opening: asyncio.Task[None] | None = None
         self._new_connection = partial(
-            Connection, self._waiting, ping_timeout_s=timeout_s, on_retire=self._on_retire, said=Said()
+            Connection, self._waiting, timeout_s=timeout_s, on_retire=self._on_retire, said=Said()
         )
         self._failures = 0
         self._not_before = 0.0  # no connection is begun earlier; on the loop's clock
@@ -101,8 +101,9 @@ class Channel:
 
     def _expire(self, request: Request) -> None:
         now = asyncio.get_running_loop().time()
-        if request.complete and now < request.deadline:
-            self._arm(request, request.deadline)  # it was the time to send it that has passed, and it has left
+        ends = request.deadline if request.complete else min(request.send_by, request.deadline)
+        if now < ends:  # it was begun meanwhile
+            self._arm(request, ends)
         else:
             self._drop(request, "Timeout" if now >= request.deadline else "TooLate")
 
@@ -111,15 +112,13 @@ class Channel:
             request.connection.give_up(request, reason)
         else:
             self._waiting.pop(request, None)
+            if self._connection is not None and reason != "Cancelled":
+                if self._connection.is_shut:
+                    # What waited for the connection before this one says nothing of this one.
+                    self._connection.note_starved(max(self._opened_at, request.deadline - self._timeout_s))
+                elif reason == "Timeout":
+                    reason = "NoStream"  # the server answers others, if too slowly for all
             request.lose(reason)
-            # What waited for the most part for the connection before this one says nothing of this one.
-            waited_s = asyncio.get_running_loop().time() - self._opened_at
-            if self._connection is None:
-                return
-            if reason == "Timeout" and waited_s >= self._timeout_s / 2:
-                self._connection.note_unanswered()
-            elif reason == "TooLate" and self._connection.is_shut:
-                self._connection.note_starved(max(self._opened_at, request.deadline - self._timeout_s))
 
     # The connection.
 

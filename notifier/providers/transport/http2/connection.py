@@ -26,11 +26,12 @@ class Connection(Wire):
         self,
         waiting: Waiting,
         *,
-        ping_timeout_s: float,
+        timeout_s: float,
         on_retire: Callable[[Connection], None],
         said: Said,
     ) -> None:
-        super().__init__(ping_timeout_s=ping_timeout_s, said=said)
+        super().__init__(ping_timeout_s=timeout_s, said=said)
+        self._timeout_s = timeout_s
         self.answered = False
         self.retired = False
         self.finishing = False  # retired by a GOAWAY without an error, with streams that the server still answers
@@ -76,7 +77,7 @@ class Connection(Wire):
 
     def note_starved(self, since: float) -> None:
         """Take note of a request that had no window, or no stream, since then and until it was too late to send it."""
-        if self.loop.time() - since >= min(self._ping_timeout_s / 2, ENOUGH_S):
+        if self.loop.time() - since >= min(self._timeout_s / 2, ENOUGH_S):
             self.note_unanswered()
 
     def note_unanswered(self) -> None:
@@ -142,6 +143,7 @@ class Connection(Wire):
     def _start(self, request: Request) -> None:
         request.connection = self
         request.started_at = self.loop.time()
+        request.deadline = request.started_at + self._timeout_s
         request.stream_id = stream_id = self.open_stream(request.headers)
         self._streams[stream_id] = request
         self._send_body(request)

@@ -59,7 +59,10 @@ class Channel(Protocol):
 
 
 class Request:
-    """One request on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds."""
+    """One request on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds.
+
+    deadline: a timeout after it was asked for, and once it was begun, after that: then of its answer.
+    """
 
     __slots__ = (
         "body", "connection", "deadline", "headers", "max_response", "received", "response_headers", "result",

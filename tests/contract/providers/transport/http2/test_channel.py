@@ -86,6 +86,16 @@ async def test_send_by(identity):
         assert len(r.log.arrivals) == 2
 
 
+async def test_what_waits_for_a_stream_has_its_whole_time_for_the_answer(identity):
+    """One stream at a time, and answers that take a while: what was begun is answered, and the rest never left."""
+    async with rig(identity, max_streams=1, latency_ms=300, client={"timeout_us": 1_000_000}) as r:
+        answers = await asyncio.gather(*(r.send() for _ in range(6)))
+        delivered = [a for a in answers if a.outcome is Outcome.DELIVERED]
+        assert {(a.outcome, a.reason) for a in answers if a not in delivered} <= {(Outcome.UNSENT, "NoStream")}
+        assert len(delivered) == len(r.log.arrivals)
+        assert r.simulator.connections_opened == 1
+
+
 async def test_half_a_body_is_not_finished_after_send_by(identity):
     """A body that waits for a window is given up when its time is up: not sent, and the connection is as good."""
     async with rig(identity, window_bytes=0) as r:

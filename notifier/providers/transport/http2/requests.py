@@ -8,7 +8,7 @@ so), else UNKNOWN.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from notifier.providers.contract import Answer, Outcome
@@ -58,39 +58,29 @@ class Channel(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False, repr=False)  # its parts hold a token and a message
 class Request:
     """One request on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds.
 
     deadline: a timeout after it was asked for, and once it was begun, after that: then of its answer.
     """
 
-    __slots__ = (
-        "body", "connection", "deadline", "headers", "max_response", "received", "response_headers", "result",
-        "send_by", "sent", "started_at", "stream_id", "timer",
-    )  # fmt: skip
+    headers: list[HeaderTuple]
+    body: bytes
+    send_by: float
+    deadline: float
+    max_response: int = RESPONSE_BYTES
+    result: asyncio.Future[Result] = field(init=False)
+    timer: asyncio.TimerHandle | None = None
+    connection: Carrier | None = None
+    stream_id: int = 0
+    started_at: float = 0.0
+    sent: int = 0  # bytes of the body
+    response_headers: dict[bytes, bytes] = field(default_factory=dict)
+    received: bytes = b""
 
-    def __init__(
-        self,
-        headers: list[HeaderTuple],
-        body: bytes,
-        *,
-        send_by: float,
-        deadline: float,
-        max_response: int = RESPONSE_BYTES,
-    ) -> None:
-        self.headers = headers
-        self.max_response = max_response
-        self.body = body
-        self.send_by = send_by
-        self.deadline = deadline
-        self.result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.timer: asyncio.TimerHandle | None = None
-        self.connection: Carrier | None = None
-        self.stream_id = 0
-        self.started_at = 0.0
-        self.sent = 0  # bytes of the body
-        self.response_headers: dict[bytes, bytes] = {}
-        self.received = b""
+    def __post_init__(self) -> None:
+        self.result = asyncio.get_running_loop().create_future()
 
     def resolve(self, result: Result) -> None:
         """Set the result, unless the one who asked has gone."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
+from notifier.notification.json_values import check_types
 
 PAYLOAD_BYTES: Final = 4096
 MAX_TTL_S: Final = 2_419_200
@@ -46,13 +47,6 @@ def payload_size(notification: Notification) -> int:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidNotificationError for an option that Expo does not have, or of another type."""
-    for name, value in options.items():
-        if name not in OPTIONS:
-            why = f"is not an option; known are {', '.join(OPTIONS)}"
-        elif type(value) is not OPTIONS[name]:
-            why = f"must be of the type {OPTIONS[name].__name__}"
-        elif name == "priority" and value not in PRIORITIES:
-            why = f"must be one of {', '.join(PRIORITIES)}"
-        else:
-            continue
-        raise InvalidNotificationError(f"options.expo.{name}", why)
+    check_types("options.expo", options, OPTIONS)
+    if options.get("priority", "high") not in PRIORITIES:
+        raise InvalidNotificationError("options.expo.priority", f"must be one of {', '.join(PRIORITIES)}")

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
+from notifier.notification.json_values import check_types
 
 PAYLOAD_BYTES: Final = 4096  # of the body without the token
 MAX_TTL_S: Final = 1_296_000  # 15 days
@@ -59,20 +60,12 @@ def payload_size(notification: Notification) -> int:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidNotificationError for an option that Huawei does not have, or of another type."""
-    _check("options.hms", {**MESSAGE_OPTIONS, "notification": dict}, options)
-    _check("options.hms.notification", SHOWN_OPTIONS, options.get("notification", {}))
+    check_types("options.hms", options, {**MESSAGE_OPTIONS, "notification": dict})
+    check_types("options.hms.notification", options.get("notification", {}), SHOWN_OPTIONS)
     if not -1 <= options.get("collapse_key", 0) <= 100:  # noqa: PLR2004 - Huawei's
         _refuse("options.hms.collapse_key", "must be -1 to 100")
     if options.get("urgency", "HIGH") not in {"HIGH", "NORMAL"}:
         _refuse("options.hms.urgency", "must be HIGH or NORMAL")
-
-
-def _check(path: str, known: Mapping[str, type], options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if name not in known:
-            _refuse(f"{path}.{name}", f"is not an option; known are {', '.join(known)}")
-        if type(value) is not known[name] and not (known[name] is list and isinstance(value, tuple)):
-            _refuse(f"{path}.{name}", f"must be of the type {known[name].__name__}")
 
 
 def _android(notification: Notification, ttl_us: int | None) -> dict[str, Any]:

@@ -13,17 +13,12 @@ LATEST_S: Final = 7_258_118_400
 Aps = Mapping[str, Any]
 
 
-def _shows(aps: Aps) -> bool:
-    return any(key in aps for key in ("alert", "badge", "sound"))
-
-
-def _is_alert(payload: Aps) -> bool:
-    return _shows(payload.get("aps", {}))
+def _shows(payload: Aps) -> bool:
+    return any(key in payload.get("aps", {}) for key in ("alert", "badge", "sound"))
 
 
 def _is_silent(payload: Aps) -> bool:
-    aps = payload.get("aps", {})
-    return aps.get("content-available") == 1 and not _shows(aps)
+    return payload.get("aps", {}).get("content-available") == 1 and not _shows(payload)
 
 
 def is_live_activity(payload: Aps) -> bool:
@@ -52,10 +47,6 @@ def _has_aps(payload: Aps) -> bool:
     return isinstance(payload.get("aps"), dict)
 
 
-def _is_anything(payload: Aps) -> bool:
-    return bool(payload)
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """suffix: of the topic. needs: what the payload must be. by_token: a certificate does not do."""
@@ -71,11 +62,11 @@ class Rules:
 ANY: Final = frozenset({"1", "5", "10"})
 NOW_OR_LATER: Final = frozenset({"5", "10"})
 RULES: Final[Mapping[str, Rules]] = {
-    "alert": Rules("", ANY, _is_alert),
+    "alert": Rules("", ANY, _shows),
     "background": Rules("", frozenset({"5"}), _is_silent),
     "location": Rules(".location-query", NOW_OR_LATER, _has_aps, by_token=True),
-    "voip": Rules(".voip", ANY, _is_anything, payload_bytes=VOIP_BYTES),
-    "complication": Rules(".complication", ANY, _is_anything),
+    "voip": Rules(".voip", ANY, bool, payload_bytes=VOIP_BYTES),
+    "complication": Rules(".complication", ANY, bool),
     "fileprovider": Rules(".pushkit.fileprovider", ANY, lambda payload: "container-identifier" in payload),
     "mdm": Rules("", ANY, lambda payload: isinstance(payload.get("mdm"), str)),
     "liveactivity": Rules(".push-type.liveactivity", NOW_OR_LATER, is_live_activity, by_token=True),

@@ -12,7 +12,7 @@ from notifier.simulators.apns_channels import BROADCASTS, Channels
 from notifier.simulators.checks.apns import Checks, Verdict
 from notifier.simulators.http2 import Http2Options, Http2Simulator
 from notifier.simulators.orders import ApnsOrders
-from notifier.simulators.wire import Arrival, Reply
+from notifier.simulators.wire import Reply
 
 
 class ApnsSimulator(Http2Simulator):
@@ -66,20 +66,16 @@ class ApnsSimulator(Http2Simulator):
             reply = self.scripted(verdict.token) or reply
         aps = verdict.payload.get("aps", {})
         alert = aps.get("alert")
-        self._log.record(
-            Arrival(
-                at_us=at_us,
-                platform="apns",
-                token=verdict.token,
-                status=reply.logged_status,
-                reason=reply.reason,
-                message_id=verdict.message_id,
-                collapse_id=headers.get("apns-collapse-id"),
-                data={key: value for key, value in verdict.payload.items() if key != "aps"},
-                title=alert.get("title") if isinstance(alert, dict) else alert,
-                ttl_us=_ttl_us(headers.get("apns-expiration", ""), at_us),
-                app=headers.get("apns-topic") or _bundle_id(headers),
-            )
+        self.log(
+            at_us,
+            verdict.token,
+            reply,
+            verdict.message_id,
+            collapse_id=headers.get("apns-collapse-id"),
+            data={key: value for key, value in verdict.payload.items() if key != "aps"},
+            title=alert.get("title") if isinstance(alert, dict) else alert,
+            ttl_us=_ttl_us(headers.get("apns-expiration", ""), at_us),
+            app=headers.get("apns-topic") or _bundle_id(headers),
         )
         return reply, verdict
 

@@ -96,8 +96,8 @@ class ExpoSimulator(HttpsSimulator):
         tickets = []
         for message in messages:
             reply = whole or message.reply
-            ticket = secrets.token_hex(16)
-            if reply.logged_status == HTTPStatus.OK:
+            ticket = secrets.token_hex(16) if reply.logged_status == HTTPStatus.OK else ""
+            if ticket:
                 self._tickets[ticket] = message.token
             self.log(at_us, message.token, reply, ticket, **_fields(message.content))
             tickets.append(_ticket(reply, ticket))

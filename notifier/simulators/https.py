@@ -95,7 +95,8 @@ class HttpsSimulator(Simulator):
         reply = message.reply
         if reply.status == HTTPStatus.OK:
             reply = self.scripted(message.token) or reply
-        self.log(at_us, message.token, reply, message.id, **message.fields)
+        accepted_as = message.id if reply.logged_status == HTTPStatus.OK else ""
+        self.log(at_us, message.token, reply, accepted_as, **message.fields)
         if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
             return cut(request)
         return page(reply) or self._respond(reply, message.id)

@@ -7,7 +7,6 @@ import random
 import ssl
 import time
 from abc import ABC, abstractmethod
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -169,10 +168,8 @@ class Simulator(ABC):
         return wait_s + self._free_at - now
 
     def log(self, at_us: int, token: str, reply: Reply, message_id: str, **fields: Any) -> None:
-        """Log a message. message_id: where it is accepted. fields: the others of its `Arrival`."""
-        status = reply.logged_status
-        accepted_as = message_id if status == HTTPStatus.OK else ""
-        self._log.record(Arrival(at_us, self.platform, token, status, reply.reason, accepted_as, **fields))
+        """Log a message. fields: the others of its `Arrival`."""
+        self._log.record(Arrival(at_us, self.platform, token, reply.logged_status, reply.reason, message_id, **fields))
 
     def scripted(self, token: str) -> Reply | None:
         """Return what to answer to a request that could be accepted; None to accept it."""

@@ -182,7 +182,7 @@ class NetworkContract(SendingContract):
         everything = asyncio.gather(*sends)
         async with asyncio.timeout(ANSWER_US / SECOND_US - 1):
             while not everything.done():  # what arrives only after a cut is cut off by the next
-                await s.cut()
+                await s.tell(cut=True)
                 await asyncio.wait([everything], timeout=0.1)
         answers = everything.result()
         assert {answer.outcome for answer in answers} <= {Outcome.UNKNOWN, Outcome.UNSENT}
@@ -199,7 +199,7 @@ class NetworkContract(SendingContract):
         for _ in range(3):
             device = await s.device()
             assert (await s.insist(device)).outcome is Outcome.DELIVERED
-            await s.cut()
+            await s.tell(cut=True)
             await s.arrivals()  # by then the end of the connection has been told
             assert len(await s.arrivals(device)) == 1
 
@@ -207,12 +207,12 @@ class NetworkContract(SendingContract):
     async def test_a_server_that_is_away(self, s: Stage) -> None:
         """While the server is away sends are UNSENT with a wait, at once; the same client recovers when it is back."""
         await s.send()
-        await s.stop()
+        await s.tell(listening=False)
         try:
             answers = await asyncio.gather(*(s.send(device) for device in [await s.device() for _ in range(20)]))
             answers.append(await s.send())
         finally:
-            await s.start()
+            await s.tell(listening=True)
         # What was sent before the end of the connection was seen may have reached it.
         assert {answer.outcome for answer in answers} <= {Outcome.UNSENT, Outcome.UNKNOWN}
         assert answers[-1].outcome is Outcome.UNSENT
@@ -259,7 +259,7 @@ class NetworkContract(SendingContract):
             sends.append(asyncio.create_task(s.send(device, within_s=dice.choice([-1, 0.01, 5, 5, 5]))))
             if number in {60, 110}:
                 await asyncio.sleep(0.05)
-                await s.cut()
+                await s.tell(cut=True)
             elif number % 10 == 0:
                 await asyncio.sleep(0)
         async with asyncio.timeout(TIMEOUT_S):
@@ -343,9 +343,9 @@ class NetworkContract(SendingContract):
             assert not await s.provider.probe(device)
             await s.tell(silent=False)
             assert await s.provider.probe(device)
-            await s.stop()
+            await s.tell(listening=False)
             assert not await s.provider.probe(device)
-            await s.start()
+            await s.tell(listening=True)
         await s.provider.close()
         assert await s.provider.probe(device)
         assert await s.arrivals(device) == []

@@ -101,8 +101,8 @@ class SendingContract(Subject):
                 answer = await s.send(await s.device(*replies), **content)
                 seen += [answer, s.dispatch(s.devices[-1], **content)]
             if self.networked:
-                await s.stop()
-                await s.start()
+                await s.tell(listening=False)
+                await s.tell(listening=True)
                 seen.append(await s.send(**content))
             seen += [
                 s.provider,

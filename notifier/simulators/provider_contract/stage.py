@@ -146,18 +146,6 @@ class Stage:
         """Tell the server what notifier/simulators/control.py takes; settings stay until told otherwise."""
         await self._ask(self.of.platform, what)
 
-    async def cut(self) -> None:
-        """Cut every connection to the server, as a broken network does."""
-        await self.tell(cut=True)
-
-    async def stop(self) -> None:
-        """Have the server gone."""
-        await self.tell(listening=False)
-
-    async def start(self) -> None:
-        """Have it back, at the same address."""
-        await self.tell(listening=True)
-
     async def _ask(self, whom: str, what: object) -> None:
         assert self.server is not None, f"{self.of.platform} has no server to be told {what}"
         await self.server.ask(whom, what)

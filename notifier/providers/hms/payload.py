@@ -53,11 +53,6 @@ def payload(notification: Notification, token: str, ttl_us: int | None = None) -
     return _encode({"validate_only": False, "message": message}).encode()
 
 
-def payload_size(notification: Notification) -> int:
-    """Return how many bytes Huawei counts: those of the body without the token."""
-    return len(payload(notification, ""))
-
-
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidNotificationError for an option that Huawei does not have, or of another type."""
     check_types("options.hms", options, {**MESSAGE_OPTIONS, "notification": dict})

@@ -47,6 +47,6 @@ class Hms(Platform):
     def check(self, notification: Notification) -> None:
         """See `Platform`."""
         if self.is_addressed(notification):
-            self.check_size(payload.payload_size(notification), payload.PAYLOAD_BYTES)
+            self.check_size(len(payload.payload(notification, "")), payload.PAYLOAD_BYTES)
         else:
             payload.check_options(notification.options_for(self.name))

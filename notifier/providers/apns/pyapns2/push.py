@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from notifier.providers.apns.pyapns2.compat import APNsClient, Credentials, Payload
@@ -38,8 +39,9 @@ class Pusher(APNsClient):
             "topic": headers.pop("apns-topic"),
             "collapse_id": headers.pop("apns-collapse-id", None),
             "expiration": None if expiration is None else int(expiration),
-            "push_type": _Value(headers.pop("apns-push-type")),
-            "priority": _Value(headers.pop("apns-priority")),
+            # apns2's own enums of these have only the members of 2019.
+            "push_type": SimpleNamespace(value=headers.pop("apns-push-type")),
+            "priority": SimpleNamespace(value=headers.pop("apns-priority")),
         }
         self._connection.add(authority, headers)
         self.send_notification_async(path.rpartition("/")[2], _Ready(request.body), **known)
@@ -58,13 +60,6 @@ class _Given(Credentials):
 
     def get_authorization_header(self, topic: str | None) -> str | None:  # noqa: ARG002
         return self.authorization
-
-
-class _Value:
-    """A push type or a priority as apns2 wants it, which knows only those of 2019."""
-
-    def __init__(self, value: str) -> None:
-        self.value = value
 
 
 class _Ready(Payload):

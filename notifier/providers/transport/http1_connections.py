@@ -28,19 +28,15 @@ class Handler(ResponseHandler):
         super().__init__(**options)
         self._most = HEADS_BYTES + max_bytes
         self._socket: Any = None
-        self._asked = self._used = False
+        self._asked = False
+        self.used = False  # has carried a request
         self._answers = self._answer_bytes = 0
-
-    @property
-    def used(self) -> bool:
-        """Whether it has carried a request."""
-        return self._used
 
     def begin(self) -> bool:
         """Begin a request; False where this connection must not be used."""
-        if not self.is_connected() or self.should_close or (self._used and self._has_bytes()):
+        if not self.is_connected() or self.should_close or (self.used and self._has_bytes()):
             return False
-        self._asked = self._used = True
+        self._asked = self.used = True
         self._answers = self._answer_bytes = 0
         return True
 

@@ -17,6 +17,7 @@ NUMBERS: Final = range(1000)
 # A 405 says that there is no push service at this address; the address is the subscription's.
 CREDENTIAL_STATUSES: Final = frozenset({401, 403, NO_POST})
 CREDENTIAL_REASONS: Final = frozenset({(400, "VapidPkHashMismatch")})  # Apple's, of a subscription for another key
+UNSAID: Final = dict.fromkeys((401, 403), "AnotherKey")  # what such a refusal means where it gives no reason
 
 TABLE: Final = Table(
     by_reason=dict.fromkeys(CREDENTIAL_REASONS, Outcome.FAULT),
@@ -48,18 +49,13 @@ TABLE: Final = Table(
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
-    reason = "" if status in OK else _reason(body)
+    reason = "" if status in OK else _reason(body) or UNSAID.get(status, "")
     return TABLE.read(status, reason, lambda name: headers.get(name, ""))
 
 
 def is_about_credentials(answer: Answer) -> bool:
     """Whether the service refused who sends, and not what was sent."""
     return answer.status in CREDENTIAL_STATUSES or (answer.status, answer.reason) in CREDENTIAL_REASONS
-
-
-def why(answer: Answer) -> str:
-    """Name what a refusal without a reason means."""
-    return "AnotherKey" if answer.status != NO_POST else ""
 
 
 def _reason(body: bytes) -> str:

@@ -106,9 +106,7 @@ class WebPushProvider(PooledProvider):
         elif webpush_answers.is_about_credentials(answer):
             outcome = authorization.refused(subscription.endpoint)
             wait_us = None if outcome is Outcome.REJECTED else answer.retry_after_us
-            answer = replace(
-                answer, outcome=outcome, reason=answer.reason or webpush_answers.why(answer), retry_after_us=wait_us
-            )
+            answer = replace(answer, outcome=outcome, retry_after_us=wait_us)
         if answer.outcome is Outcome.FAULT:
             self._log.error(
                 "webpush_fault",

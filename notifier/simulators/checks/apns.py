@@ -6,7 +6,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jwt
@@ -42,6 +42,7 @@ class Verdict:
     id_header: bytes = b"apns-id"
 
 
+@dataclass(kw_only=True)
 class Checks:
     """topics: the known bundle ids; team_keys: key id to (team id, public PEM); clock: seconds since 1970.
 
@@ -49,22 +50,13 @@ class Checks:
     0 refuses none. by_certificate: whoever is connected has shown a certificate, and needs no token.
     """
 
-    def __init__(
-        self,
-        *,
-        topics: set[str],
-        team_keys: Mapping[str, tuple[str, str]],
-        clock: Callable[[], float],
-        token_update_s: Callable[[], float],
-        by_certificate: bool = False,
-    ) -> None:
-        self.topics = topics
-        self._team_keys = team_keys
-        self._clock = clock
-        self._token_update_s = token_update_s
-        self._by_certificate = by_certificate
-        self._issued_at: dict[str, int] = {}  # by provider token, of those whose signature is right
-        self._updated: dict[str, float] = {}  # by key id: when a new one was seen
+    topics: set[str]
+    team_keys: Mapping[str, tuple[str, str]]
+    clock: Callable[[], float]
+    token_update_s: Callable[[], float]
+    by_certificate: bool = False
+    _issued_at: dict[str, int] = field(default_factory=dict)  # by provider token, of those whose signature is right
+    _updated: dict[str, float] = field(default_factory=dict)  # by key id: when a new one was seen
 
     def expire_tokens(self) -> None:
         """From now on refuse, as expired, every provider token that was ever accepted."""
@@ -97,7 +89,7 @@ class Checks:
 
     def check_provider(self, headers: Mapping[str, str]) -> None:
         """Refuse who shows no valid provider token, where no certificate was shown."""
-        if self._by_certificate:
+        if self.by_certificate:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if not token:
@@ -111,7 +103,7 @@ class Checks:
             if len(self._issued_at) >= CACHED_TOKENS:
                 self._issued_at.clear()
             self._issued_at[token] = issued_at
-        age_s = self._clock() - issued_at
+        age_s = self.clock() - issued_at
         if age_s > TOKEN_AGE_S:
             raise Refusal(403, "ExpiredProviderToken")
         if age_s < -CLOCK_SKEW_S:
@@ -123,8 +115,8 @@ class Checks:
         return len(self._issued_at)
 
     def _check_update(self, token: str) -> None:
-        key_id, now = jwt.get_unverified_header(token)["kid"], self._clock()
-        if now - self._updated.get(key_id, -math.inf) < self._token_update_s():
+        key_id, now = jwt.get_unverified_header(token)["kid"], self.clock()
+        if now - self._updated.get(key_id, -math.inf) < self.token_update_s():
             raise Refusal(429, "TooManyProviderTokenUpdates")
         self._updated[key_id] = now
 
@@ -132,7 +124,7 @@ class Checks:
         # Times are checked by the caller, on this server's clock.
         options: Any = {"verify_iat": False, "require": ["iat", "iss"]}
         try:
-            team_id, public_key = self._team_keys[jwt.get_unverified_header(token)["kid"]]
+            team_id, public_key = self.team_keys[jwt.get_unverified_header(token)["kid"]]
             claims = jwt.decode(token, public_key, algorithms=["ES256"], issuer=team_id, options=options)
         except (jwt.InvalidTokenError, KeyError, TypeError, ValueError):
             raise Refusal(403, "InvalidProviderToken") from None
@@ -147,7 +139,7 @@ class Checks:
             raise Refusal(400, "MissingTopic")
         if not TOPIC.fullmatch(topic):
             raise Refusal(400, "BadTopic")
-        if rules and rules.by_token and self._by_certificate:
+        if rules and rules.by_token and self.by_certificate:
             raise Refusal(403, "MissingProviderToken")
         suffix = rules.suffix if rules else ""
         known = topic.endswith(suffix) and topic.removesuffix(suffix) in self.topics

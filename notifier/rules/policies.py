@@ -55,19 +55,22 @@ class Policies:
     the caller once). On top of the user's rules come the category's: both hold at once, neither replaces
     the other. A category that is not, or no longer, configured is the category `default`; `default` exists
     always and has no rules unless it is configured.
+
+    categories: the configured ones by name, and `default`. everyone: the policy of the users that have none of their
+    own; users: the policies of those that have one.
     """
 
     __slots__ = (
-        "_categories",
         "_chosen",
         "_default",
-        "_everyone",
         "_under",
-        "_users",
+        "categories",
         "combining",
+        "everyone",
         "lead_us",
         "limits",
         "tiers",
+        "users",
         "uses_local_time",
         "zone",
     )
@@ -94,40 +97,25 @@ class Policies:
         self.zone = zone
         self.lead_us = lead_us
         self.tiers: dict[str, Policy] = dict(tiers or {})
-        self._everyone = user
+        self.everyone = user
         self._under: Mapping[str, Chosen] = {}
-        self._users: MutableMapping[str, Policy] = {
+        self.users: MutableMapping[str, Policy] = {
             name: self.tiers[rules] if isinstance(rules, str) else rules for name, rules in (users or {}).items()
         }
-        self._categories = {DEFAULT_CATEGORY: Category(DEFAULT_CATEGORY), **(categories or {})}
-        self._default = self._categories[DEFAULT_CATEGORY]
+        self.categories: Mapping[str, Category] = {DEFAULT_CATEGORY: Category(DEFAULT_CATEGORY), **(categories or {})}
+        self._default = self.categories[DEFAULT_CATEGORY]
         policies = chain(
-            (user,), self.tiers.values(), self._users.values(), (c.policy for c in self._categories.values())
+            (user,), self.tiers.values(), self.users.values(), (c.policy for c in self.categories.values())
         )
-        of_categories = (c.policy for c in self._categories.values() if not c.ignores_quiet)
+        of_categories = (c.policy for c in self.categories.values() if not c.ignores_quiet)
         closed = {policy.closed_minutes for policy in of_categories}
         self._chosen: dict[tuple[Policy, Preferences], Chosen] = {}
         self.combining = Combining(users_may, self.tiers, tuple(closed), lead_us)
         self.uses_local_time = any(policy.uses_local_time for policy in policies)
 
-    @property
-    def categories(self) -> Mapping[str, Category]:
-        """The configured categories by name, and `default`."""
-        return self._categories
-
     def knows(self, name: str) -> bool:
         """Whether the category is configured, or is `default`."""
-        return name in self._categories
-
-    @property
-    def everyone(self) -> Policy:
-        """The policy of the users that have none of their own."""
-        return self._everyone
-
-    @property
-    def users(self) -> Mapping[str, Policy]:
-        """The policies of the users that have one of their own."""
-        return self._users
+        return name in self.categories
 
     def limits_of(self, platform: str) -> PlatformLimits:
         """Return the platform's own limits."""
@@ -135,7 +123,7 @@ class Policies:
 
     def for_user(self, user: str) -> Policy:
         """Return the policy in force for a user."""
-        return self._users.get(user, self._everyone)
+        return self.users.get(user, self.everyone)
 
     def chosen(self, user: str, preferences: Preferences) -> Chosen:
         """Return the rules of a user who has these preferences, in the place of `for_user`."""
@@ -154,7 +142,7 @@ class Policies:
 
     def _put_under(self, chosen: Mapping[str, Chosen]) -> None:
         self._under = chosen
-        self._users = ChainMap({user: each.policy for user, each in chosen.items()}, self._users)
+        self.users = ChainMap({user: each.policy for user, each in chosen.items()}, self.users)
         self.uses_local_time |= any(each.policy.uses_local_time for each in chosen.values())
 
     def zone_of(self, user: str) -> str:
@@ -172,7 +160,7 @@ class Policies:
 
     def category(self, name: str) -> Category:
         """Return the category of that name; one that is not known is `default`."""
-        return self._categories.get(name, self._default)
+        return self.categories.get(name, self._default)
 
     def rules(self, user: str, category: str) -> Rules:
         """All that applies to a notification of this category for this user."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
@@ -14,7 +14,7 @@ from rq.connections import get_connection_kwargs
 
 from notifier.errors import needs_extra
 from notifier.notification import route
-from notifier.notification.notification import at_service
+from notifier.notification.notification import at_service, platform_of
 from notifier.notification.platforms import find
 from notifier.providers.apns.token_store import TokenStore
 from notifier.providers.build import Build, Report, keep_silent
@@ -61,11 +61,17 @@ def provider_builders(settings: Settings, environ: Mapping[str, str] = os.enviro
 
 def _builders(settings: Settings, build: Build, platform: str | None = None) -> dict[str, Callable[[], Provider]]:
     return {
-        route(name, app): partial(_provider, section, app, build)
-        for name, section in settings.providers.platforms().items()
-        if platform in {name, None}
-        for app in section.app_names
+        by: partial(_provider, section, app, build)
+        for by, section, app in _each_app(settings)
+        if platform in {platform_of(by), None}
     }
+
+
+def _each_app(settings: Settings) -> Iterator[tuple[str, PlatformSettings[Any], str | None]]:
+    """The route, the section of the platform and the app of each provider."""
+    for platform, section in settings.providers.platforms().items():
+        for app in section.app_names:
+            yield route(platform, app), section, app
 
 
 def _provider(section: PlatformSettings[Any], app: str | None, build: Build) -> Provider:
@@ -81,12 +87,7 @@ def _provider(section: PlatformSettings[Any], app: str | None, build: Build) -> 
 
 def circuit_names(settings: Settings, providers: Iterable[str]) -> list[str]:
     """The routes of these providers, and the services behind them that the configuration names in full."""
-    services = (
-        at_service(route(name, app), host)
-        for name, section in settings.providers.platforms().items()
-        for app in section.app_names
-        for host in section.services(app)
-    )
+    services = (at_service(by, host) for by, section, app in _each_app(settings) for host in section.services(app))
     return [*providers, *services]
 
 
@@ -97,23 +98,17 @@ def key_digests(providers: Mapping[str, Provider]) -> dict[str, str]:
 
 def dry_runs(settings: Settings) -> list[str]:
     """The routes by which nothing reaches a device, because their provider is only asked to check it."""
-    return [
-        route(name, app)
-        for name, section in settings.providers.platforms().items()
-        for app in section.app_names
-        if section.is_dry_run(app)
-    ]
+    return [by for by, section, app in _each_app(settings) if section.is_dry_run(app)]
 
 
 def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:
     """A limit for each of these routes, by the timeout of its platform."""
     platforms, most = settings.providers.platforms(), settings.worker.in_flight
-    found = {by: platforms.get(by.partition("/")[0]) for by in routes}
     return Capacity(
         {
             by: RouteLimit(max_in_flight=most, timeout_s=of.timeout_us / 1e6)
-            for by, of in found.items()
-            if of is not None
+            for by in routes
+            if (of := platforms.get(platform_of(by))) is not None
         }
     )
 

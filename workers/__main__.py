@@ -13,7 +13,7 @@ from pathlib import Path
 from notifier.errors import NotifierError, RedisUnusableError, SettingsError, needs_extra
 from notifier.log import configure_logging
 from notifier.rules.category import LANES
-from notifier.scripts.keys import RQ_VARIABLE, rq_prefix, under, use_prefixes
+from notifier.scripts.keys import RQ_VARIABLE, in_force, under, use_prefixes
 from notifier.settings import settings_path
 from notifier.store.exchange import exchange, nothing
 from notifier.store.partitions import Partition, connect_all
@@ -41,7 +41,7 @@ def run(
         if served[0].prefixes is not None:
             use_prefixes(served[0].prefixes)
         connection = served[0].client
-        os.environ[RQ_VARIABLE] = rq_prefix()  # RQ reads it when it is imported
+        os.environ[RQ_VARIABLE] = in_force().rqs  # RQ reads it when it is imported
         with needs_extra("a worker", "worker"):
             from workers.push import PushWorker, made_when_there  # noqa: PLC0415
 

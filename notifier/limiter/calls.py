@@ -26,7 +26,7 @@ from notifier.limiter.requests import (
     in_steps,
     ranks_by,
 )
-from notifier.scripts.keys import RQ, prefix, redis_key
+from notifier.scripts.keys import RQ, in_force, redis_key
 from notifier.scripts.loader import script
 from notifier.scripts.packed import PackedCall, pack, pack_call
 from notifier.units import duration_us
@@ -46,7 +46,7 @@ class RedisRequests(Requests):
         super().__init__(namespace, **options)
         self._ids = PermitIds()
         self._begins = redis_key("keys", namespace, "{").encode()
-        self.in_cluster, self._prefix = in_cluster, prefix()
+        self.in_cluster, self._prefix = in_cluster, in_force().ours
 
     def ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from notifier.scripts.keys import prefix, rq_prefix
+from notifier.scripts.keys import in_force
 from notifier.scripts.loader import names_of, script
 
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
@@ -73,23 +73,23 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
     Raises KeyError for an unknown role. version: of Redis.
     Before 7.0 it cannot tell reading a key from writing it: what is to be read may be written too.
     """
-    of = ROLES[role]
+    of, named = ROLES[role], in_force()
     more = set(names_of(of.room)) if of.room else set()
     scripts = {*of.scripts, *more} - ({*names_of("audit")} if of.room == "*" else set())
     sources = [_COMMENT.sub("", script(name).source) for name in sorted(scripts)]
     called = {command.lower() for source in sources for command in _CALL.findall(source)}
-    since = ["client|setinfo"] * (version >= (7, 2)) + ["cluster|slots"] * prefix().startswith("{")
+    since = ["client|setinfo"] * (version >= (7, 2)) + ["cluster|slots"] * named.ours.startswith("{")
     commands = sorted({*EVERYBODY, *since, *(SCRIPTS if sources else ()), *of.commands, *called})
     reading = "%R~" if version >= (7, 0) else "~"
-    keys = [*_patterns(prefix(), "OURS", of.keys, sources), *_patterns(rq_prefix(), "RQS", of.rq, sources)]
-    named = [*(f"{prefix()}:{name}" for name in of.reads), *(f"{rq_prefix()}:{name}" for name in of.rq_reads)]
+    keys = [*_patterns(named.ours, "OURS", of.keys, sources), *_patterns(named.rqs, "RQS", of.rq, sources)]
+    read = [*(f"{named.ours}:{name}" for name in of.reads), *(f"{named.rqs}:{name}" for name in of.rq_reads)]
     return [
         "resetchannels",
         "-@all",
         *(f"+{name}" for name in commands),
         *(f"~{key}" for key in keys),
-        *(f"{reading}{key}" for key in named),
-        *(f"&{rq_prefix()}:{name}" for name in of.rq_channels),
+        *(f"{reading}{key}" for key in read),
+        *(f"&{named.rqs}:{name}" for name in of.rq_channels),
     ]
 
 

@@ -32,7 +32,7 @@ from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
 from notifier.queue.waits import OF_LATER
 from notifier.rules.preferences import Preferences
-from notifier.scripts.keys import job_key, prefix, redis_key, rq_key
+from notifier.scripts.keys import in_force, job_key, redis_key, rq_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.connection import unreadable
 from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
@@ -215,7 +215,7 @@ class Exchanges:
         Raises OverloadedError, and NotReplicatedError.
         """
         if text := self.settings.redis.max_memory:
-            yield from self._memory_limits.setdefault(prefix(), MemoryLimit(text)).check(jobs)
+            yield from self._memory_limits.setdefault(in_force().ours, MemoryLimit(text)).check(jobs)
         if self._max_waiting.tiers:
             jobs = yield from self._by_choice(jobs)
         call = calls.enqueue(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from notifier.scripts.keys import CATALOGUE, prefix, rq_key, rq_prefix
+from notifier.scripts.keys import CATALOGUE, in_force, rq_key
 
 # RQ's, as far as a script or a worker of ours uses them.
 OF_RQ: Final[Mapping[str, str]] = {
@@ -21,14 +21,14 @@ TOLD: Final = re.compile(
 
 def name_of(key: bytes) -> str:
     """The name of a key of ours or of RQ's; '' for any other key."""
-    text = key.decode(errors="replace")
-    first = next((each for each in (rq_prefix(), prefix()) if text.startswith(f"{each}:")), text)
+    text, named = key.decode(errors="replace"), in_force()
+    first = next((each for each in (named.rqs, named.ours) if text.startswith(f"{each}:")), text)
     return text[len(first) + 1 :].partition(":")[0]
 
 
 def types_of(key: bytes) -> frozenset[str] | None:
     """The types that Redis may say of a key, as the catalogue tells; None for a key of others."""
-    of_rq = key.startswith(f"{rq_prefix()}:".encode())
+    of_rq = key.startswith(f"{in_force().rqs}:".encode())
     told = TOLD.fullmatch(f" {OF_RQ.get(name_of(key))}" if of_rq else CATALOGUE.get(name_of(key), ""))
     if told is None:
         return None

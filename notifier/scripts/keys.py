@@ -159,16 +159,6 @@ def in_force() -> Prefixes:
     return _of_context.get() or _of_process
 
 
-def rq_prefix() -> str:
-    """Return what all of RQ's keys begin with, up to their first name."""
-    return in_force().rqs
-
-
-def prefix() -> str:
-    """Return what all our keys begin with, up to the first colon."""
-    return in_force().ours
-
-
 def redis_key(name: str, *rest: object) -> str:
     """The key of this name, and what follows it by colons. Raises KeyError for a name not in the catalogue."""
     CATALOGUE[name]

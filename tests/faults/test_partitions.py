@@ -389,7 +389,7 @@ def test_a_plain_producer_of_rq_is_told_the_prefix(cli: Cli, settings: Settings)
     done = subprocess.run([sys.executable, "-c", enqueue], env=environ, capture_output=True, text=True, check=True)
     partitions = connect_all(settings)
     with under(partitions.of_user("42").prefixes):
-        assert done.stdout.strip() == keys.rq_prefix() == "{740}notifier:rq".replace("740", told["tag"])
+        assert done.stdout.strip() == keys.in_force().rqs == "{740}notifier:rq".replace("740", told["tag"])
     for at in partitions:
         with closing(at.client):
             pass

@@ -15,7 +15,7 @@ from rq.version import VERSION
 from rq.worker import Worker
 
 from notifier.errors import RedisUnusableError
-from notifier.scripts.keys import RQ_VARIABLE, redis_key, rq_prefix
+from notifier.scripts.keys import RQ_VARIABLE, in_force, redis_key
 
 IS_3: Final = int(VERSION.partition(".")[0]) >= 3  # noqa: PLR2004 - a version
 
@@ -28,7 +28,7 @@ TURN_MS: Final = 900  # one worker looks at a time
 
 def check_prefix() -> None:
     """Raise RedisUnusableError where RQ has its keys elsewhere: jobs would wait where no worker looks."""
-    wanted, prefix = rq_prefix(), getattr(defaults, RQ_VARIABLE, "rq")
+    wanted, prefix = in_force().rqs, getattr(defaults, RQ_VARIABLE, "rq")
     if prefix != wanted:
         cure = "set" if IS_3 else "install RQ 3 and set"
         raise RedisUnusableError(

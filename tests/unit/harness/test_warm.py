@@ -42,7 +42,7 @@ def test_it_has_what_it_was_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("anew", [False, True])
 def test_rq_is_imported_anew(anew: bool) -> None:
     """And what imports it: so its prefix of keys is read from the environment of this process."""
-    code = "import sys; print('rq' in sys.modules); from notifier.scripts.keys import rq_prefix; print(rq_prefix())"
+    code = "import sys; print('rq' in sys.modules); from notifier.scripts.keys import in_force; print(in_force().rqs)"
     done = warm.run([sys.executable, "-c", code], env=clean_environ(RQ_KEY_PREFIX="mine"), anew=anew)
     assert done.stdout == ("False\nmine\n" if anew else "True\nrq\n"), done.stderr
 

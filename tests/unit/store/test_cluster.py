@@ -53,7 +53,7 @@ def test_a_prefix_of_rq_in_another_slot_is_refused(
     settings = RedisSettings(url="redis+cluster://a", prefix="shop")
     if is_right:
         connect(settings)
-        assert keys.rq_prefix() == given
+        assert keys.in_force().rqs == given
     else:
         with pytest.raises(SettingsError, match=r"unset it, or set it to \{shop\}:rq"):
             connect(settings)

@@ -20,9 +20,8 @@ from notifier.queue import calls
 from notifier.queue.backlogs import Kind
 from notifier.queue.calls import Job, Leased, Pulled, Settlement
 from notifier.queue.forget import forget
-from notifier.queue.in_flight import renew
+from notifier.queue.in_flight import renew, rq_run
 from notifier.queue.retention import Retention
-from notifier.queue.rq_runs import rq_run
 from notifier.rules.category import LANES, Category, PlatformLimits
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Policy, Window

@@ -20,8 +20,8 @@ import workers.rq.jobs
 from notifier import Notifier
 from notifier.operations.audit.audit import Audit
 from notifier.queue import backlogs, calls
+from notifier.queue.in_flight import rq_run
 from notifier.queue.retention import Retention
-from notifier.queue.rq_runs import rq_run
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run, run_async

@@ -46,7 +46,7 @@ class RqJob:
     category: str = ""
 
     def settlement(self, state: State, word: str = "", detail: str = "") -> Settlement:
-        """The settlement that moves it to `state`. What RQ gets keeps its permit, see `rq_runs`."""
+        """The settlement that moves it to `state`. What RQ gets keeps its permit, see `rq_run`."""
         reached = state == "handed_to_rq"
         return Settlement(self.job_id, self.permit, self.user, self.category, reached, state, word, detail)
 

@@ -26,8 +26,7 @@ from notifier.notification.job import FUNCTION, STEERING, decode_data, encode_re
 from notifier.notification.rq_call import RqCall, read_call
 from notifier.queue import backlogs
 from notifier.queue.calls import Plain, Settlement, State
-from notifier.queue.in_flight import begin
-from notifier.queue.rq_runs import encode_run, rq_run
+from notifier.queue.in_flight import begin, encode_run, rq_run
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import Call, run

@@ -19,11 +19,10 @@ Sends = Literal["delete", "hide", "leave"]
 
 
 class ForgottenPage(NamedTuple):
-    """Count what a page did. cursor: to go on from; '0' at the end. places: left to look through. gone: how many."""
+    """Say what a page has left. cursor: to go on from; '0' at the end. places: to look through after it."""
 
     cursor: str
     places: list[str]
-    gone: int
 
 
 def keys_of(user: str, categories: Iterable[str], *, with_sends: bool) -> list[str]:
@@ -41,6 +40,6 @@ def forget(
     fields = ForgetFields(clock, to_bytes(user), to_bytes(place), cursor, AT_ONCE, sends, salt=secrets.token_hex(16))
 
     def decode(reply: list[Any]) -> ForgottenPage:
-        return ForgottenPage(from_bytes(reply[0]), [*map(from_bytes, reply[1])], reply[2])
+        return ForgottenPage(from_bytes(reply[0]), [*map(from_bytes, reply[1])])
 
     return Call(script("forget"), [], [*fields, *map(to_bytes, keys)], decode)

@@ -1,7 +1,6 @@
 -- forget: takes away what is kept of a user beside what waits and what is being sent, a page at a time.
 -- ARGV a FORGET, see records.py, and keys of the user
--- returns {cursor to go on from in this place, '0' at its end; further places to look through after it, how many keys,
---          jobs and entries were taken away}
+-- returns {cursor to go on from in this place, '0' at its end; further places to look through after it}
 --! first_write
 --! needs backlog_key backlogs_key drop_hold drop_sends hide in_flight job_key LANES leave_lane now_us
 --! needs remember SENDS
@@ -37,43 +36,41 @@ local function scope_of(key, first)
   return of and (of == '' or of:find('^:[a-z0-9][a-z0-9_-]*$')) and of
 end
 
--- drop: deletes a key; of sends see *drop_sends*. Returns how many keys have gone.
+-- drop: deletes a key; of sends see *drop_sends*.
 local function drop(key, some_in_flight)
-  if not scope_of(key, SENDS.sent) then return redis.call('DEL', key) end
-  return drop_sends(key, some_in_flight, now) > 0 and redis.call('EXISTS', key) == 0 and 1 or 0
+  if scope_of(key, SENDS.sent) then drop_sends(key, some_in_flight, now) else redis.call('DEL', key) end
 end
 
 local function begin()
-  local places, gone, categories = {KEYSPACE}, 0, {}
+  local places, categories = {KEYSPACE}, {}
   if sends == 'delete' then remember(user) end
   for i = FORGET.n + 1, #ARGV do
     local of = scope_of(ARGV[i], SENDS.sent)
     if of then categories[#categories + 1] = of:sub(2) end
   end
   local some_in_flight = in_flight(user, categories)
-  for i = FORGET.n + 1, #ARGV do gone = gone + drop(ARGV[i], some_in_flight) end
+  for i = FORGET.n + 1, #ARGV do drop(ARGV[i], some_in_flight) end
   forget_backlogs()
   for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane
     places[#places + 1] = '@rq:canceled:' .. lane
   end
   for _, stream in ipairs(STREAMS) do places[#places + 1] = stream end
-  return {'0', places, gone}
+  return {'0', places}
 end
 
 -- forget_ended: jobs of the user's that have ended, in a registry of RQ's.
 local function forget_ended()
-  local found, gone = redis.call('ZSCAN', place, cursor, 'COUNT', most), 0
+  local found = redis.call('ZSCAN', place, cursor, 'COUNT', most)
   for i = 1, #found[2], 2 do
     local id = found[2][i]
     local job = redis.pcall('HMGET', job_key(id), 'meta', 'push_permit', 'push_outcome')
     if not job.err and job[3] and not job[2] and of_user(job[1]) then
       redis.call('ZREM', place, id)
       redis.call('DEL', job_key(id), '@rq:results:' .. id)
-      gone = gone + 1
     end
   end
-  return {found[1], {}, gone}
+  return {found[1], {}}
 end
 
 -- names_user: whether an entry is of the user: by a field that says so, or by the meta of a job. In what operators did,
@@ -87,11 +84,11 @@ local function names_user(fields)
 end
 
 local function forget_entries()
-  local entries, gone = redis.call('XRANGE', place, cursor == '0' and '-' or '(' .. cursor, '+', 'COUNT', most), 0
+  local entries = redis.call('XRANGE', place, cursor == '0' and '-' or '(' .. cursor, '+', 'COUNT', most)
   for _, entry in ipairs(entries) do
-    if names_user(entry[2]) then gone = gone + redis.call('XDEL', place, entry[1]) end
+    if names_user(entry[2]) then redis.call('XDEL', place, entry[1]) end
   end
-  return {#entries == most and entries[#entries][1] or '0', {}, gone}
+  return {#entries == most and entries[#entries][1] or '0', {}}
 end
 
 -- is_dedupe: whether a key is a dedupe key of the user: it says how many characters the user's name has.
@@ -102,22 +99,21 @@ local function is_dedupe(key)
 end
 
 local function forget_key(key)
-  if scope_of(key, '@collapse:') or is_dedupe(key) then return redis.call('DEL', key) end
+  if scope_of(key, '@collapse:') or is_dedupe(key) then redis.call('DEL', key) end
   for kind, first in pairs(SENDS) do
     local of = scope_of(key, first)
-    if of and sends == 'delete' then
-      return of == '' and 0 or drop(key, in_flight(user, {of:sub(2)})) -- what is of no category went in the beginning
+    if of and of ~= '' and sends == 'delete' then -- what is of no category went in the beginning
+      drop(key, in_flight(user, {of:sub(2)}))
     end
     if of and sends == 'hide' then hide(user, kind, of, ARGV[FORGET.salt], now) end
   end
-  return 0
 end
 
 -- forget_keys: what the caller cannot name: dedupe keys, and what is of categories that are not configured any more.
 local function forget_keys()
-  local found, gone = redis.call('SCAN', cursor, 'COUNT', KEYS_AT_ONCE * most), 0
-  for _, key in ipairs(found[2]) do gone = gone + forget_key(key) end
-  return {found[1], {}, gone}
+  local found = redis.call('SCAN', cursor, 'COUNT', KEYS_AT_ONCE * most)
+  for _, key in ipairs(found[2]) do forget_key(key) end
+  return {found[1], {}}
 end
 
 if place == '' then return begin() end

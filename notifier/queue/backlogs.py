@@ -93,12 +93,9 @@ def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
     return Call(script("steer"), [], [part for job_id, meta in metas for part in (job_id, meta, permit)], bool)
 
 
-def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[tuple[str, int]]:
-    """Make about `max_users` of a lane's wake-ups due.
-
-    The reply holds the next cursor, '0' at the end, and how many moved.
-    """
-    return Call(script("retime"), [], [clock, lane, cursor, max_users], lambda reply: (from_bytes(reply[0]), reply[1]))
+def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[str]:
+    """Make about `max_users` of a lane's wake-ups due; the reply is the next cursor, '0' at the end."""
+    return Call(script("retime"), [], [clock, lane, cursor, max_users], from_bytes)
 
 
 def queue_keys() -> list[str]:

@@ -30,7 +30,7 @@ def follow(redis: Redis, version: str, at: int) -> bool:
 def walk(redis: Redis, at: int) -> None:
     """Every wake-up is looked at again, as a worker has it done that has taken up new rules."""
     for lane in LANES:
-        assert run(redis, backlogs.retime(lane, "0", max_users=100, clock=str(at)))[0] == "0"
+        assert run(redis, backlogs.retime(lane, "0", max_users=100, clock=str(at))) == "0"
 
 
 def wake_up(redis: Redis) -> int:

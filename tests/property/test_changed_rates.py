@@ -56,9 +56,7 @@ class Changing(World):
         self.rules = RuleTable(rules)
         for lane in LANES:
             cursor = "0"
-            while (
-                cursor := run(self.redis, backlogs.retime(lane, cursor, max_users=100, clock=str(self.now)))[0]
-            ) != "0":
+            while (cursor := run(self.redis, backlogs.retime(lane, cursor, max_users=100, clock=str(self.now)))) != "0":
                 pass
 
     def _dispatched(self, flight: Flight, waiting: dict[tuple[str, str], list[str]]) -> None:

@@ -65,7 +65,7 @@ class Paced(World):
         """Let these rules hold from now on, as a worker does that takes up a file."""
         self.policies, self.rules = rules, RuleTable(rules)
         for lane in LANES:
-            assert run(self.redis, backlogs.retime(lane, "0", max_users=1000, clock=str(self.now)))[0] == "0"
+            assert run(self.redis, backlogs.retime(lane, "0", max_users=1000, clock=str(self.now))) == "0"
 
 
 def rules_of(overall: Window | None, cost: int = 1) -> Policies:

@@ -248,11 +248,9 @@ class Retimed:
         self._number = 0
 
     async def _walk(self, lane: str) -> None:
-        cursor = "0"
-        while True:
-            cursor, _moved = await run_async(self._redis, backlogs.retime(lane, cursor, max_users=CHUNK))
-            if cursor == "0":
-                return
+        cursor = await run_async(self._redis, backlogs.retime(lane, "0", max_users=CHUNK))
+        while cursor != "0":
+            cursor = await run_async(self._redis, backlogs.retime(lane, cursor, max_users=CHUNK))
 
 
 def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:

@@ -1,16 +1,16 @@
 -- retime: makes some of a lane's wake-ups due now, because the rules have changed and the wait may be over.
 -- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many wake-ups to look at
--- returns {the cursor to go on from, or '0' at the end; how many wake-ups were moved}
+-- returns the cursor to go on from, or '0' at the end
 --! first_write
 --! needs note_due now_us route_key text
 local LET_GO = 1000 -- at once of those who wait for the pace of a category, which may be another now
 local now, wake_ups = now_us(ARGV[1]), '@wakeups:' .. ARGV[2]
 local found = redis.call('ZSCAN', wake_ups, ARGV[3], 'COUNT', ARGV[4])
-local moved = 0
+local moved = false
 for i = 1, #found[2], 2 do
   if tonumber(found[2][i + 1]) > now then
     redis.call('ZADD', wake_ups, 'XX', text(now), found[2][i])
-    moved = moved + 1
+    moved = true
   end
 end
 for _, name in ipairs(ARGV[3] == '0' and redis.call('SMEMBERS', '@routes') or {}) do
@@ -19,5 +19,5 @@ for _, name in ipairs(ARGV[3] == '0' and redis.call('SMEMBERS', '@routes') or {}
     note_due(now)
   end
 end
-if moved > 0 then note_due(now, ARGV[2]) end
-return {found[1], moved}
+if moved then note_due(now, ARGV[2]) end
+return found[1]

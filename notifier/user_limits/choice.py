@@ -26,9 +26,8 @@ MAX_PEOPLE: Final = 10_000  # whose choices a producer keeps in memory
 class People:
     """The preferences of the users that were met last: texts as they stand in Redis, by user."""
 
-    def __init__(self, max_people: int = MAX_PEOPLE) -> None:
+    def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        self._max = max_people
 
     def get(self, user: str) -> str:
         """Return what stood there when it was noted last; '' where nothing did."""
@@ -38,7 +37,7 @@ class People:
         """Keep what stands there now; '' is nothing."""
         self._texts.pop(user, None)
         if text:
-            if len(self._texts) >= self._max:
+            if len(self._texts) >= MAX_PEOPLE:
                 del self._texts[next(iter(self._texts))]
             self._texts[user] = text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,19 +18,14 @@ from notifier.rules.quiet_hours import ByClock, said
 from notifier.user_limits.protocol import UserPermit, kept_for, split
 
 
-def system_clock() -> int:
-    """Microseconds since the epoch on this machine's clock."""
-    return time.time_ns() // 1_000
-
-
 class MemoryUserLimiter:
     """A `UserLimiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
 
-    clock: µs since the epoch, this machine's if none is given. policies: as of `RedisLimiter`. sends: of each user, and
+    clock: µs since the epoch. policies: as of `RedisLimiter`. sends: of each user, and
     of each user's categories.
     """
 
-    def __init__(self, clock: Callable[[], int] = system_clock, *, policies: Callable[[], Policies] = Policies) -> None:
+    def __init__(self, clock: Callable[[], int], *, policies: Callable[[], Policies] = Policies) -> None:
         self.clock = clock
         self._policies = policies
         self.sends: defaultdict[tuple[str, str | None], Sends] = defaultdict(Sends)

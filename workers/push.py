@@ -64,7 +64,7 @@ from workers.loop.watchdog import Watchdog
 from workers.rq import compat
 from workers.rq.functions import AllowedFunctions
 from workers.rq.jobs import ForkedRqJobs
-from workers.sending.circuits import Circuits, CircuitsOfAll
+from workers.sending.circuits import Circuits
 from workers.sending.late_feedback import LateFeedback
 from workers.sending.sender import Sender
 from workers.sending.tracing import Tracing
@@ -323,14 +323,12 @@ class PushWorker(Worker):
         lanes, tuning, policies = self.queue_names(), build_tuning(settings), settings.policies()
         capacity = build_capacity(settings, providers)
         names, digests = circuit_names(settings, providers), key_digests(providers)
-        circuits = [Circuits(redis, self.name, names, digests) for _, redis in both]
-        self._circuits = CircuitsOfAll([(at, each) for (at, _), each in zip(both, circuits, strict=True)])
-        sender = build_sender(settings, providers, circuits[0] if len(circuits) == 1 else self._circuits, capacity)
+        sender = build_sender(settings, providers, capacity)
         sender.engines = len(both)
         turns = Turns(capacity, batch=tuning.batch, most=tuning.in_flight)
         blocking = asyncio_clients(self._partitions, block_s=listen_s(len(both)))
         alone = [at.number for at in self._partitions] == [0]
-        for (at, redis), listening, of in zip(both, blocking, circuits, strict=True):
+        for (at, redis), listening in zip(both, blocking, strict=True):
             with under(at.prefixes):
                 rq_jobs = ForkedRqJobs(self, self._functions, tuning, at.client, runs=alone)
                 tracing = Tracing(redis, Spans()) if settings.tracing == "opentelemetry" else None
@@ -341,7 +339,7 @@ class PushWorker(Worker):
                     redis=redis,
                     idle=idle,
                     sender=sender,
-                    circuits=of,
+                    circuits=Circuits(redis, self.name, names, digests),
                     turns=turns,
                     rq_jobs=rq_jobs,
                     tuning=tuning,
@@ -374,7 +372,7 @@ class PushWorker(Worker):
         # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
         while task is not None and not task.cancelling():
             try:
-                if self._secrets is not None and await self._secrets.follow(sender, self._circuits):
+                if self._secrets is not None and await self._secrets.follow(sender, self._served):
                     for each in self._served:
                         each.parts.idle.wake.set()  # this worker has the new keys, and the leader may not yet
                 # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.

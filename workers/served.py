@@ -41,6 +41,11 @@ class Served:
         with under(self.at.prefixes):
             await self.engine.take_up(policies, version)
 
+    async def probe(self, platform: str) -> None:
+        """See `Circuits.probe`."""
+        with under(self.at.prefixes):
+            await self.parts.circuits.probe(platform)
+
     async def sweep(self) -> None:
         """See `backlogs.sweep`."""
         with under(self.at.prefixes):

@@ -62,6 +62,9 @@ class Deaf:
         await self.never()
 
 
+WATCHING: Any = SimpleNamespace(record=lambda _route, answer, *_: (answer, True), not_sent=lambda: None)
+
+
 class Recorded(Flights):
     """Flights whose settlements go nowhere."""
 
@@ -70,7 +73,7 @@ class Recorded(Flights):
         idle: Any = SimpleNamespace(wake=asyncio.Event())
         nobody: Any = None
         parts = Parts(
-            name="w", lanes=(), redis=nobody, idle=idle, sender=sender, circuits=nobody,
+            name="w", lanes=(), redis=nobody, idle=idle, sender=sender, circuits=WATCHING,
             turns=Turns(Capacity({}), batch=1, most=1), rq_jobs=nobody, tuning=tuning,
         )  # fmt: skip
         super().__init__(parts)
@@ -98,8 +101,7 @@ def leased(devices: Sequence[Device]) -> Leased:
 
 
 def sender(provider: Deaf) -> Sender:
-    watching: Any = SimpleNamespace(record=lambda _route, answer, *_: (answer, True), not_sent=lambda: None)
-    return Sender({"apns": provider}, Backoff(1, 1), watching, answer_s=0.05, lease_s=0.05)
+    return Sender({"apns": provider}, Backoff(1, 1), answer_s=0.05, lease_s=0.05)
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:1], DEVICES], ids=["one device", "two devices"])
@@ -110,7 +112,7 @@ def test_a_provider_that_never_answers_is_unknown(devices: Sequence[Device]) -> 
         with capture_logs() as lines:
             now = asyncio.get_running_loop().time()
             async with asyncio.timeout(20):
-                settled = await sender(Deaf(DEVICES[0])).send(leased(devices), CATEGORY, now)
+                settled = await sender(Deaf(DEVICES[0])).send(leased(devices), CATEGORY, now, WATCHING)
         assert [line["event"] for line in lines if line["log_level"] == "error"] == ["provider_broke"]
         return settled
 
@@ -124,7 +126,7 @@ def test_a_provider_that_never_answers_is_unknown(devices: Sequence[Device]) -> 
 async def test_the_workers_end_is_no_missed_deadline() -> None:
     """A send that the worker itself breaks off is cancelled, and not taken for one without an answer."""
     now = asyncio.get_running_loop().time()
-    sending = asyncio.create_task(sender(Deaf(DEVICES[0])).send(leased(DEVICES[:1]), CATEGORY, now + 100))
+    sending = asyncio.create_task(sender(Deaf(DEVICES[0])).send(leased(DEVICES[:1]), CATEGORY, now + 100, WATCHING))
     await asyncio.sleep(0)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import structlog
+from redis.exceptions import RedisError
 
 from notifier.errors import SettingsError
 from notifier.providers.contract import Provider
 from notifier.settings import Settings
 from notifier.settings.secret_files import SecretFiles
-from workers.sending.circuits import CircuitsOfAll
 from workers.sending.sender import Sender
+from workers.served import Served
 
 # Builds the providers of one platform, by route. Raises SettingsError.
 BuildPlatform: TypeAlias = Callable[[str], Mapping[str, Provider]]
@@ -33,7 +35,7 @@ class ProviderSecrets:
         self._mended: set[str] = set()  # platforms whose circuits are to be probed
         self._log = structlog.get_logger("notifier.worker")
 
-    async def follow(self, sender: Sender, circuits: CircuitsOfAll) -> bool:
+    async def follow(self, sender: Sender, served: Sequence[Served]) -> bool:
         """Take up what has changed: sends that are under way end as they began, and all later ones go by the new.
 
         What waits because the old key was refused is to be tried at once; returns whether there may be some.
@@ -50,7 +52,9 @@ class ProviderSecrets:
                 self._log.info("secrets_taken_up", platform=platform)
         mended = sorted(self._mended)
         for platform in mended:
-            await circuits.probe(platform)
+            for each in served:
+                with contextlib.suppress(*[RedisError] * (len(served) > 1)):
+                    await each.probe(platform)
             self._mended.remove(platform)
         return bool(mended)
 

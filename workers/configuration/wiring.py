@@ -27,7 +27,6 @@ from notifier.store.aio import async_like
 from notifier.store.partitions import Partition
 from workers.loop.parts import Tuning
 from workers.sending.capacity import Capacity, RouteLimit
-from workers.sending.circuits import Circuits, CircuitsOfAll
 from workers.sending.sender import Backoff, Sender
 
 EXTRAS: Final = {"apns": "apns", "expo": "worker", "fcm": "fcm", "hms": "worker", "webpush": "webpush"}  # of ours
@@ -113,16 +112,13 @@ def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:
     )
 
 
-def build_sender(
-    settings: Settings, providers: Mapping[str, Provider], circuits: Circuits | CircuitsOfAll, capacity: Capacity
-) -> Sender:
-    """The sender with these providers; see `Sender` for `circuits` and `capacity`."""
+def build_sender(settings: Settings, providers: Mapping[str, Provider], capacity: Capacity) -> Sender:
+    """The sender with these providers; see `Sender` for `capacity`."""
     backoff = settings.worker.backoff
     tuning = build_tuning(settings)
     return Sender(
         providers,
         Backoff(backoff.first_us, backoff.max_us),
-        circuits,
         answer_s=tuning.timeout_us / 1e6 + LATE_S,
         lease_s=tuning.send_within_s,
         capacity=capacity,

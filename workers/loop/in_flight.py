@@ -180,7 +180,7 @@ class Flights:
             loop.call_later(SWEEP_S, self._sweep)
 
     async def _send(self, flight: Flight, category: Category) -> None:
-        send = partial(self._sender.send, flight.leased, category, flight.leased_at)
+        send = partial(self._sender.send, flight.leased, category, flight.leased_at, self._circuits)
         result: Result | BaseException
         try:
             result = await (send() if self._tracing is None else self._tracing.around(flight.leased, send))

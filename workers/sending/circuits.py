@@ -7,29 +7,25 @@ nothing more that goes by it alone, and now and then one message as a probe, who
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from redis.exceptions import RedisError
 
 from notifier.notification.notification import platform_of
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
 from notifier.queue.circuits import circuit
-from notifier.scripts.keys import in_force, under
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.records import CircuitFields, Text
 from workers.sending.unreached_devices import UnreachedDevices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from notifier.queue.circuits import Change, Kind
-    from notifier.store.partitions import Partition
 
 # The provider itself spoke, and not of our credentials; but for DELIVERED only where there is a status: else the answer
 # was made here, and nothing was sent.
@@ -237,31 +233,6 @@ class Circuits:
     async def _probe(self, routes: Iterable[str]) -> None:
         for route in routes:
             await run_async(self._redis, self._seen(route, "retry"))
-
-
-class CircuitsOfAll:
-    """The circuits of all partitions, for the one sender: it tells those of the partition in which it is asked."""
-
-    def __init__(self, circuits: Sequence[tuple[Partition, Circuits]]) -> None:
-        self._of = {at.prefixes: (at, each) for at, each in circuits}
-
-    def record(self, route: str, answer: Answer, refusals: int, device: str) -> tuple[Answer, bool]:
-        """See `Circuits`."""
-        return self._here.record(route, answer, refusals, device)
-
-    def not_sent(self) -> None:
-        """See `Circuits`."""
-        self._here.not_sent()
-
-    async def probe(self, platform: str) -> None:
-        """See `Circuits.probe`."""
-        for at, circuits in self._of.values():
-            with under(at.prefixes), contextlib.suppress(*[RedisError] * (len(self._of) > 1)):
-                await circuits.probe(platform)
-
-    @property
-    def _here(self) -> Circuits:
-        return self._of[in_force()][1]
 
 
 def _of_one_that_exists(answer: Answer) -> Answer:

@@ -29,7 +29,7 @@ from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
 from notifier.units import mask, readable
 from workers.sending.capacity import Capacity
-from workers.sending.circuits import Circuits, CircuitsOfAll
+from workers.sending.circuits import Circuits
 from workers.sending.deadlines import Deadlines
 from workers.sending.numbers import Numbers
 from workers.sending.proofs import Silence, Unproven
@@ -85,9 +85,8 @@ class Backoff:
 
 
 class Sender:
-    """Hands notifications to their providers, which stand under their routes.
+    """Hands notifications to their providers, which stand under their routes, and tells circuits of every answer.
 
-    circuits: are told of every answer.
     answer_s: how long after `send_by` an answer may come. A provider has timeouts of its own; this is for one that
         does not keep them.
     lease_s: how long after it was leased a notification is handed over at the latest; never after its expiry.
@@ -99,7 +98,6 @@ class Sender:
         self,
         providers: Mapping[str, Provider],
         backoff: Backoff,
-        circuits: Circuits | CircuitsOfAll,
         *,
         answer_s: float = 10.0,
         lease_s: float = 10.0,
@@ -114,19 +112,21 @@ class Sender:
         self._lease_s = lease_s
         self._deadlines = Deadlines()
         self._backoff = backoff
-        self._circuits = circuits
         self._capacity = capacity or Capacity({})
         self._helped: set[tuple[str, int | None, str]] = set()
         self._log = structlog.get_logger("notifier.worker").bind()
         self._tells_all = self._log.is_enabled_for(logging.DEBUG)
 
-    async def send(self, leased: Leased, category: Category, leased_at: float) -> Settlement | Unproven:
+    async def send(
+        self, leased: Leased, category: Category, leased_at: float, circuits: Circuits
+    ) -> Settlement | Unproven:
         """Send what was leased at that moment of the loop's clock. Raises NotOursError for another function's job."""
         log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
         try:
             check_crashes(leased.crashes)
             notification = counted(decode(leased), category, leased.stands_for)
         except InvalidNotificationError as error:
+            circuits.not_sent()
             return self._malformed(leased, error)
         app, devices = notification.app or category.app, notification.devices
         routes = [device.platform if app is None else route(device.platform, app) for device in devices]
@@ -139,10 +139,8 @@ class Sender:
         left_us = None if leased.left_us is None else round((expires_at - began) * 1e6)
         send_by = min(leased_at + self._lease_s, expires_at)
         waiting = [i for i in range(len(routes)) if str(i) not in answered] if answered else range(len(routes))
-        sends = [
-            self._one(Dispatch(leased.job_id, devices[i], notification, left_us, send_by), routes[i], leased, began)
-            for i in waiting
-        ]
+        dispatches = {i: Dispatch(leased.job_id, devices[i], notification, left_us, send_by) for i in waiting}
+        sends = [self._one(dispatch, routes[i], leased, began, circuits) for i, dispatch in dispatches.items()]
         found = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)  # a gather costs a task more
         handed = Handed(began, [reply for _, _, reply in found if reply is not None])
         if self._tells_all:
@@ -154,7 +152,7 @@ class Sender:
         alone = any(not waits and answer.outcome in FREE for answer, waits, _ in found)
         settlement = self._settlement(leased, category, notification, answered, answers, log, alone=alone)
         if settlement.word == "returned" and asyncio.get_running_loop().time() >= expires_at:
-            self._circuits.not_sent()
+            circuits.not_sent()
             settlement = expired(leased, answered, log, reached=settlement.reached)
         settlement = settlement._replace(
             gone=_dead_tokens(notification, app, answers), route=by, handed=handed if handed.replies else None
@@ -166,7 +164,6 @@ class Sender:
     def _malformed(self, leased: Leased, error: InvalidNotificationError) -> Settlement:
         poison, log = isinstance(error, PoisonError), self._bound(leased)
         log.error("poison", crashes=leased.crashes) if poison else log.warning("malformed", reason=readable(str(error)))
-        self._circuits.not_sent()
         was_taken = poison and Outcome.DELIVERED.value in _read_answers(leased.answered).values()
         settlement = delivered(leased, reached=False) if was_taken else failed(leased, f"malformed: {error}")
         return settlement._replace(poison=poison)
@@ -236,7 +233,7 @@ class Sender:
     def _bound(self, leased: Leased) -> Any:
         return self._log.bind(**of_whom(leased))
 
-    async def _one(self, dispatch: Dispatch, by: str, leased: Leased, began: float) -> Asked:
+    async def _one(self, dispatch: Dispatch, by: str, leased: Leased, began: float, circuits: Circuits) -> Asked:
         host = dispatch.device.host
         circuit = at_service(by, host) if host else by
         if circuit in leased.shut:
@@ -265,7 +262,7 @@ class Sender:
             self.numbers.answered[by].append(took_s)
         # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
         answer = answer or Answer(Outcome.UNKNOWN, reason="the provider's client broke")
-        answer, waits = self._circuits.record(circuit, answer, leased.refusals, dispatch.device.token)
+        answer, waits = circuits.record(circuit, answer, leased.refusals, dispatch.device.token)
         if answer.help:
             self._tell_help(by, dispatch, answer)
         return answer, waits, Reply(by, answer.status, took_s, answer.outcome, answer.reason)

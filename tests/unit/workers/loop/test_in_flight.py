@@ -20,6 +20,7 @@ from workers.loop.in_flight import TURNS, Flights
 from workers.loop.parts import Parts
 from workers.loop.turns import Turns
 from workers.sending.capacity import Capacity
+from workers.sending.circuits import Circuits
 from workers.sending.numbers import Numbers
 from workers.sending.sender import NotOursError, Sender
 from workers.sending.settlements import returned
@@ -35,7 +36,7 @@ class Recorder:
         self.began: list[str] = []
         self.ends = asyncio.Event()
 
-    async def send(self, leased: Leased, _category: Category, _leased_at: float) -> Settlement:
+    async def send(self, leased: Leased, _category: Category, _leased_at: float, _circuits: Circuits) -> Settlement:
         """Note it, and be under way from then on."""
         self.began.append(leased.job_id)
         await self.ends.wait()
@@ -115,7 +116,7 @@ class Judge(Recorder):
         super().__init__()
         self.answers: dict[str, asyncio.Future[Settlement]] = {}
 
-    async def send(self, leased: Leased, _category: Category, _leased_at: float) -> Settlement:
+    async def send(self, leased: Leased, _category: Category, _leased_at: float, _circuits: Circuits) -> Settlement:
         self.began.append(leased.job_id)
         self.answers[leased.job_id] = asyncio.get_running_loop().create_future()
         return await self.answers[leased.job_id]

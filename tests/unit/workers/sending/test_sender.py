@@ -6,7 +6,7 @@ import json
 import zlib
 from base64 import b64decode
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,6 +17,7 @@ from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.queue.calls import DeadToken, Leased, Settlement
 from notifier.rules.category import Category, Digest
 from workers.sending.capacity import Capacity, RouteLimit
+from workers.sending.circuits import Circuits
 from workers.sending.proofs import Unproven
 from workers.sending.sender import MAX_CRASHES, Backoff, NotOursError, Sender
 
@@ -37,6 +38,9 @@ class Observer:
 
     def not_sent(self) -> None:
         self.not_sent_to_anybody += 1
+
+
+OBSERVER = Observer()  # of tests that ask it nothing
 
 
 class Scripted:
@@ -84,13 +88,21 @@ def leased(count: int = 1, **fields: Any) -> Leased:
     return made._replace(**fields)
 
 
-async def send_now(sender: Sender, job: Leased, category: Category) -> Settlement | Unproven:
-    return await sender.send(job, category, asyncio.get_running_loop().time())
+async def send_now(
+    sender: Sender, job: Leased, category: Category, observer: Observer = OBSERVER
+) -> Settlement | Unproven:
+    return await send(sender, job, category, asyncio.get_running_loop().time(), observer)
+
+
+async def send(
+    sender: Sender, job: Leased, category: Category, leased_at: float, observer: Observer = OBSERVER
+) -> Settlement | Unproven:
+    return await sender.send(job, category, leased_at, cast("Circuits", observer))
 
 
 def settle(job: Leased, *answers: Answer | Exception, category: Category = CATEGORY) -> tuple[Settlement, Scripted]:
     provider = Scripted(dict(zip(tokens(len(answers)), answers, strict=True)))
-    sender = Sender({"apns": provider}, BACKOFF, Observer())
+    sender = Sender({"apns": provider}, BACKOFF)
     made = asyncio.run(send_now(sender, job, category))
     return (made.settlement if isinstance(made, Unproven) else made), provider
 
@@ -98,7 +110,7 @@ def settle(job: Leased, *answers: Answer | Exception, category: Category = CATEG
 @pytest.mark.parametrize(("word", "count"), [("delivered", 1), ("unknown", 2)])
 def test_of_an_orphan_also_what_was_given_up_is_asked_for(word: str, count: int) -> None:
     """The worker that died no longer waited for that answer; its provider may have the message to read all the same."""
-    sender = Sender({"apns": Scripted({})}, BACKOFF, Observer())
+    sender = Sender({"apns": Scripted({})}, BACKOFF)
     silences = sender.silences(leased(2, answered=json.dumps({"0": word}).encode()), CATEGORY)
     assert [silence.device.token for silence in silences] == tokens(2)[2 - count :]
 
@@ -206,10 +218,10 @@ def test_what_to_repair_is_told_once() -> None:
 
     async def run() -> list[Any]:
         answer = Answer(Outcome.REFUSED, 401, "THIRD_PARTY_AUTH_ERROR", 60_000_000, help="upload the key")
-        sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, Backoff(1, 1), Observer())
+        sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, Backoff(1, 1))
         with capture_logs() as logs:
             for _ in range(100):
-                await sender.send(leased(), CATEGORY, 1e9)
+                await send(sender, leased(), CATEGORY, 1e9)
         return [entry for entry in logs if entry["log_level"] == "error"]
 
     (line,) = asyncio.run(run())
@@ -243,7 +255,7 @@ def test_the_routes_of_several_devices_have_one_name(order: tuple[str, str]) -> 
     providers = {name: Scripted({token: Answer(Outcome.DELIVERED)}) for name in order}
     devices = [Device(name, token) for name in order]
     job = leased()._replace(data=encode_data(Notification(user="anna", devices=devices, title="Hello")))
-    settled = asyncio.run(send_now(Sender(providers, BACKOFF, Observer()), job, CATEGORY))
+    settled = asyncio.run(send_now(Sender(providers, BACKOFF), job, CATEGORY))
     assert isinstance(settled, Settlement)
     assert settled.route == "apns+fcm"
 
@@ -272,12 +284,12 @@ def test_an_expired_one_is_not_sent() -> None:
 
 def test_what_is_left_goes_with_it() -> None:
     """The provider learns how long the notification is worth delivering, and begins nothing after that."""
-    sender = Sender({"apns": (provider := Scripted({tokens(1)[0]: Answer(Outcome.DELIVERED)}))}, BACKOFF, Observer())
+    sender = Sender({"apns": (provider := Scripted({tokens(1)[0]: Answer(Outcome.DELIVERED)}))}, BACKOFF)
 
     async def run() -> float:
         leased_at = asyncio.get_running_loop().time() - 0.5
         for left_us in (1_000_000, 500_000_000):
-            await sender.send(leased(left_us=left_us), CATEGORY, leased_at)
+            await send(sender, leased(left_us=left_us), CATEGORY, leased_at)
         return leased_at
 
     leased_at = asyncio.run(run())
@@ -292,7 +304,7 @@ def test_what_expired_with_its_provider_has_expired(other: Outcome, state: str) 
     """What could not go before its expiry ends as expired, its permit unspent; delivered where a device took it."""
     job, observer = leased(2, left_us=50_000), Observer()
     slow = Slow({tokens(2)[0]: Answer(Outcome.UNSENT, reason="TooLate"), tokens(2)[1]: Answer(other)})
-    settled = asyncio.run(send_now(Sender({"apns": slow}, BACKOFF, observer), job, CATEGORY))
+    settled = asyncio.run(send_now(Sender({"apns": slow}, BACKOFF), job, CATEGORY, observer))
     assert isinstance(settled, Settlement)
     assert (settled.state, settled.reached) == (state, other is Outcome.DELIVERED)
     assert settled.word == ("delivered" if other is Outcome.DELIVERED else "expired")
@@ -359,7 +371,7 @@ def test_what_is_no_answer_is_an_unknown(answer: Any) -> None:
     """A third party's provider may return anything: so does a driver that broke, and its route has the slot back."""
     limit = RouteLimit(max_in_flight=10, timeout_s=1.0)
     providers: Any = {"apns": Scripted({tokens(1)[0]: answer})}
-    sender = Sender(providers, BACKOFF, Observer(), capacity=Capacity({"apns": limit}))
+    sender = Sender(providers, BACKOFF, capacity=Capacity({"apns": limit}))
     made = asyncio.run(send_now(sender, leased(), CATEGORY))
     settled = made.settlement if isinstance(made, Unproven) else made
     assert (settled.state, settled.reached) == ("later", True)
@@ -368,7 +380,7 @@ def test_what_is_no_answer_is_an_unknown(answer: Any) -> None:
 
 def test_a_platform_without_provider_waits() -> None:
     """A worker without the platform's provider gives it back and spends nothing."""
-    settled = asyncio.run(Sender({}, Backoff(1, 1), Observer()).send(leased(), CATEGORY, 1e9))
+    settled = asyncio.run(send(Sender({}, Backoff(1, 1)), leased(), CATEGORY, 1e9))
     assert (settled.state, settled.word, settled.reached) == ("backlog", "returned", False)
 
 
@@ -386,8 +398,8 @@ def test_the_app_is_the_notifications_or_else_the_categorys() -> None:
             by: Scripted({device.token: Answer(Outcome.DELIVERED)}) for by in ("apns", "apns/driver", "apns/rider")
         }
         job = leased(data=encode_data(Notification(user="anna", devices=[device], title="Hello", app=own)))
-        sender = Sender(providers, Backoff(1, 1), Observer())
-        settled = asyncio.run(sender.send(job, replace(CATEGORY, app=of_category), 1e9))
+        sender = Sender(providers, Backoff(1, 1))
+        settled = asyncio.run(send(sender, job, replace(CATEGORY, app=of_category), 1e9))
         assert [by for by, provider in providers.items() if provider.asked] == ([expected] if expected else [])
         waits = "later" if own else "backlog"
         assert (settled.state, settled.reached) == (("delivered", True) if expected else (waits, False))
@@ -470,7 +482,7 @@ def test_where_a_digest_cannot_be_sent_the_newest_goes_as_itself(
     newest = Notification(user="anna", **{"title": "Hello, {count}", "devices": (device,)} | fields)
     category = replace(CATEGORY, when_blocked="digest", digest=digest)
     provider = Scripted({device.token: Answer(Outcome.DELIVERED)})
-    sender = Sender({"apns": provider, "hms": provider}, BACKOFF, Observer())
+    sender = Sender({"apns": provider, "hms": provider}, BACKOFF)
     job = leased(data=encode_data(newest), stands_for=4)
     asyncio.run(send_now(sender, job, category))
     (sent,) = provider.asked
@@ -496,12 +508,12 @@ class Open(Scripted):
 async def test_a_provider_that_is_replaced_ends_its_sends() -> None:
     """What is under way ends by the old provider, what follows goes by the new; the old one is closed after that."""
     old, new = Open(), Open()
-    sender = Sender({"apns": old}, BACKOFF, Observer(), lease_s=0.05, answer_s=0.05)
+    sender = Sender({"apns": old}, BACKOFF, lease_s=0.05, answer_s=0.05)
     until = asyncio.get_running_loop().time() + 60
-    under_way = asyncio.create_task(sender.send(leased(), CATEGORY, until))
+    under_way = asyncio.create_task(send(sender, leased(), CATEGORY, until))
     await asyncio.sleep(0)
     sender.replace({"apns": new})
-    later = asyncio.create_task(sender.send(leased(), CATEGORY, until))
+    later = asyncio.create_task(send(sender, leased(), CATEGORY, until))
     await asyncio.sleep(0)
     assert (len(old.asked), len(new.asked), old.closed.is_set()) == (1, 1, False)
     for provider in (old, new):
@@ -514,7 +526,7 @@ async def test_a_provider_that_is_replaced_ends_its_sends() -> None:
 async def test_who_ends_closes_the_replaced_too() -> None:
     """A worker that ends waits for nothing: the old provider and the new one are closed at once."""
     old, new = Open(), Open()
-    sender = Sender({"apns": old}, BACKOFF, Observer(), lease_s=3600)
+    sender = Sender({"apns": old}, BACKOFF, lease_s=3600)
     sender.replace({"apns": new})
     await sender.close()
     assert old.closed.is_set()

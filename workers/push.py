@@ -39,13 +39,14 @@ from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, find_wo
 from notifier.queue.spans import Spans
 from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
+from notifier.settings.loading import unread
 from notifier.store.connection import ask, check, comes_back, eviction_warning, time_us, unusable
 from notifier.store.exchange import exchange
 from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition, Partitions
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
-from workers.configuration.start import Wait, collect_garbage_seldom, load_at_start, warn_of_unread
+from workers.configuration.start import Wait, collect_garbage_seldom, load_at_start
 from workers.configuration.wiring import (
     asyncio_clients,
     build_capacity,
@@ -191,7 +192,8 @@ class PushWorker(Worker):
                 raise SettingsError("this fleet has redis.partitions: start its workers by `notifier worker`")
             if not structlog.is_configured():  # under `rq worker`
                 configure_logging(settings.log.format, settings.log.level)
-            warn_of_unread(settings, self._structlog)
+            for line in unread(os.environ, settings.providers.platforms()):
+                self._structlog.warning("unknown_variable", reason=line)
             wait_for_redis(self.connection)
             redises = asyncio_clients(self._partitions)
             self._functions = AllowedFunctions(settings.worker.functions)

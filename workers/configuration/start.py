@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ import structlog
 
 from notifier.errors import RedisAwayError
 from notifier.settings import Settings, load_settings
-from notifier.settings.loading import unread
 from notifier.store.connection import check
 from notifier.store.partitions import Partition
 
@@ -36,12 +34,6 @@ def load_at_start(path: Path | None) -> Settings:
             break
         time.sleep(AGAIN_S - age_s)
     return load_settings(path)
-
-
-def warn_of_unread(settings: Settings, log: Any) -> None:
-    """Say which variables of the environment look like ours, and are read by nothing."""
-    for line in unread(os.environ, settings.providers.platforms()):
-        log.warning("unknown_variable", reason=line)
 
 
 def collect_garbage_seldom() -> None:

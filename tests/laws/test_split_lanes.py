@@ -67,7 +67,7 @@ class Idle:
 
     @property
     def wake_list(self) -> str:
-        return leaders.leader_keys(self.lanes).wake
+        return leaders.leader_key("wake", self.lanes)
 
 
 @dataclass

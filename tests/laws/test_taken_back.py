@@ -53,7 +53,7 @@ def test_who_waits_goes_when_a_permit_is_taken_back(redis: Redis, how: str) -> N
         assert limiter.refund(permit)
     else:
         assert limiter.reset("ann") == 1
-    assert redis.lpop(leaders.leader_keys(URGENT).wake) == str(NOW + S).encode()
+    assert redis.lpop(leaders.leader_key("wake", URGENT)) == str(NOW + S).encode()
     assert [leased.job_id for leased in look(redis, NOW + S).leased] == ["job"]
 
 
@@ -62,11 +62,11 @@ def test_a_refund_that_finds_nothing_wakes_nobody(redis: Redis) -> None:
     limiter, permit = wait_behind_a_permit(redis)
     assert limiter.refund(permit)
     look(redis, NOW + S)
-    redis.delete(leaders.leader_keys(URGENT).wake)
+    redis.delete(leaders.leader_key("wake", URGENT))
     assert not limiter.refund(permit)
-    assert not redis.exists(leaders.leader_keys(URGENT).wake)
+    assert not redis.exists(leaders.leader_key("wake", URGENT))
     other = limiter.acquire("bob", Policy((Window(1, interval_us=S),)))
     assert isinstance(other, Permit)
     assert limiter.refund(other)
     assert redis.zscore("notifier:wakeups:urgent", "bob") is None
-    assert not redis.exists(leaders.leader_keys(URGENT).wake)
+    assert not redis.exists(leaders.leader_key("wake", URGENT))

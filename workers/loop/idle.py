@@ -54,7 +54,8 @@ class IdleWorker:
         self._blocking = blocking
         self._worker = worker
         self._lanes = lanes
-        self._keys = leaders.leader_keys(lanes)
+        self._wake_list = leaders.leader_key("wake", lanes)
+        self._handover_list = leaders.leader_key("handover", lanes)
         self._queues = [rq_key("queue", lane) for lane in lanes]
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waits = False
@@ -85,17 +86,17 @@ class IdleWorker:
                 lapses_in_ms = await run_async(self._redis, lead)
                 self.leads = not lapses_in_ms
             if self.leads and not led_before:
-                if call := self._listening.pop(self._keys.handover, None):
+                if call := self._listening.pop(self._handover_list, None):
                     call.cancel()  # or it hears its own call, by which another is to look
                 return True
             if self.leads:
                 for queue in self._queues:
                     # From the head to the head: the list stays as it is, and this returns as soon as it is not empty.
                     self._listen(queue, partial(self._blocking.blmove, queue, queue, self._listen_s, "LEFT", "LEFT"))
-                self._listen_for_call(self._keys.wake)
+                self._listen_for_call(self._wake_list)
                 timeout = self._longest_s if due_in_s is None else min(self._longest_s, due_in_s)
             else:
-                self._listen_for_call(self._keys.handover)
+                self._listen_for_call(self._handover_list)
                 timeout = lapses_in_ms / 1_000
             self._waits = True
             try:
@@ -171,7 +172,7 @@ class IdleWorker:
 
     def _concerns(self, key: str) -> bool:
         """Whether what is heard there is for this worker: for a follower that waits, or for the leader."""
-        return self._waits if key == self._keys.handover else self.leads
+        return self._waits if key == self._handover_list else self.leads
 
     async def _heard(self, key: str, listen: Callable[[], Awaitable[object]]) -> None:
         try:

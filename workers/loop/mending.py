@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
+from notifier.queue.leaders import joined
 from notifier.scripts.key_types import OF_RQ, name_of, types_of
 from notifier.scripts.keys import CATALOGUE, redis_key, rq_key
 from notifier.scripts.loader import Call, failed_call
@@ -165,7 +166,7 @@ class Mender:
 
 def _fixed_keys(lanes: Sequence[str]) -> Iterable[bytes]:
     """The keys that belong to no user, job or route."""
-    together = ",".join(sorted(lanes))
+    together = joined(lanes)
     for name in CATALOGUE:
         for rest in ((), *((lane,) for lane in lanes), (together,)):
             yield redis_key(name, *rest).encode()

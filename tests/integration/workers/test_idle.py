@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from notifier.queue.leaders import leader_keys
+from notifier.queue.leaders import leader_key
 from notifier.scripts.loader import run_async
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually
@@ -123,7 +123,7 @@ def test_who_follows_looks_when_it_is_called_or_leads(redis_server: EmbeddedRedi
             assert await leader.wait(None)
             called = asyncio.create_task(follower.wait(None))
             await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "a call")
-            redis.rpush(leader_keys(["default"]).handover, "1")
+            redis.rpush(leader_key("handover", ["default"]), "1")
             assert await called
             assert not follower.leads
 
@@ -161,7 +161,7 @@ def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: Embe
 
     async def story() -> None:
         async with two(redis_server, MANY) as (client, leader, follower):
-            redis.set(leader_keys(["default"]).leader, "dead", px=500)
+            redis.set(leader_key("leader", ["default"]), "dead", px=500)
             while not await leader.wait(None):
                 pass
             following = asyncio.create_task(follower.wait(None))
@@ -182,21 +182,21 @@ def test_who_was_the_first_to_listen_passes_on_what_is_for_another(
 
     async def story() -> None:
         async with two(redis_server, MANY) as (client, first, second):
-            keys = leader_keys(["default"])
+            lanes = ["default"]
             if key == "wake":
                 assert await first.wait(None)
                 assert not first.leads or await first.wait(0.1)
                 await run_async(client, first.hand_over())
-                redis.delete(keys.handover)
+                redis.delete(leader_key("handover", lanes))
                 assert await second.wait(None)
             else:
-                redis.set(keys.leader, "another", px=1_000)
+                redis.set(leader_key("leader", lanes), "another", px=1_000)
                 assert not await first.wait(None), "nobody called, and it is busy from now on"
-                redis.set(keys.leader, "another", px=60_000)
+                redis.set(leader_key("leader", lanes), "another", px=60_000)
             await asyncio.to_thread(eventually, lambda: listening(redis) == 1, "the first to listen")
             waiting = asyncio.create_task(second.wait(None))
             await asyncio.to_thread(eventually, lambda: listening(redis) == 2, "both to listen")
-            redis.rpush(getattr(keys, key), "a call")
+            redis.rpush(leader_key(key, lanes), "a call")
             async with asyncio.timeout(60):
                 assert await waiting
             assert not first.wake.is_set()
@@ -237,7 +237,7 @@ def test_what_one_tried_in_vain_comes_to_who_is_in_no_trouble(
 @pytest.mark.parametrize("lasts_s", [None, 86_400])
 def test_a_lead_that_nobody_set_is_taken(redis_server: EmbeddedRedis, redis: Redis, lasts_s: int | None) -> None:
     """Whatever stands there: what does not lapse as a lead does would keep all from looking."""
-    redis.set(leader_keys(["default"]).leader, "junk", ex=lasts_s)
+    redis.set(leader_key("leader", ["default"]), "junk", ex=lasts_s)
 
     async def story() -> None:
         async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:

@@ -111,14 +111,6 @@ class Waiting(NamedTuple):
     time_left_us: int
 
 
-class Unread(NamedTuple):
-    """A waiting job of which the scripts do not know whom it is for: that stands in its compressed data alone."""
-
-    job_id: str
-    user: str
-    data: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class Pulled:
     """The reply of *pull*. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
@@ -132,8 +124,8 @@ class Pulled:
 
     untold: the users of whom more is to be told, by a call that follows at once. In chosen stands (user, preferences as
     they stand in Redis), of which `own_rules.write_down` is to say what comes of them; or in untargeted stands a plain
-    producer's job at the head of a backlog, whose targets are to be told; or in zones, (user, zone, job id), a zone
-    that Redis does not know, which is to be written, or taken out of the job.
+    producer's job at the head of a backlog, (job id, data), whose targets are to be told; or in zones, (zone, job id),
+    a zone that Redis does not know, which is to be written, or taken out of the job.
     unpublished: Redis does not know who has rules of their own, see `own_rules.publish`; everybody is untold then.
     """
 
@@ -150,8 +142,8 @@ class Pulled:
     idle: int
     unread: list[Plain]
     untold: list[Named]
-    untargeted: list[Unread]
-    zones: list[tuple[str, str, str]]
+    untargeted: list[tuple[str, bytes]]
+    zones: list[tuple[str, str]]
     chosen: list[tuple[str, str]]
     unpublished: bool
     queued: int
@@ -206,7 +198,7 @@ def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> C
 
 def _pulled(reply: list[Any]) -> Pulled:
     of = PulledFields(*reply)
-    asked = list(_in_turn(of.asked, 4))
+    asked = list(_in_turn(of.asked, 3))
     return Pulled(
         now_us=of.now,
         next_us=None if isinstance(of.next, bytes | str) or of.next < 0 else of.next,
@@ -224,8 +216,8 @@ def _pulled(reply: list[Any]) -> Pulled:
         idle=of.idle,
         unread=[Plain(*job) for job in of.unread],
         untold=[(from_bytes(user), from_bytes(lane), since) for user, lane, since in _in_turn(of.untold, 3)],
-        untargeted=[Unread(from_bytes(job), from_bytes(user), data) for job, user, data, zone in asked if not zone],
-        zones=[(from_bytes(user), from_bytes(zone), from_bytes(job)) for job, user, _, zone in asked if zone],
+        untargeted=[(from_bytes(job), data) for job, data, zone in asked if not zone],
+        zones=[(from_bytes(zone), from_bytes(job)) for job, _, zone in asked if zone],
         chosen=_pairs(of.chosen),
         unpublished=bool(of.unpublished),
         queued=of.queued,

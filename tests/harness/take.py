@@ -58,9 +58,9 @@ def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> Told:
     if pulled.unpublished:
         publish_own_rules(redis, rules)
     write_down(redis, rules, pulled)
-    for _, zone, _ in pulled.zones:
+    for zone, _ in pulled.zones:
         redis.hset(rules.zones, zone, zone_or(zone, "UTC", pulled.now_us).encode())
-    return Told(pulled.untold, {job.job_id: targets_in(job.data) for job in pulled.untargeted})
+    return Told(pulled.untold, {job_id: targets_in(data) for job_id, data in pulled.untargeted})
 
 
 def publish_own_rules(redis: Any, rules: RuleTable) -> None:

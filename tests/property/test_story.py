@@ -343,7 +343,7 @@ class Story(RuleBasedStateMachine):
             )
             pulled = run(self.redis, call)
             worker.orphans += pulled.orphans
-            worker.asked = Told(pulled.untold, {each.job_id: _targets(each.data) for each in pulled.untargeted})
+            worker.asked = Told(pulled.untold, {job_id: _targets(data) for job_id, data in pulled.untargeted})
             self._note_leased(worker, pulled.leased)
             taken += len(pulled.leased)
             if not pulled.unread:

@@ -206,14 +206,14 @@ class Engine:
         """Find out what *pull* does not know of some users."""
         if pulled.unpublished:
             await own_rules.publish(self._redis, self._rules, self._worker)
-        for _, zone, job_id in pulled.zones:
+        for zone, job_id in pulled.zones:
             await self._tell_zone(zone, job_id, pulled.now_us)
         await own_rules.write_down(self._redis, self._rules, pulled.chosen)
         for user, text in pulled.chosen:
             if why_not := decoded(text).unknown_zone:
                 self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
         # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
-        return Told(pulled.untold, {job.job_id: targets_in(job.data) for job in pulled.untargeted})
+        return Told(pulled.untold, {job_id: targets_in(data) for job_id, data in pulled.untargeted})
 
     def _take_up(self, pulled: calls.Pulled, asked_at: float) -> None:
         """Note what a look has told, and begin what it has leased."""

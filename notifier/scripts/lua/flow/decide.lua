@@ -6,10 +6,10 @@
 
 local MAX_UNREAD = 25
 
--- wants: the caller is to read something, and the backlog is shut until it has: job id, user, data or '', zone or ''.
-local function wants(look, user, backlog, id, data, zone)
+-- wants: the caller is to read something, and the backlog is shut until it has: job id, data or '', zone or ''.
+local function wants(look, backlog, id, data, zone)
   local asked = look.asked
-  asked[#asked + 1], asked[#asked + 2], asked[#asked + 3], asked[#asked + 4] = id, user.name, data, zone
+  asked[#asked + 1], asked[#asked + 2], asked[#asked + 3] = id, data, zone
   backlog.unread = true
 end
 
@@ -23,16 +23,16 @@ local function set_at(look, user, backlog)
     opens, unknown = opens_at(look.rules, user, backlog, look.now)
     at = opens or at
   end
-  if unknown then wants(look, user, backlog, backlog.head, '', unknown) end
+  if unknown then wants(look, backlog, backlog.head, '', unknown) end
   backlog.at = at
   return at
 end
 
 -- ask: has the caller read whom the jobs at the head of a backlog are for. Nothing of the backlog goes before.
-local function ask(look, user, backlog)
+local function ask(look, backlog)
   for _, id in ipairs(redis.call('ZRANGE', backlog.key, 0, MAX_UNREAD - 1)) do
     local data, targets = unpack(redis.call('HMGET', job_key(id), 'data', 'push_targets'))
-    if data and not targets then wants(look, user, backlog, id, data, '') end
+    if data and not targets then wants(look, backlog, id, data, '') end
   end
   backlog.unread = true
 end

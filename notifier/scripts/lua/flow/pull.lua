@@ -16,7 +16,7 @@
 --   untold: {user, lane, since when the wake-up is due, µs, …}: the caller is to say more of these users, and calls
 --   again, at once, with them as `told`. Their wake-ups stand one lease ahead, so that no other worker takes them. What
 --   they chose stands in chosen, {user, text, …}, where the caller is to write into @chosen what comes of it; or one of
---   their heads stands in asked, {job id, user, data, zone, …}: of a plain producer (with RQ alone, without this
+--   their heads stands in asked, {job id, data, zone, …}: of a plain producer (with RQ alone, without this
 --   library), whose backlog stays shut until the caller says by `targets` whom it is for; or with a zone, and no data,
 --   whose backlog stays shut until the caller has written the zone into @zones, or where there is no such zone has
 --   taken push_zone out of the job.

@@ -57,7 +57,7 @@ local function try(look, user, i)
     local at = said.at
     if said.background then at = lower(look, user, backlog, job, at) end
     backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
-  elseif verdict == 'unread' then ask(look, user, backlog)
+  elseif verdict == 'unread' then ask(look, backlog)
   elseif verdict == 'behind' then
     backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker's settling opens the wake-up
   else -- waits_for_route

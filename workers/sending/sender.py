@@ -28,7 +28,7 @@ from notifier.queue.calls import DeadToken, Leased, Settlement, State
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
 from notifier.units import mask, readable
-from workers.sending.capacity import Capacity
+from workers.sending.capacity import LATE, Capacity
 from workers.sending.circuits import Circuits
 from workers.sending.deadlines import Deadlines
 from workers.sending.numbers import Numbers
@@ -258,10 +258,11 @@ class Sender:
             if limit is not None:
                 limit.end_with(answer, began, ended)
         took_s = ended - began
-        if provider is not None:
-            self.numbers.answered[by].append(took_s)
         # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
         answer = answer or Answer(Outcome.UNKNOWN, reason="the provider's client broke")
+        spoke = answer.status is not None or answer.outcome is Outcome.DELIVERED
+        if spoke or (answer.outcome is Outcome.UNKNOWN and answer.reason in LATE):
+            self.numbers.answered[by].append(took_s)  # what never reached it would have it quick in an outage
         answer, waits = circuits.record(circuit, answer, leased.refusals, dispatch.device.token)
         if answer.help:
             self._tell_help(by, dispatch, answer)

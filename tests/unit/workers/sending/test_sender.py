@@ -378,6 +378,26 @@ def test_what_is_no_answer_is_an_unknown(answer: Any) -> None:
     assert limit.in_flight == 0
 
 
+@pytest.mark.parametrize(
+    ("answer", "counts"),
+    [
+        (Answer(Outcome.DELIVERED), True),
+        (Answer(Outcome.UNSENT, 401, "UNAUTHENTICATED"), True),
+        (Answer(Outcome.UNKNOWN, reason="Timeout"), True),
+        (Answer(Outcome.UNKNOWN, reason="ConnectionLost"), False),
+        (Answer(Outcome.UNSENT, reason="Timeout"), False),
+        (Answer(Outcome.UNSENT, reason="Unreachable"), False),
+        (Answer(Outcome.REJECTED, reason="PayloadTooLarge"), False),
+        (RuntimeError("driver"), False),
+    ],
+)
+def test_only_what_a_provider_was_asked_says_how_long_it_takes(answer: Answer | Exception, counts: bool) -> None:
+    """An address where nobody listens refuses within a millisecond: in an outage the provider would look quick."""
+    sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, BACKOFF, Observer())
+    asyncio.run(send_now(sender, leased(), CATEGORY))
+    assert [len(times) for times in sender.numbers.answered.values()] == [1] * counts
+
+
 def test_a_platform_without_provider_waits() -> None:
     """A worker without the platform's provider gives it back and spends nothing."""
     settled = asyncio.run(send(Sender({}, Backoff(1, 1)), leased(), CATEGORY, 1e9))

@@ -17,7 +17,7 @@ import structlog
 from notifier.notification.notification import platform_of
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
-from notifier.queue.circuits import circuit
+from notifier.queue.circuits import WORDS, circuit
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.records import CircuitFields, Text
 from workers.sending.unreached_devices import UnreachedDevices
@@ -116,7 +116,7 @@ class Circuits:
         elif (kind := self._trouble(route, answer, device, now)) is not None:
             self._up.discard(route)
             status = "" if answer.status is None else f"{answer.status} "
-            told = (kind, answer.seen or f"{status}{answer.reason}", answer.retry_after_us or 0)
+            told = (kind, answer.seen or f"{status}{answer.reason or WORDS[kind]}", answer.retry_after_us or 0)
             if kind == "full":
                 self._down[route] = max(self._down.get(route, told), told, key=lambda seen: (seen[0] == kind, seen[2]))
             else:

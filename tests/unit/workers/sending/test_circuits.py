@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -168,6 +169,24 @@ def test_people_are_told_once_and_by_rank() -> None:
     assert told(AWAY, replies=(b"",))[1:] == []
     assert told(UP, replies=(b"closed",))[1:] == [("info", "circuit_closed")]
     assert told(AWAY, replies=(b"alone",))[1:] == [("warning", "stepped_back")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (WRONG, f"{WRONG.status} {WRONG.reason}"),
+        (Answer(Outcome.FULL, 503), "503 its quota is used up"),
+        (Answer(Outcome.FAULT, 404), "404 it refuses our key or our settings"),
+        (replace(AWAY, seen="connection refused at a:1"), "connection refused at a:1"),
+    ],
+)
+async def test_what_opened_a_circuit_is_told_in_words(answer: Answer, reason: str) -> None:
+    """A status says by itself neither what it means for the route, nor who has to mend it."""
+    circuits = Circuits(Told(b"opened"), "w", ["apns"])
+    circuits.record("apns", answer)
+    with capture_logs() as logs:
+        await circuits.tell()
+    assert [entry["reason"] for entry in logs] == [reason]
 
 
 async def test_a_fault_of_one_message_is_its_own() -> None:

@@ -26,6 +26,7 @@ class Backoff:
     def __init__(self) -> None:
         self.failing = False
         self.proven = False  # a try has worked at some time
+        self.seen = ""  # why the last one failed, for people
         self._next_s = FIRST_BACKOFF_S
         self._until = -math.inf
         self._changed = -math.inf

@@ -75,8 +75,9 @@ class Pool:
         now = asyncio.get_running_loop().time()
         if self._closed or now >= send_by:
             return Answer(Outcome.UNSENT, reason="Closed" if self._closed else "TooLate")
-        if wait_us := self._backoff(origin).left_us(now):
-            return Answer(Outcome.UNSENT, reason="Unreachable", retry_after_us=wait_us)
+        backoff = self._backoff(origin)
+        if wait_us := backoff.left_us(now):
+            return Answer(Outcome.UNSENT, reason="Unreachable", retry_after_us=wait_us, seen=backoff.seen)
         return None
 
     def has_reached(self, origin: str) -> bool:
@@ -162,8 +163,8 @@ class Pool:
             return Answer(Outcome.UNSENT, reason="TooLate")  # others had all connections; another may get through
         if backoff.failed(began, now):
             self._log.warning(f"{self._name}_unreachable", origin=origin, error=type(error).__name__)
-        left_us, seen = backoff.left_us(now) or None, origin_words(error, origin)
-        return Answer(Outcome.UNSENT, reason=type(error).__name__, retry_after_us=left_us, seen=seen)
+        left_us, backoff.seen = backoff.left_us(now) or None, origin_words(error, origin)
+        return Answer(Outcome.UNSENT, reason=type(error).__name__, retry_after_us=left_us, seen=backoff.seen)
 
     def _backoff(self, origin: str) -> Backoff:
         backoff = self._backoffs.get(origin)

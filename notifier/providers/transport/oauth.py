@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -104,7 +105,7 @@ class AccessTokens:
         if now < self._usable_until:
             return self._token
         wait_us = self._backoff.left_us(now) or None
-        return Answer(self._refusal.outcome, reason=self._refusal.reason, retry_after_us=wait_us)
+        return replace(self._refusal, retry_after_us=wait_us)
 
     def _refuse(self, token: str, answer: Answer) -> Answer:
         """Note that the platform refused a token as not valid; return what the send that met it is to answer.
@@ -143,7 +144,7 @@ class AccessTokens:
             self._failed(began, f"TokenEndpoint: {type(error).__name__}")
         else:
             if isinstance(response, Answer):
-                self._failed(began, f"TokenEndpoint: {response.reason}")
+                self._failed(began, f"TokenEndpoint: {response.reason}", response.seen)
             else:
                 self._read(response, began)
         finally:
@@ -174,10 +175,10 @@ class AccessTokens:
         elif self._backoff.worked(now):
             self._log.info(f"{self._name}_token_fetched")
 
-    def _failed(self, began: float, reason: str) -> None:
-        self._refusal = Answer(Outcome.UNSENT, reason=reason)
+    def _failed(self, began: float, reason: str, seen: str = "") -> None:
+        self._refusal = Answer(Outcome.UNSENT, reason=reason, seen=seen)
         if self._backoff.failed(began, asyncio.get_running_loop().time()):
-            self._log.warning(f"{self._name}_token_not_fetched", reason=reason)
+            self._log.warning(f"{self._name}_token_not_fetched", reason=seen or reason)
 
     def _fault(self, reason: str) -> None:
         if self._refusal.outcome is not Outcome.FAULT or not self._backoff.failing:

@@ -29,6 +29,7 @@ from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
 from notifier.providers.fcm.provider import FcmProvider
+from notifier.providers.transport.backoff import Backoff
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
 from notifier.simulators.control import tell
@@ -321,6 +322,22 @@ async def test_a_token_that_is_over_when_it_comes_is_none(rig: Callable[..., Any
         assert {(a.outcome, a.reason) for a in answers} == {(Outcome.UNSENT, "TokenEndpoint: ExpiredAccessToken")}
         assert all(a.retry_after_us > 0 for a in answers)
         assert [entry["event"] for entry in logs] == ["fcm_token_not_fetched"]
+
+
+async def test_why_the_token_endpoint_is_not_reached_is_told_in_words(rig: Callable[..., Any]) -> None:
+    """As it is of FCM itself, in the log too, and also while the connection may not be tried."""
+    async with rig() as r:
+        tokens = r.provider._tokens
+        tokens._origin = "https://127.0.0.1:1"
+        tokens._uri = f"{tokens._origin}/token"
+        with capture_logs() as logs:
+            answers = [await r.provider.send(dispatch()) for _ in range(2)]
+        tokens._backoff = Backoff()  # so that it asks before the connection may be tried again
+        answers.append(await r.provider.send(dispatch()))
+        words = "connection refused at 127.0.0.1:1"
+        assert {(a.outcome, a.seen) for a in answers} == {(Outcome.UNSENT, words)}
+        assert answers[-1].reason == "TokenEndpoint: Unreachable"
+        assert [entry["reason"] for entry in logs if entry["event"] == "fcm_token_not_fetched"] == [words]
 
 
 async def test_a_refused_service_account_is_a_fault_logged_once(rig: Callable[..., Any], tmp_path: Path) -> None:

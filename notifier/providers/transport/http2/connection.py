@@ -200,6 +200,7 @@ class Connection(Wire):
             self.reset_stream(stream_id)
             # RFC 9113, 6.8: above the last stream nothing was or will be processed.
             self._lose(self._streams[stream_id], "GoAway", unsent="GoAway")
+        self.why_lost = reason
         self.finishing = code == 0 and bool(self._streams)
         self._retire()
 

@@ -273,7 +273,7 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the user, then whoever waits for the end."""
         if exc is not None and not self._leaving:
-            self.why_lost = str(exc)
+            self.why_lost = self.why_lost or str(exc)
             self.say("connection_lost", error=type(exc).__name__, why=self.why_lost)
         if self._keep_alive:
             self._keep_alive.cancel()

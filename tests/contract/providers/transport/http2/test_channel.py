@@ -159,16 +159,17 @@ async def test_goaway_before_the_first_answer(identity):
 
 
 async def test_goaway_and_never_an_answer(identity):
-    """A server that takes a request, goes away and never answers it counts as gone once its connection has ended."""
+    """Who takes a request, says why it goes and never answers counts as gone for that once the connection has ended."""
     scripts = {TOKEN: [Reply(200, delay_ms=5000)]}
     async with rig(identity, scripts=scripts, client={"timeout_us": 300_000}) as r:
         lost = asyncio.create_task(r.send())
         await r.log.reach(1)
-        r.simulator.go_away()
+        r.simulator.go_away("BadCertificate")
         assert (await lost).outcome is Outcome.UNKNOWN
         await asyncio.gather(*(connection.ended for connection in r.provider._channel._living))
         answer = await r.send("cd" * 32)
         assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Unreachable")
+        assert answer.seen.endswith(": ended before it answered anything: BadCertificate")
 
 
 def test_backoff_grows(identity):

@@ -242,13 +242,14 @@ class _Paths:
 
     def _view(self, request: Request) -> View:
         at = "/" + request.url.path.split("/")[1]
-        query = request.query_params
+        query, in_parts = request.query_params, len(self._state.redis) > 1
         return View(
             at,
             request.scope.get(MAY_ACT, False),
             query.get("done", ""),
             "long" in query,
-            self._state.answered_at,
+            in_parts,
+            None if in_parts else self._state.answered_at,
             self._state.last_told if at == "/" else None,
         )
 

@@ -547,6 +547,10 @@ def test_pages_metrics_and_the_api_are_of_all(
             assert len(away) < EIGHT
             assert "notifier_redis_up 0.0" in text
             assert f"partition {ranges(away)} does not answer" in ask("/")[1]
+            lost = next(f"u{n}" for n in range(40) if notifier._partitions.of_user(f"u{n}").number == 0)
+            status, page, _ = ask(f"/user?id={lost}")
+            assert (status, "Redis does not answer at" in page, "It answered last" in page) == (503, True, False)
+            assert "nothing is accepted for the users of its partitions until it does." in page
         finally:
             cluster.await_takeover(SLOTS[0], killed)
             killed.restart()

@@ -42,14 +42,16 @@ DONE: Final = {
 class View:
     """For whom a page is made. at: which page. may_act: whether the token allows it. done: see DONE.
 
-    is_long: all is shown, not the first alone. answered: when Redis did last; None where it never has. last: what the
-    page Now was told last. refused: what is wrong with the configuration, so that the last one holds on.
+    is_long: all is shown, not the first alone. in_parts: Redis has partitions. answered: when Redis did last; None
+    where it never has, or has parts. last: what the page Now was told last. refused: what is wrong with the
+    configuration, so that the last one holds on.
     """
 
     at: str
     may_act: bool
     done: str = ""
     is_long: bool = False
+    in_parts: bool = False
     answered: datetime | None = None
     last: dict[str, Any] | None = None
     refused: str = ""
@@ -101,7 +103,9 @@ def problem_page(view: View, title: str, detail: str, help_: str | None = None, 
     says = detail if detail.startswith(title) else f"{title}: {detail}"
     ago = moment(view.answered, datetime.now(UTC))
     last = [" It answered last ", ago, "."] if ago else None
-    said = tag("p", tag("strong", "✖ ", says), ". Nothing is sent and nothing is accepted until it does.", last)
+    whose = " for the users of its partitions" if view.in_parts else ""
+    stops = f". Nothing is sent and nothing is accepted{whose} until it does."
+    said = tag("p", tag("strong", "✖ ", says), stops, last)
     helps = tag("div", link(help_, "What to do"), class_="do")
     return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), *more, renew=renew)
 

@@ -134,11 +134,12 @@ def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
 
     *queues, later = yield Commands(ask)
     jobs = [(job_id, None) for each in queues for job_id in each] + later
-    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), "enqueued_at", *OF_LATER) for job_id, _ in jobs])
+    fields = ("push_outcome", "enqueued_at", *OF_LATER)
+    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *fields) for job_id, _ in jobs])
     others = []
-    for (_, later_us), (at, *noted) in zip(jobs, found, strict=True):
+    for (_, later_us), (ended, at, *noted) in zip(jobs, found, strict=True):
         of = fields_of(noted[0])
-        if "user" in of:
+        if "user" in of and ended is None:
             why = ("queue", IN_QUEUE) if later_us is None else describe_later(later_us, *noted)
             others.append(_Other(str(of["user"]), str(of.get("category", DEFAULT_CATEGORY)), why, accepted_at(at)))
     return others, all(len(each) < QUEUED for each in (*queues, later))

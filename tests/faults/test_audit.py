@@ -335,10 +335,10 @@ def test_a_job_of_others_is_left_alone(patient: Patient) -> None:
     assert patient.redis.dbsize() == before
 
 
-def test_who_was_forgotten_leaves_no_fault_in_a_queue(patient: Patient) -> None:
+def test_a_deleted_job_leaves_no_fault_in_a_queue(patient: Patient) -> None:
     """The id of a job that is gone stays in its queue until a worker comes by it, and is dropped there, as by RQ."""
     job_id = patient.send()
-    patient.notifier.forget("ada")
+    patient.redis.delete(JOB % job_id)
     assert patient.redis.lrange("rq:queue:default", 0, -1) == [job_id.encode()]
     assert audit(patient.redis) == []
     assert enter_backlog(patient.redis).untold == []

@@ -26,7 +26,7 @@ from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
 from notifier.rules.preferences import Preferences
 from notifier.rules.quiet_hours import ByClock, said
-from notifier.rules.zones import Zone, zone_or
+from notifier.rules.zones import zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded, share_of
 from notifier.settings.provenance import Places
@@ -161,8 +161,8 @@ class Inspection:
             lane=rules.category.lane,
             bypass=rules.category.bypass,
             uses=[
-                *_uses("user", rules, of_user, clock.zone, now_us),
-                *_uses("category", rules, of_category, clock.zone, now_us),
+                *_uses("user", clock, of_user, now_us),
+                *_uses("category", clock, of_category, now_us),
                 *paced,
             ],
             zone=clock.zone.name if rules.uses_local_time else None,
@@ -261,12 +261,12 @@ class Inspection:
                 )
 
 
-def _by_clock(scope: Scope, rules: Rules, sends: Sends, zone: Zone, now_us: int) -> Iterator[Use]:
-    policy = _policy_of(scope, rules)
+def _by_clock(scope: Scope, clock: ByClock, sends: Sends, now_us: int) -> Iterator[Use]:
+    rules, policy = clock.rules, _policy_of(scope, clock.rules)
     for window in policy.calendar:
         # What was sent counts until the day after its own begins.
         latest = [at for n in range(1, window.limit + 1) if (at := sends.latest(n)) is not None]
-        starts = [zone.next_start(window.unit, at) for at in latest]
+        starts = [clock.zone.next_start(window.unit, at) for at in latest]
         free_us = next(iter(starts[max(0, window.limit - rules.category.cost) :]), 0)
         used = sum(start > now_us for start in starts)
         yield Use(scope, str(window), used, window.limit, _later(free_us, now_us))
@@ -275,19 +275,18 @@ def _by_clock(scope: Scope, rules: Rules, sends: Sends, zone: Zone, now_us: int)
     of_each = [(f"quiet {hours}", closed_minutes((hours,), ())) for hours in policy.quiet]
     of_each += [(f"send {text_of(hours)}", closed_minutes((), (hours,))) for hours in policy.send]
     for text, minutes in of_each:
-        times = closed_times(minutes)
-        ends = max((zone.first_outside(c.from_us, c.to_us, now_us, c.every_us) for c in times), default=now_us)
+        ends = max((clock.after(hours, now_us) for hours in closed_times(minutes)), default=now_us)
         yield Use(scope, text, None, None, _later(ends, now_us))
 
 
-def _uses(scope: Scope, rules: Rules, sends: Sends, zone: Zone, now_us: int) -> Iterator[Use]:
-    policy, cost = _policy_of(scope, rules), rules.category.cost
+def _uses(scope: Scope, clock: ByClock, sends: Sends, now_us: int) -> Iterator[Use]:
+    policy, cost = _policy_of(scope, clock.rules), clock.rules.category.cost
     for rule in policy.listed:
         if not isinstance(rule, CalendarWindow):
             used = rule.used(sends, now_us)
             most = None if used is None else rule.max_cost
             yield Use(scope, str(rule), used, most, _later(rule.opens(sends, cost), now_us))
-    yield from _by_clock(scope, rules, sends, zone, now_us)
+    yield from _by_clock(scope, clock, sends, now_us)
 
 
 def _policy_of(scope: Scope, rules: Rules) -> Policy:

@@ -75,9 +75,8 @@ class ByClock:
     def _after_quiet(self, quiet: list[tuple[Scope, Closed]], at_us: int) -> tuple[int, Decider | None]:
         by: Decider | None = None
         for scope, hours in quiet:
-            begins = self._begins(hours, at_us)
-            if begins < at_us + self.lead_us:
-                at_us, by = self._ends(hours, begins), (scope, hours)
+            if (ends := self.after(hours, at_us)) > at_us:
+                at_us, by = ends, (scope, hours)
         if any(self._begins(hours, self.since_us) < at_us for _, hours in quiet):
             for scope, policy, latest in self._scopes():
                 last = latest(1)
@@ -93,6 +92,11 @@ class ByClock:
         if not self.rules.category.ignores_quiet:
             yield from (("user", hours) for hours in self.rules.user.closed)
         yield from (("category", hours) for hours in self.rules.category.policy.closed)
+
+    def after(self, hours: Closed, at_us: int) -> int:
+        """When one may go from `at_us` on, by these hours alone."""
+        begins = self._begins(hours, at_us)
+        return self._ends(hours, begins) if begins < at_us + self.lead_us else at_us
 
     def _begins(self, hours: Closed, at_us: int) -> int:
         return self.zone.first_outside(hours.to_us, hours.from_us, at_us, hours.every_us)

@@ -15,7 +15,7 @@ from redis import Redis
 from notifier import InvalidNotificationError, Notifier, Preferences
 from notifier.operations.explain import Inspection
 from notifier.rules.zones import VERSION, zone_at
-from notifier.settings import load_settings
+from notifier.settings import load_settings, parse_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, WorkerProcess, client_of, ends, eventually, note, notifier, queue, worker
 from tests.harness.support import write_config as write
@@ -154,3 +154,13 @@ def test_explain_says_until_when_and_why(world: World) -> None:
     assert found.next_at == ENDS
     assert found.decided_by == f"user quiet until {ENDS:%H:%M} {HERE}"
     assert Inspection(world.redis, settings.policies()).explain("ida", "alarm").next_at is None
+
+
+def test_explain_says_the_same_of_the_rule_and_of_the_next(world: World) -> None:
+    """Shortly before quiet hours too: what were let go then may be received within them, so it is not."""
+    begin = datetime.now(UTC) + timedelta(minutes=5)
+    hours = f"{begin:%H:%M}-{begin + timedelta(hours=2):%H:%M}"
+    policies = parse_settings(f"worker: {{lease: 10m}}\nzone: {HERE}\nuser: {{quiet_hours: '{hours}'}}").policies()
+    found = Inspection(world.redis, policies).explain("ida", "default")
+    (of_hours,) = [use.free_at for use in found.uses if use.rule == f"quiet {hours}"]
+    assert of_hours == found.next_at == (begin + timedelta(hours=2)).replace(second=0, microsecond=0)

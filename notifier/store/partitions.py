@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from redis.exceptions import RedisError
 
 from notifier.errors import InvalidNotificationError, RedisUnusableError, SettingsError
+from notifier.notification.notification import check_user
 from notifier.scripts.keys import Prefixes, redis_key, under
 from notifier.scripts.loader import finished
 from notifier.settings import redis_url
@@ -180,7 +181,8 @@ def opened_all(settings: Settings) -> Iterator[Partitions]:
 
 @contextmanager
 def opened(settings: Settings, user: str) -> Iterator[Any]:
-    """A client of the user's partition, and keys are named as there. Raises as `opened_all`."""
+    """A client of the user's partition, and keys are named as there. Raises as `opened_all` and `check_user`."""
+    check_user(user)
     with closing(connect_all(settings)) as partitions:
         partitions.agree()
         with partitions.at(user) as client:

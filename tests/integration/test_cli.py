@@ -783,6 +783,12 @@ def test_config_check_finds_what_a_worker_would_refuse(run: Run, tmp_path: Path,
     assert run("config", "check", "--worker", str(config)).status == 0
 
 
+@pytest.mark.parametrize("words", [["line", ""], ["explain", "--user", ""]])
+def test_nobody_has_no_backlog(run: Run, words: list[str]) -> None:
+    """The empty name of a variable that was not set is refused, as `send` refuses it."""
+    assert run(*words) == Ran(1, "", "user: must not be empty\n")
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [

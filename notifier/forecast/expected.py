@@ -20,10 +20,10 @@ from notifier.notification.notification import at_service, route
 from notifier.queue.circuits import FAR_US, OVERALL, Held, find_routes, worst
 from notifier.queue.pauses import find_pauses, which_holds
 from notifier.queue.waits import describe_later
-from notifier.rules.category import LANES
+from notifier.rules.category import LANES, PlatformLimits
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Burst
+from notifier.rules.policy import Burst, Policy
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
@@ -166,14 +166,10 @@ class Forecast:
         self, policies: Policies, user: str, record: Record, *, accepted_now: str | None = None, latency_us: int = 0
     ) -> None:
         """record: what `find_forecast` has read. latency_us: from a permit to its settlement."""
-        self._policies, self._user = policies, user
+        self._policies, self._user, rules = policies, user, policies.for_user(user)
         self._now_us = record.now_us
         self._latency_us = latency_us
-        # Where the user's own rules are narrower, the platform's for a device hold nothing back.
-        rules = policies.for_user(user)
-        self._device_limits = {
-            name for name, limits in policies.limits.items() if not limits.of_device(rules)[0].is_empty
-        }
+        self._device_limits = {name for name, limits in policies.limits.items() if _may_reach(limits, record, rules)}
         self._held = worst(record.routes)
         self._turn = int(record.fields.get("#turn", 0))
         self._lanes = {name: lane.decode() for name, lane in record.fields.items() if lane.decode() in LANES}
@@ -304,6 +300,19 @@ class Forecast:
             elif platform in self._device_limits or (kind == "c" and self._policies.limits_of(platform).collapsible):
                 found = max(found, (0, f"the limits of {platform}"))
         return found
+
+
+def _may_reach(limits: PlatformLimits, record: Record, rules: Policy) -> bool:
+    """Whether a device may get as many as its platform's limits: not by narrower rules of the user's, nor by too few.
+
+    Too few are known only if the sends are kept for as long as those limits ask.
+    """
+    sent, waiting = record.sends[None], sum(map(len, record.backlogs.values()))
+    return any(
+        rules.horizon_us < window.interval_us
+        or sent.after(record.now_us - window.interval_us) + waiting >= window.limit
+        for window in limits.of_device(rules)[0].windows
+    )
 
 
 def expect_later(at_us: float, noted: Sequence[bytes | None], routes: Iterable[Held]) -> Expected:

@@ -10,7 +10,7 @@ import pytest
 from notifier.forecast.expected import FIELDS, Forecast, Record, expect_later
 from notifier.queue.circuits import FAR_US, Held
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.category import Category, Digest
+from notifier.rules.category import Category, Digest, PlatformLimits
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
@@ -18,6 +18,7 @@ from notifier.rules.preferences import Preferences
 from notifier.units import moment
 
 S = 1_000_000
+OF_FCM = PlatformLimits(device=Policy((Window(240, interval_us=60 * S),)))
 NOON = 1_767_268_800 * S  # 2026-01-01 12:00 UTC
 
 
@@ -236,3 +237,21 @@ def test_it_waits_for_what_holds_it_or_those_before_it() -> None:
         "away": (None, "when fcm works again"),
         "behind": (None, "when fcm works again"),
     }
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent", "told"),
+    [
+        (Policy(calendar=(CalendarWindow(2, "day"),)), 2, ""),
+        (Policy(calendar=(CalendarWindow(240, "day"),)), 239, "the limits of fcm"),
+        (Policy((Window(5, interval_us=S),)), 2, "the limits of fcm"),
+        (Policy((Window(5, interval_us=60 * S),)), 2, ""),
+    ],
+)
+def test_the_limits_of_a_device_are_named_only_where_it_may_reach_them(rules: Policy, sent: int, told: str) -> None:
+    """By what it got and what waits. Sends that are not kept for as long as the limit asks may have been any number."""
+    policies = Policies(rules, categories={"news": Category("news")}, limits={"fcm": OF_FCM})
+    fields = dict.fromkeys(FIELDS) | {"push_targets": b"- fcm:n|d"}
+    sends = Sends.on_record([NOON - n for n in range(sent, 0, -1)], [], {})
+    record = Record(NOON, [], [], {}, {"news": [(b"a", 1.0, [*fields.values()])]}, {None: sends, "news": Sends()})
+    assert Forecast(policies, "ann", record).by_job["a"].not_before == told

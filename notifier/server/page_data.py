@@ -32,7 +32,7 @@ from notifier.settings.checks import check_user
 from notifier.settings.yaml_source import write_yaml
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.pipelining import ask_all
-from notifier.store.published import followers
+from notifier.store.published import followers, newest
 from notifier.units import moment
 
 CHANGES: Final = frozenset(
@@ -164,7 +164,7 @@ def rates(state: State, _: Request) -> dict[str, Any]:
         "version": settings.rates_version,
         "source": "applied" if applied.version else str(state.path),
         "applied_at": moment(applied.at_us) if applied.version else None,
-        "published": published.version,
+        "published": newest(published).version,
         "counts": {"categories": len(settings.categories), "tiers": len(settings.tiers), "users": users},
         "rates": write_yaml(dict(known.rates)) if users <= MAX_USERS else None,
         "workers": [asdict(worker) for worker in workers],

@@ -133,19 +133,13 @@ class Follower:
     problem: str
 
 
-def followers(redis: Any) -> tuple[Published, list[Follower]]:
-    """Return what was published last, and every running worker by name. Raises RedisUnusableError if nobody answers."""
-    published, found = followers_by_partition(redis)
-    return newest(published), found
-
-
 def newest(published: Mapping[int, Published]) -> Published:
     """Return what was published last, in whichever partition."""
     return max(published.values(), key=lambda each: each.at_us)
 
 
-def followers_by_partition(redis: Any) -> tuple[dict[int, Published], list[Follower]]:
-    """As `followers`, with what is published in each partition that answers: one that was away has other rates."""
+def followers(redis: Any) -> tuple[dict[int, Published], list[Follower]]:
+    """The rates published in each partition, as one that was away has others; and each running worker, by name."""
     told = ask_all(Partitions.around(redis), _find_followers)
     found = {worker.name: worker for _, workers in told.all for worker in workers}
     return {number: published for number, (published, _) in told.found.items()}, [found[name] for name in sorted(found)]

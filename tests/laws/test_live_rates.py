@@ -117,7 +117,8 @@ def test_published_rates_hold_for_all_at_one_moment(held: Held, redis: Redis) ->
 
     def agreed() -> bool:
         at, workers = followers(redis)
-        return at == published and {(w.version, w.source, w.problem) for w in workers} == {(at.version, "redis", "")}
+        told = {(worker.version, worker.source, worker.problem) for worker in workers}
+        return at == {0: published} and told == {(published.version, "redis", "")}
 
     eventually(agreed, "all three to follow")
 

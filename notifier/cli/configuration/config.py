@@ -31,7 +31,7 @@ from notifier.settings.secret_files import read_by_others
 from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
-from notifier.store.published import followers_by_partition, newest, publish, published_rates, rates_before, withdraw
+from notifier.store.published import followers, newest, publish, published_rates, rates_before, withdraw
 from notifier.units import UNITS, counted, ranges
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
@@ -237,7 +237,7 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
     They also differ while they do not follow yet what was applied.
     """
     with opened_all(_without_rates(context)) as partitions:
-        at, found = followers_by_partition(partitions)
+        at, found = followers(partitions)
     published = newest(at)
     lacking = [n for n, each in at.items() if each.version != published.version]
     versions = {published.version, *(worker.version for worker in found)} - {""}

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.notification.files import notification_of
 from notifier.operations.action_log import logged, record_action
-from notifier.operations.apply import change_to
 from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
@@ -31,6 +30,7 @@ from notifier.server.html import Html
 from notifier.server.state import State
 from notifier.settings import Settings
 from notifier.settings.loading import parse_rates
+from notifier.settings.rates import change_to
 from notifier.store.pipelining import on_all
 from notifier.store.published import publish
 from notifier.store.published import withdraw as take_back

@@ -1,10 +1,11 @@
-"""The sections of a configuration that are rates, and the version that tells them from others."""
+"""The sections of a configuration that are rates, the version that tells them from others, and what changes in them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 SECTIONS: Final = ("zone", "user", "tiers", "users", "users_may", "categories", "limits")
@@ -30,7 +31,21 @@ def rates_in(data: Any, in_files: Mapping[str, Any] | None = None) -> dict[str, 
     return rates | {"users": {**rates.get("users", {}), **in_files}} if in_files else rates
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From the rates in force to others. lines: what changes, a line for each entry. lost: sections that would go."""
+
+    lines: list[str]
+    lost: list[str]
+
+
+def change_to(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
+    """Return what would change."""
+    lost = [name for name in SECTIONS if before.get(name) and name not in after]
+    return Change(list(_differences(before, after)), lost)
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """List the changes from old to new rates, a line an entry: `- users.42: quiet`, `+ users.42: {gap: 5s}`."""
     for name in SECTIONS:
         old, new = _entries(before, name), _entries(after, name)

@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 
 from notifier.errors import SettingsError
 from notifier.operations.action_log import KEPT, action_entry
-from notifier.operations.apply import change_to
 from notifier.queue import backlogs, leaders
 from notifier.queue.writes import write
 from notifier.rules.policies import Policies
@@ -24,7 +23,7 @@ from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen
-from notifier.settings.rates import rates_in
+from notifier.settings.rates import change_to, rates_in
 from notifier.settings.yaml_source import YamlError, read_yaml
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition, Partitions

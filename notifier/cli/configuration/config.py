@@ -19,14 +19,13 @@ from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption
 from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say_before
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
-from notifier.operations.apply import Change, change_to
 from notifier.operations.in_force import read_known
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
 from notifier.settings.json_schema import schema_text
 from notifier.settings.loading import unread
-from notifier.settings.rates import rates_in
+from notifier.settings.rates import Change, change_to, rates_in
 from notifier.settings.secret_files import read_by_others
 from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all

@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import h11
 import structlog
+from redis.backoff import ExponentialBackoff
 
 from notifier.errors import NotifierError
 from notifier.producer.events import Ended, read_ended
@@ -40,7 +41,7 @@ MAX_EVENTS: Final = 100
 LEASE: Final = timedelta(minutes=5)
 LOOK_EVERY_S: Final = 0.5  # for more, once all is posted: so that it can be stopped at any time
 STOP_S: Final = 2.0  # how long a request that is under way is waited for
-BACKOFF_S: Final = (1.0, 60.0)
+BACKOFF: Final = ExponentialBackoff(cap=60, base=1)  # seconds
 MAX_ANSWER: Final = 65_536  # bytes, up to the end of its head
 AGAIN: Final = frozenset({408, 425, 429})  # of the 4xx, those that ask for another try
 
@@ -67,7 +68,7 @@ class Webhook:
         self._thread.join(STOP_S)
 
     def _run(self, partitions: Partitions) -> None:
-        waits, told = _Backoff(self._stop), ""
+        told, failed = "", 0
         while not self._stop.is_set():
             problem, away = "", 0
             for at in partitions:
@@ -81,22 +82,19 @@ class Webhook:
             if problem and problem != told:
                 self._log.warning("events_not_read", reason=problem)
             told = problem
-            if away == len(partitions):
-                waits.wait()
-            else:
-                waits.reset()
-                self._stop.wait(LOOK_EVERY_S)
+            is_away = away == len(partitions)
+            self._stop.wait(BACKOFF.compute(failed) if is_away else LOOK_EVERY_S)
+            failed = failed + 1 if is_away else 0
 
     def _deliver(self, batch: Sequence[Ended]) -> bool:
         """Post until it is taken or refused; False where it was to stop before."""
-        body, waits = _body(batch), _Backoff(self._stop)
+        body, failed = _body(batch), 0
         while not self._stop.is_set():
             try:
                 status = post(self._url, body, self._secret().encode(), self._settings.timeout_us / 1e6)
+                reason = f"status {status}"
             except Exception as error:  # noqa: BLE001 - nor does anything that is answered
-                self._log.warning("webhook_failed", reason=type(error).__name__, events=len(batch))
-                waits.wait()
-                continue
+                status, reason = 0, type(error).__name__
             if 200 <= status < 300:  # noqa: PLR2004 - HTTP
                 self.taken += len(batch)
                 return True
@@ -104,26 +102,15 @@ class Webhook:
                 self._log.error("webhook_refused", status=status, events=len(batch))
                 self.refused += len(batch)
                 return True
-            self._log.warning("webhook_failed", reason=f"status {status}", events=len(batch))
-            waits.wait()
+            self._log.warning("webhook_failed", reason=reason, events=len(batch))
+            self._stop.wait(BACKOFF.compute(failed))
+            failed += 1
         return False
 
 
 def _find(partitions: int) -> Search[list[Ended]]:
     reader = Reader(redis_key("events"), GROUP, CONSUMER, LEASE, max_entries=MAX_EVENTS)
     return find_batches(reader, partial(read_ended, partitions))
-
-
-class _Backoff:
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop, self._next_s = stop, BACKOFF_S[0]
-
-    def wait(self) -> None:
-        self._stop.wait(self._next_s)
-        self._next_s = min(2 * self._next_s, BACKOFF_S[1])
-
-    def reset(self) -> None:
-        self._next_s = BACKOFF_S[0]
 
 
 def sign(secret: bytes, at: int, body: bytes) -> str:

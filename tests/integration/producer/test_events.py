@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
+from redis.backoff import ExponentialBackoff
 from rq.job import Job
 from rq.serializers import JSONSerializer
 from structlog.testing import capture_logs
@@ -271,7 +272,7 @@ def test_the_webhook_posts_though_a_partition_is_away(
     tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are looked at as often as ever: who waits longer and longer waits for all of them."""
-    monkeypatch.setattr(webhook, "BACKOFF_S", (3_600.0, 3_600.0))
+    monkeypatch.setattr(webhook, "BACKOFF", ExponentialBackoff(cap=3_600, base=3_600))
     both = Partitions([Partition(n, 2, None, of) for n, of in enumerate((Redis(port=1, retry=None), redis))])
     with posting(tmp_path, redis_server.url, both, 200) as (receiver, _):
         for n in range(2):
@@ -283,7 +284,7 @@ def test_the_webhook_repeats_until_it_is_taken(
     config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each event comes at least once, in order, signed by the secret of that moment; 5xx is repeated, 4xx is not."""
-    monkeypatch.setattr(webhook, "BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(webhook, "BACKOFF", ExponentialBackoff(cap=0.05, base=0.01))
     first = settle_one(redis, config, 10**12, "a")
     with posting(tmp_path, redis_server.url, redis, 500, 503, 200, 400, 200) as (receiver, posts):
         eventually(lambda: posts.taken == 1, "the first")
@@ -349,7 +350,7 @@ def test_nothing_ends_the_webhook(
     config: Path, tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever goes wrong, where Redis is read or where is posted, is logged, and tried again."""
-    monkeypatch.setattr(webhook, "BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(webhook, "BACKOFF", ExponentialBackoff(cap=0.05, base=0.01))
     redis.set("notifier:events", "poison")
     with capture_logs() as logs, posting(tmp_path, redis_server.url, redis, 200) as (receiver, posts):
         eventually(lambda: any(line["event"] == "events_not_read" for line in logs), "the trouble with Redis")

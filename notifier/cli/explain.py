@@ -15,7 +15,7 @@ import typer
 from notifier.cli.chosen import chosen_lines
 from notifier.cli.options import JsonOption
 from notifier.cli.output import Rows, answer, complain, moment
-from notifier.operations.explain import Explanation, Inspection, Use, places_by_rule, places_of
+from notifier.operations.explain import Explanation, Inspection, Use, placed, places_by_rule
 from notifier.operations.in_force import read_known, settings_in_force
 from notifier.operations.outside_backlogs import MAX_READ, Elsewhere, find_elsewhere
 from notifier.operations.route_view import NO_WORKER, RouteNow, view_routes
@@ -68,7 +68,7 @@ def record_lines(config: Path | None, record: Record) -> Iterator[str]:
         known = read_known(path, redis, rates_in_force)
         found = Inspection(redis, known.policies).explain(record.user, record.category, accepted_now=False)
     told = " ".join([record.reason, *record.totals()])
-    for rule, place in places_by_rule(found, known).items():
+    for rule, place in places_by_rule(placed(found, known)).items():
         if rule in told:
             yield f"{rule}: {place}"
 
@@ -123,11 +123,9 @@ def explain(
         known = read_known(path, redis, rates_in_force)
         found = Inspection(redis, known.policies, known.settings.redis.partitions).explain(user, category, zone)
         elsewhere, is_all = find_elsewhere(redis, user)
-    of_user, of_category = known.places.of_user(user), known.places.of_category(category)
-    places = places_of(found, of_user, "user") + places_of(found, of_category, "category")
-    used = list(zip(found.uses, places, strict=True))
-    uses = [asdict(use) | {"at": at} for use, at in used]
-    told = {"uses": uses, "user_rules": of_user.path, "category_rules": of_category.path}
+    found = placed(found, known)
+    of_user, of_category = known.places.of_user(user).path, known.places.of_category(category).path
+    told = {"user_rules": of_user, "category_rules": of_category}
     outside = {"elsewhere": [asdict(each) for each in elsewhere], "elsewhere_is_all": is_all}
     categories = known.settings.categories
     if not json:
@@ -136,8 +134,8 @@ def explain(
     ends = tuple(_expires(found, category, expires_us))
     answer(
         found.as_json() | told | outside,
-        f"{user}: {of_user.path}, and {of_category.path} in the lane {found.lane}",
-        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, used, elsewhere),
+        f"{user}: {of_user}, and {of_category} in the lane {found.lane}",
+        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, elsewhere),
         *([] if is_all else [PART]),
         *ends,
         json=json,
@@ -153,13 +151,11 @@ def _waiting(elsewhere: Iterable[Elsewhere]) -> list[Elsewhere]:
     return [each for each in elsewhere if each.state != "sending"]
 
 
-def _explained(
-    found: Explanation, category: str, used: Iterable[tuple[Use, str]], elsewhere: Iterable[Elsewhere]
-) -> Iterator[str | Rows]:
+def _explained(found: Explanation, category: str, elsewhere: Iterable[Elsewhere]) -> Iterator[str | Rows]:
     if lines := chosen_lines(found.preferences, after=datetime.now(UTC)):
         yield from ("the user chose", *(f"  {line}" for line in lines))
     owner = {"user": "the user", "category": category}
-    rows = [(owner[use.scope], use.rule, _used(use), use.free_at or "now", at) for use, at in used]
+    rows = [(owner[use.scope], use.rule, _used(use), use.free_at or "now", use.at) for use in found.uses]
     yield Rows(("of", "rule", "used", "admits the next", "from"), rows, empty="no rule holds anything back")
     if found.bypass:
         yield f"{category} has bypass: it is counted, but never held back"

@@ -6,7 +6,7 @@ Changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -71,6 +71,7 @@ class Use:
 
     scope: whose rule it is. rule: as in the file, '10/1m' or 'gap 1.5s'. used: sends that count now,
     those in flight among them; None where it counts nothing. free_at: when the rule admits the next send; None is now.
+    at: where it stands, see `placed`.
     """
 
     scope: Scope
@@ -78,6 +79,7 @@ class Use:
     used: int | None
     limit: int | None
     free_at: datetime | None
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,33 +299,34 @@ def _later(at_us: int, now_us: int) -> datetime | None:
     return moment(at_us) if at_us > now_us else None
 
 
-def places_of(found: Explanation, places: Places, scope: Scope) -> list[str]:
-    """Where each of the uses of this scope stands, in their order."""
-    windows = iter(places.windows)
-    chosen = found.preferences.keys() if scope == "user" else set()
+def placed(found: Explanation, known: Known) -> Explanation:
+    """The same, and where each rule stands."""
+    places: dict[Scope, Places] = {
+        "user": known.places.of_user(found.user),
+        "category": known.places.of_category(found.category),
+    }
+    windows = {scope: iter(of.windows) for scope, of in places.items()}
 
     def place(use: Use) -> str:
+        others = places[use.scope].others
         word = use.rule.partition(" ")[0]
         key = KEYS.get(word, word)
-        if key not in places.others:
+        if key not in others:
             key = "windows"  # a rate begins with itself
-        if {"tier", key} & chosen:
+        if use.scope == "user" and {"tier", key} & found.preferences.keys():
             return PREFERENCES
-        return next(windows) if key == "windows" else places.others[key]
+        return next(windows[use.scope]) if key == "windows" else others[key]
 
-    return [place(use) for use in found.uses if use.scope == scope]
+    return replace(found, uses=[replace(use, at=place(use)) for use in found.uses])
 
 
-def places_by_rule(found: Explanation, known: Known) -> dict[str, str]:
+def places_by_rule(found: Explanation) -> dict[str, str]:
     """Where each rule stands, by its words in the history: 'user 10/1m', 'chat gap 5s', 'quiet hours'."""
-    of_user, of_category = known.places.of_user(found.user), known.places.of_category(found.category)
-    both: list[tuple[Scope, str, Places]] = [("user", "user", of_user), ("category", found.category, of_category)]
+    owner = {"user": "user", "category": found.category}
     told = {}
-    for scope, owner, places in both:
-        uses = [use for use in found.uses if use.scope == scope]
-        for use, place in zip(uses, places_of(found, places, scope), strict=True):
-            by_clock = use.rule.startswith(("quiet ", "send "))
-            told["quiet hours" if by_clock else f"{owner} {use.rule}"] = place
+    for use in found.uses:
+        by_clock = use.rule.startswith(("quiet ", "send "))
+        told["quiet hours" if by_clock else f"{owner[use.scope]} {use.rule}"] = use.at
     return told
 
 

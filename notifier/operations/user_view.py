@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from notifier.operations.explain import Explanation, Inspection, places_of
+from notifier.operations.explain import Explanation, Inspection, placed
 from notifier.operations.in_force import Known
 from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.category import DEFAULT_CATEGORY
@@ -47,7 +47,4 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
 
 
 def _told(found: Explanation, known: Known) -> dict[str, Any]:
-    of_user, of_category = known.places.of_user(found.user), known.places.of_category(found.category)
-    places = places_of(found, of_user, "user") + places_of(found, of_category, "category")
-    uses = [asdict(use) | {"at": at} for use, at in zip(found.uses, places, strict=True)]
-    return found.as_json() | {"category_rules": of_category.path, "uses": uses}
+    return placed(found, known).as_json() | {"category_rules": known.places.of_category(found.category).path}

@@ -24,11 +24,10 @@ from notifier import (
 )
 from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.audit.audit import Audit
-from notifier.operations.explain import PREFERENCES, Inspection, places_of
+from notifier.operations.explain import PREFERENCES, Inspection, placed
+from notifier.operations.in_force import read_known
 from notifier.operations.pause import pause_it
 from notifier.rules.kinds.window import Window
-from notifier.settings import load_settings
-from notifier.settings.provenance import Places
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import CONSOLE, Simulators, ends, eventually, note, notifier, worker, write_config
@@ -343,15 +342,17 @@ def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> N
     """The rules that hold are those that the user chose, and says so; a mute decides when the next may go."""
     producer.users.set("42", windows=["2/1h"])
     producer.users.mute("42", categories=["chat"])
-    inspection = Inspection(redis, load_settings(config, {}).policies())
+    known = read_known(config, redis)
+    inspection = Inspection(redis, known.policies)
     found = inspection.explain("42", "chat")
     assert [use.rule for use in found.uses] == ["100/1h", "2/1h"]
     assert (found.decided_by, found.not_before) == ("the user's mute", "the user's mute")
     assert inspection.explain("42", "default").decided_by is None
-    assert places_of(found, Places("user", ("n.yaml:1",), {"gap": ""}), "user") == [PREFERENCES] * 2
+    assert [use.at for use in placed(found, known).uses] == [PREFERENCES] * 2
     producer.users.set("42", windows=None, gap="1m")
-    by_gap = inspection.explain("42", "chat")
-    assert places_of(by_gap, Places("user", ("n.yaml:1",), {"gap": ""}), "user") == ["n.yaml:1", PREFERENCES]
+    by_gap = placed(inspection.explain("42", "chat"), known)
+    line = next(n for n, text in enumerate(config.read_text(encoding="utf-8").splitlines(), 1) if "100/1h" in text)
+    assert [use.at for use in by_gap.uses] == [f"{config}:{line}", PREFERENCES]
 
 
 @pytest.mark.usefixtures("redis")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -69,24 +69,15 @@ def _show_flags(options: Iterable[Any]) -> None:
             option.metavar = ""
 
 
-class Places(Mapping[str, Any]):
-    """The commands by name, each made when it is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        return _made(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(PLACES)
-
-    def __len__(self) -> int:
-        return len(PLACES)
-
-
 class Commands(TyperGroup):
     """The command `notifier`. Its --config and --partition may stand anywhere, also behind the name of a command."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options | {"commands": Places()})
+        super().__init__(**options | {"commands": dict.fromkeys(PLACES)})
+
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
+        """See click: it is made when it is asked for."""
+        return _made(cmd_name) if cmd_name in PLACES else None
 
     def get_params(self, ctx: Any) -> list[Any]:
         """See click."""

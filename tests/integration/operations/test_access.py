@@ -275,7 +275,10 @@ def test_a_missing_right_is_named(typed: str, nobody: Path, tmp_path: Path) -> N
 def test_all_commands_are_tried() -> None:
     """A new command is in one of the lists above."""
     names = set[str]()
-    for name, command in typer.main.get_command(app).commands.items():
+    group = typer.main.get_group(app)
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         names |= {f"{name} {each}" for each in getattr(command, "commands", {})} or {name}
     tried = {name for name in names if any(f"{typed} ".startswith(f"{name} ") for typed in ASKING)}
     assert names == tried | NOT_ASKING | OF_APPLE

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, Self
 
 from notifier.forecast.trace import Event
 from notifier.rules.category import LANES
@@ -116,8 +116,8 @@ class Replay:
         self._gathers = dict(self._before.gathers_us)
         self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
 
-    def run(self) -> None:
-        """Replay all of it."""
+    def run(self) -> Self:
+        """Replay all of it, and return itself."""
         events, arrived, now = self._events, 0, self._before.now_us
         while arrived < len(events) or self._waiting:
             due = self._next_look(now)
@@ -131,6 +131,7 @@ class Replay:
         if self._begins_us:
             self.sent = [at if at < 0 else at - self._begins_us for at in self.sent]
             self.superseded_us = {index: at - self._begins_us for index, at in self.superseded_us.items()}
+        return self
 
     def _backlog(self, name: str) -> _Backlog:
         rules, before = self._policies.rules(self._user, name), self._before

@@ -188,19 +188,13 @@ def _replayed(
     """Replay each user alone; then what all users have together holds back what goes, first come, first served."""
     trace = {user: _as_given(events, rules["old"]) for user, events in trace.items()}
     found = (
-        (events, user, {side: Replay(rules[side], user, events, latency_us, **options) for side in SIDES})
+        (events, user, {side: Replay(rules[side], user, events, latency_us, **options).run() for side in SIDES})
         for user, events in trace.items()
     )
     if not any(map(_paces, rules.values())):
-        for events, user, replays in found:
-            for replay in replays.values():
-                replay.run()
-            yield events, user, replays
+        yield from found
         return
     known = list(found)
-    for _, _, replays in known:
-        for replay in replays.values():
-            replay.run()
     for side in SIDES:
         for name, window in _paces(rules[side]).items():
             _hold_back(name, window, rules[side], [(events, replays[side]) for events, _, replays in known], latency_us)

@@ -238,7 +238,7 @@ class Forecast:
         categories = {event.category for event in events}
         sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
         before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
-        replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True, mutes=True)
+        replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True)
         replay.gives_up = False
         replay.run()
         return list(zip(replay.sent, self._holders(events, replay), strict=True))

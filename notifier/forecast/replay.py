@@ -63,7 +63,7 @@ class _Backlog:
 
 
 class Replay:
-    """One user under `policies`.
+    """One user under `policies`, whose mutes hold from the beginning on.
 
     latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
     sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
@@ -85,12 +85,11 @@ class Replay:
         begins_us: int = 0,
         explained: bool = False,
         before: Before | None = None,
-        mutes: bool = False,
         failed: Container[int] = (),
     ) -> None:
         """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch.
 
-        before: where it begins in the middle. mutes: whether those of `policies` hold, from the beginning on.
+        before: where it begins in the middle.
         failed: the indices of those that reach nobody, so that their permits are given back.
         """
         self.sent = [EXPIRED] * len(events)
@@ -101,7 +100,6 @@ class Replay:
         self._explained = explained
         self._policies = policies
         self._user = user
-        self._mutes = mutes
         self._failed = failed
         self._zone = policies.zone_of(user)
         self._events = [event._replace(at_us=event.at_us + begins_us) for event in events] if begins_us else events
@@ -195,7 +193,7 @@ class Replay:
     def _muted(self, backlog: _Backlog, now: int) -> Mute | None:
         """Return the mute of its user that holds back the head of a backlog."""
         category = self._events[self._head(backlog)].category
-        return self._policies.muted(self._user, category, now) if self._mutes else None
+        return self._policies.muted(self._user, category, now)
 
     def _drops(self, backlog: _Backlog, mute: Mute | None) -> bool:
         """Whether the head of a backlog is dropped where it may not go."""

@@ -165,7 +165,7 @@ class MemoryExchanges:
         # Redis has forgotten the others.
         before = Before(0, {name: deepcopy(each) for name, each in self._sends[user].items() if each.until_us > now_us})
         replay = _Onward(
-            policies, user, events, begins_us=self._begins_us, explained=True, before=before, mutes=True, failed=failed
+            policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed
         )
         replay.from_us = now_us
         replay.run()

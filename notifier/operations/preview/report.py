@@ -131,7 +131,7 @@ def compare(
     found = {side: _Found() for side in SIDES}
     users = list[OfUser]()
     longer = shorter = 0
-    for events, user, replays in _replayed(trace, rules, latency_us, begins_us=begins_us, mutes=True):
+    for events, user, replays in _replayed(trace, rules, latency_us, begins_us=begins_us):
         sent, ended = {}, {}
         for side, replay in replays.items():
             sent[side], ended[side] = replay.sent, list(_ended(rules[side], events, replay))
@@ -167,7 +167,7 @@ def timeline(
     rules: Mapping[Side, Policies] = {"old": old, "new": new}
     if not any(map(_paces, rules.values())):
         trace = {user: trace.get(user, [])}
-    found = _replayed(trace, rules, latency_us, begins_us=begins_us, explained=True, mutes=True)
+    found = _replayed(trace, rules, latency_us, begins_us=begins_us, explained=True)
     events, replays = next(((events, replays) for events, whose, replays in found if whose == user), ([], {}))
     return [
         Moment(

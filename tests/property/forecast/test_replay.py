@@ -217,7 +217,7 @@ def test_mutes_hold_and_drop_as_the_limiter_does(
 ) -> None:
     """What a user has muted goes at the end of it, or is dropped, in the same µs as by the limiter."""
     chosen = Preferences(mutes=tuple(muted))
-    replay = Replay(rules.under({"ann": chosen}), "ann", trace, mutes=True)
+    replay = Replay(rules.under({"ann": chosen}), "ann", trace)
     replay.run()
     assert replay.sent == by_the_scripts(redis, rules, trace, 0, chosen)
 

@@ -84,9 +84,9 @@ class Audit:
             yield self._times.look_at(keys)
         names = [redis_key("later"), redis_key("leases")]
         for name in names + [rq_key(kind, lane) for kind in REGISTRIES for lane in LANES]:
-            yield self._judge_entries(self._members(name.encode()))
+            yield self._judge(audit_entries, self._members(name.encode()))
         for lane in LANES:
-            yield self._judge_users(self._members(redis_key("wakeups", lane).encode()))
+            yield self._judge(audit_users, self._members(redis_key("wakeups", lane).encode()))
         yield self._queues.findings()
         yield self._times.findings()
         yield self._judge_preferences()
@@ -119,20 +119,16 @@ class Audit:
     def _judge_backlogs(self, keys: list[bytes]) -> Iterator[Finding]:
         backlogs = [key for key in keys if is_key(key, "backlog")]
         for some in _cut(backlogs, BACKLOGS_A_LOOK):
-            yield from self._judge_entries(self._members_of_all(some))
+            yield from self._judge(audit_entries, self._members_of_all(some))
         noted = [key for key in keys if is_key(key, "backlogs")]
         self.users += len(noted)
-        yield from self._judge_users((key, b"") for key in backlogs + noted)
+        yield from self._judge(audit_users, ((key, b"") for key in backlogs + noted))
         for key in keys:
             if is_key(key, "waiting_for_route"):
-                yield from self._judge_users(self._members(key))
+                yield from self._judge(audit_users, self._members(key))
 
-    def _judge_entries(self, entries: Iterable[Entry]) -> Iterator[Finding]:
-        for found in self._each(audit_entries, entries, ENTRIES_A_CALL):
-            yield from found
-
-    def _judge_users(self, entries: Iterable[Entry]) -> Iterator[Finding]:
-        for found in self._each(audit_users, entries, ENTRIES_A_CALL):
+    def _judge(self, audit: Callable[..., Call[list[Finding]]], entries: Iterable[Entry]) -> Iterator[Finding]:
+        for found in self._each(audit, entries, ENTRIES_A_CALL):
             yield from found
 
     def _judge_preferences(self) -> Iterator[Finding]:

@@ -456,7 +456,7 @@ class PushWorker(Worker):
 
     def _repair(self, served: Served) -> None:
         """Put right what a script has left halfway that met something unreadable."""
-        from notifier.operations.audit.background import repair_beside  # noqa: PLC0415 - hardly ever
+        from notifier.operations.audit.audit import repair_beside  # noqa: PLC0415 - hardly ever
 
         running = self._repairs.get(served.at.number)
         if running is None or not running.is_alive():

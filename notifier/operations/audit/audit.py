@@ -7,13 +7,17 @@ meanwhile is never taken for a fault. Repairs are made in the very step that jud
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from contextvars import copy_context
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from notifier.errors import NotifierError
 from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_key, audit_users
 from notifier.operations.audit.queues import Queues
 from notifier.operations.audit.times import Times, shown
@@ -164,6 +168,19 @@ class Audit:
                     raise
                 if size > 1:
                     yield from self._each(audit, some, 1)
+
+
+def repair_beside(redis: Any, lease_us: int) -> threading.Thread:
+    """Begin an audit that repairs, in a thread that is returned. lease_us: how long a worker holds what it takes."""
+
+    def repair() -> None:
+        with suppress(NotifierError):  # Redis is away: the next that meets something unreadable asks again
+            for _ in Audit(redis, lease_us=lease_us, repair=True).findings():
+                pass
+
+    thread = threading.Thread(target=copy_context().run, args=(repair,), daemon=True)
+    thread.start()
+    return thread
 
 
 def _readable(findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -57,6 +57,11 @@ def _cell(column: str, value: Any) -> Html:
     return tag("td", tag("div", shown) if shown else None, data_label=column)
 
 
+def hint(*children: Any) -> Html:
+    """A line of small print."""
+    return tag("p", *children, class_="hint")
+
+
 def facts(pairs: Iterable[tuple[str, Any]]) -> Html:
     """Names and values; a pair without a value is left out."""
     given = [(name, value) for name, value in pairs if value is not None and value != ""]

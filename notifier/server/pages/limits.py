@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from notifier.operations.limit_view import RANKS
-from notifier.server.html import Html, column, facts, moment, table, tag
+from notifier.server.html import Html, column, facts, hint, moment, table, tag
 from notifier.server.pages.layout import View, document, link
 
 WORDS = {"total": "used most", "rate": "used most in the last hour", "held": "held most", "last_used": "used last"}
@@ -32,9 +32,7 @@ def _namespaces_page(told: dict[str, Any], view: View) -> str:
             rows,
             "No limiter of a program counts its usage: give one usage_keep, such as '30d'.",
         ),
-        tag(
-            "p", "What notifier.limiter limits in your programs. Users' notifications are not among it.", class_="hint"
-        ),
+        hint("What notifier.limiter limits in your programs. Users' notifications are not among it."),
         renew=True,
     )
 

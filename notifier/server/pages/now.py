@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from notifier.operations.problems import Problem, find_problems
-from notifier.server.html import Html, at_most, column, facts, moment, rate, span, table, tag
+from notifier.server.html import Html, at_most, column, facts, hint, moment, rate, span, table, tag
 from notifier.server.pages.details import details
 from notifier.server.pages.layout import View, act, document, link
 
@@ -148,7 +148,7 @@ def _changed(told: dict[str, Any]) -> Html:
         answer = change["answer"] if len(change["answer"]) <= LONGEST else f"{change['answer'][:LONGEST]}…"
         what = f"{change['action']} {of}".rstrip() + f" by {change['who'] or 'somebody'} "
         changed = [what, moment(change["at"], told["at"]), f": {answer}" if answer else ""]
-    return tag("p", link("/log", "Changed last"), ": ", changed, class_="hint")
+    return hint(link("/log", "Changed last"), ": ", changed)
 
 
 def _versions(of: str, workers: list[dict[str, Any]]) -> str:
@@ -170,7 +170,7 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
         )
         for each in told["users"]
     ]
-    said = tag("p", told["says"], class_="hint") if rows else None
+    said = hint(told["says"]) if rows else None
     return [said, table(("user", "waiting", "what for", "next", "the first waits for"), rows, "No user waits.")]
 
 

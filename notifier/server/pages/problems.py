@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from notifier.server.html import Html, moment, table, tag
+from notifier.server.html import Html, hint, moment, table, tag
 from notifier.server.pages.layout import View, document, job_link, link
 
 OUTCOMES: Final = ("", "rejected", "failed", "expired", "dead token")
@@ -36,9 +36,7 @@ def bad_page(told: dict[str, Any], view: View) -> str:
         tag("h2", "The newest"),
         table(("when", "what", "reason", "route", "user", "job"), rows, "None is kept."),
         _pages(told),
-        None
-        if told["is_all"]
-        else tag("p", "The newest 500 of each lane, and of dead tokens, were read.", class_="hint"),
+        None if told["is_all"] else hint("The newest 500 of each lane, and of dead tokens, were read."),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from notifier.operations.preview.plot import span
-from notifier.server.html import Html, facts, moment, table, tag
+from notifier.server.html import Html, facts, hint, moment, table, tag
 from notifier.server.pages.layout import View, act, document, wrong
 from notifier.units import counted
 
@@ -40,40 +40,33 @@ def rates_page(told: dict[str, Any], view: View, *, given: str | None = None, pr
 
 def preview_page(told: dict[str, Any], view: View) -> str:
     """Show what new rates would change."""
-    lines = told["changes"]
-    body: list[Any] = [
+    lines, report, lost = told["changes"], told["report"], " and ".join(told["lost"])
+    untried = "No traffic is recorded, so nobody knows how long notifications would wait."
+    body = [
         tag("h1", "Preview"),
         tag("p", f"The new rates are {told['version']}; those in force are {told['before']}."),
         tag("h2", "What changes"),
         tag("ul", [_change(line) for line in lines[:MAX_LINES]], class_="changes")
         if lines
         else tag("p", "Nothing.", class_="none"),
-        tag("p", f"and {len(lines) - MAX_LINES:,} more", class_="hint") if len(lines) > MAX_LINES else None,
+        hint(f"and {len(lines) - MAX_LINES:,} more") if len(lines) > MAX_LINES else None,
+        hint(untried) if report is None else _report(report, told["plot"]),
+        tag("h2", "Apply them"),
+        wrong(f"The new rates have no {lost}, but such rates are in force. To apply them removes these.")
+        if lost
+        else None,
+        act(
+            "/rates/apply",
+            "Remove these, and apply to all workers" if lost else "Apply to all workers",
+            tag("label", "Why ", tag("input", type="text", name="message", autocomplete="off")),
+            rates=told["rates"],
+            before=told["before"],
+            replace="1" if lost else "",
+        )
+        if view.may_act and lines
+        else None,
+        tag("p", tag("a", "Back to the rates in force", href="/rates")),
     ]
-    report = told["report"]
-    if report is None:
-        body.append(
-            tag("p", "No traffic is recorded, so nobody knows how long notifications would wait.", class_="hint")
-        )
-    else:
-        body += _report(report, told["plot"])
-    body.append(tag("h2", "Apply them"))
-    if told["lost"]:
-        names = " and ".join(told["lost"])
-        body.append(wrong(f"The new rates have no {names}, but such rates are in force. To apply them removes these."))
-    if view.may_act and lines:
-        button = "Apply to all workers" if not told["lost"] else "Remove these, and apply to all workers"
-        body.append(
-            act(
-                "/rates/apply",
-                button,
-                tag("label", "Why ", tag("input", type="text", name="message", autocomplete="off")),
-                rates=told["rates"],
-                before=told["before"],
-                replace="1" if told["lost"] else "",
-            )
-        )
-    body.append(tag("p", tag("a", "Back to the rates in force", href="/rates")))
     return document(view, "Preview", body)
 
 
@@ -125,16 +118,16 @@ def _traffic(traffic: dict[str, Any], view: View, now: Any) -> list[Any]:
 
 
 def _form(shown: str | None, told: dict[str, Any], view: View) -> Any:
-    hint = (
+    says = (
         "All rates: user, tiers, users, categories, zone. Other sections of a configuration count for nothing here."
         if shown is not None
         else f"There are {told['counts']['users']:,} users with rates of their own, too many to show: paste all rates."
     )
     if not view.may_act:
-        return tag("pre", shown) if shown else tag("p", hint, class_="hint")
+        return tag("pre", shown) if shown else hint(says)
     return tag(
         "form",
-        tag("p", tag("label", "YAML", for_="rates"), " ", tag("span", hint, class_="hint")),
+        tag("p", tag("label", "YAML", for_="rates"), " ", tag("span", says, class_="hint")),
         # A browser drops the first line break of a textarea.
         tag("textarea", "\n" + (shown or ""), name="rates", id="rates", spellcheck="false", required=True),
         tag("p", tag("button", "Preview", type="submit")),

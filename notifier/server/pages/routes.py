@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from notifier.operations.problems import why_of
-from notifier.server.html import Html, bar, moment, span, table, tag
+from notifier.server.html import Html, bar, hint, moment, span, table, tag
 from notifier.server.pages.layout import View, document
 
 
@@ -37,11 +37,9 @@ def routes_page(told: dict[str, Any], view: View) -> str:
         "Routes",
         tag("h1", "Routes"),
         table(columns, rows, "The configuration names no platform: nothing can be sent."),
-        tag(
-            "p",
+        hint(
             "At once: how many sends all workers together may have under way, as they have found out. "
-            "Delivered, other ends and answers are those of the last ten minutes.",
-            class_="hint",
+            "Delivered, other ends and answers are those of the last ten minutes."
         ),
         renew=True,
     )

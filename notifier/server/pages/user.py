@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from notifier.operations.problems import why_of
-from notifier.server.html import Html, bar, facts, moment, table, tag, text
+from notifier.server.html import Html, bar, facts, hint, moment, table, tag, text
 from notifier.server.pages.history import history_table
 from notifier.server.pages.layout import View, act, document, job_link, link
 
@@ -67,14 +67,13 @@ def _rows(standing: list[dict[str, Any]], told: dict[str, Any], view: View) -> I
 
 def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Iterator[Html]:
     if told["waiting_in_all"] > len(standing):
-        first = f"Shown are the first {len(standing)} of {told['waiting_in_all']:,} in backlogs."
-        yield tag("p", first, class_="hint")
+        yield hint(f"Shown are the first {len(standing)} of {told['waiting_in_all']:,} in backlogs.")
     if len(told["line"]) > len(standing):
         more = link("/user", "Show more of them", id=told["user"], category=told["category"], long="1")
         yield tag("p", more)
     if not told["elsewhere_is_all"]:
         unread = "only the first 500 of all users were read."
-        yield tag("p", f"More may be queued, be sent or wait for a time of their own: {unread}", class_="hint")
+        yield hint(f"More may be queued, be sent or wait for a time of their own: {unread}")
 
 
 def why(each: dict[str, Any], now: datetime) -> str:

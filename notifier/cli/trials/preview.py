@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,13 +16,13 @@ from notifier.cli.output import ProgressBar, Rows, answer, fail
 from notifier.cli.trials.record import recording
 from notifier.cli.users import entries_in
 from notifier.forecast.trace import Recorded, read_trace, trace_of
+from notifier.operations.in_force import read_known
 from notifier.operations.preview.plot import span, svg
 from notifier.operations.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
 from notifier.producer.notifier import Notifier
 from notifier.rules.preferences import Preferences, among
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.partitions import opened_all
-from notifier.store.published import published_rates
 from notifier.units import UNITS, counted
 
 LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
@@ -78,9 +79,11 @@ def preview(
         chosen = {} if preferences is None else _chosen_in(preferences, traffic)
     else:
         settings = load_settings(context.obj)
-        if old is None and (applied := _applied(settings)) is not None:
-            version, rates = applied
-            before, names["old"] = load_settings(path, rates=rates).policies(), f"applied {version}"
+        if old is None:
+            with opened_all(settings) as partitions:
+                known = partitions.ask_any(partial(read_known, path))
+            before, applied = known.policies, known.published.version
+            names["old"] = f"applied {applied}" if applied else path.name
         traffic = _recorded(settings, live_us)
         with Notifier.of(settings) as notifier:
             chosen = among(notifier.users.export(), traffic)
@@ -104,13 +107,6 @@ def _chosen_in(file: Path, users: Container[str]) -> dict[str, Preferences]:
             return among((entry for _, entry in entries_in(lines)), users)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{file} is no file of `notifier users export`: {error}") from None
-
-
-def _applied(settings: Settings) -> tuple[str, Mapping[str, Any]] | None:
-    """The rates that stand in the place of the file's, and their version, where some were applied."""
-    with opened_all(settings) as partitions:
-        published, rates = partitions.ask_any(published_rates)
-    return None if rates is None else (published.version, rates)
 
 
 def _recorded(settings: Settings, lasting_us: int) -> Recorded:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pydantic import ValidationError
 
@@ -25,12 +25,7 @@ MAX_PROBLEMS: Final = 50
 
 Entry: TypeAlias = str | UserSettings  # the name of a tier, or rules
 Written: TypeAlias = str | Mapping[str, Any]  # the same as it would stand under `users` in the configuration
-
-
-class Wrong(NamedTuple):
-    """A mistake in a line."""
-
-    why: str
+Wrong: TypeAlias = str  # what is wrong in a line
 
 
 @dataclass(slots=True)
@@ -70,8 +65,8 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str], at: 
         name = path.relative_to(place.parent)
         for line, user, entry in _rows(text, tiers):
             before = found.places.get(user) or ("users" if user in users else "")
-            if isinstance(entry, Wrong):
-                problems.append(f"{path}:{line}: {entry.why}")
+            if isinstance(entry, str):
+                problems.append(f"{path}:{line}: {entry}")
             elif before:
                 problems.append(f"{path}:{line}: {user!r} has an entry in {before} already; keep one")
             else:
@@ -117,7 +112,7 @@ def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[E
                 place = columns.index("user")
                 names = [name for name in columns if name != "user"]
             elif cells and len(cells) != len(columns):
-                yield reader.line_num, "", Wrong(f"has {len(cells)} cells; {len(columns)} columns are named")
+                yield reader.line_num, "", f"has {len(cells)} cells; {len(columns)} columns are named"
             elif cells:
                 user = cells.pop(place).strip()
                 rules = tuple(cells)
@@ -125,24 +120,24 @@ def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[E
                     entries[rules] = _entry(dict(zip(names, rules, strict=True)), tiers)
                 yield reader.line_num, user, _of_user(user) or entries[rules]
     except csv.Error as error:
-        yield reader.line_num, "", Wrong(f"is not CSV: {error}")
+        yield reader.line_num, "", f"is not CSV: {error}"
     else:
         if not columns:
-            yield 1, "", Wrong(f"is empty; {COLUMNS_FORM}")
+            yield 1, "", f"is empty; {COLUMNS_FORM}"
 
 
 def _of_columns(columns: Sequence[str]) -> Wrong | None:
     odd = [name for name in columns if name not in COLUMNS or columns.count(name) > 1]
     if not odd and "user" in columns:
         return None
-    return Wrong(f"{shown(odd[0])} is no column, or named twice; {COLUMNS_FORM}" if odd else COLUMNS_FORM)
+    return f"{shown(odd[0])} is no column, or named twice; {COLUMNS_FORM}" if odd else COLUMNS_FORM
 
 
 def _of_user(user: str) -> Wrong | None:
     try:
         check_user(user)
     except ValueError as error:
-        return Wrong(f"{user[:20]!r} {error}")
+        return f"{user[:20]!r} {error}"
     return None
 
 
@@ -150,19 +145,19 @@ def _entry(cells: Mapping[str, str], tiers: Collection[str]) -> tuple[Entry, Wri
     given = {name: text for name, cell in cells.items() if (text := cell.strip())}
     tier = given.pop("tier", "")
     if tier and given:
-        return Wrong(f"names the tier {tier!r} and has rules of its own; keep one")
+        return f"names the tier {tier!r} and has rules of its own; keep one"
     if tier:
         if tier not in tiers:
-            return Wrong(f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}")
+            return f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}"
         return tier, tier
     written: dict[str, Any] = {}
     for name, text in given.items():
         try:
             written[name] = CELLS[name](text)
         except ValueError as error:
-            return Wrong(f"{name}: {error}")
+            return f"{name}: {error}"
     try:
         return UserSettings.model_validate(written), written
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
-        return Wrong(f"{details['loc'][0]}: {message(details, (), UserSettings)}")
+        return f"{details['loc'][0]}: {message(details, (), UserSettings)}"

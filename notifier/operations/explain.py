@@ -30,11 +30,12 @@ from notifier.rules.zones import zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
 from notifier.scripts.rule_table import decoded, share_of
 from notifier.settings.provenance import Places
-from notifier.store.connection import redis_answers, time_us
+from notifier.store.connection import ask_each, redis_answers, time_us
 from notifier.store.exchange import exchange
 from notifier.units import from_bytes, moment, to_bytes
 
 CHUNK: Final = 100
+OF_BACKLOG: Final = ("origin", "meta", "push_attempts", "push_deadline", "push_count")
 UNKNOWN: Final = Expected(None)
 PREFERENCES: Final = "preferences and file"
 KEYS: Final = {"quiet": "quiet_hours", "send": "send_hours"}  # of rules whose first word is another than their key
@@ -241,10 +242,7 @@ class Inspection:
         while more:
             ids = self._redis.zrange(_backlog_key(user, category), place, place + CHUNK - 1)
             more = len(ids) == CHUNK
-            with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in ids:
-                    pipe.hmget(job_key(job_id), "origin", "meta", "push_attempts", "push_deadline", "push_count")
-                jobs = pipe.execute()
+            jobs = ask_each(self._redis, ids, lambda pipe, job_id: pipe.hmget(job_key(job_id), *OF_BACKLOG))
             for job_id, (origin, meta, attempts, deadline, count) in zip(ids, jobs, strict=True):
                 place += 1
                 expected = forecast.of(job_id.decode()) or UNKNOWN

@@ -13,7 +13,7 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from notifier.scripts.keys import rq_key
-from notifier.store.connection import OUT_OF_MEMORY, refusal
+from notifier.store.connection import OUT_OF_MEMORY, ask_each, refusal
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, moment
 
@@ -81,10 +81,7 @@ def read_others(redis: Any, lanes: Collection[str]) -> list[str]:
     Who began in the last seconds is left out: a push worker, too, has noted nothing then.
     """
     keys = sorted(redis.smembers(rq_key("workers")))
-    with redis.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.hmget(key, "queues", "birth", LOOKED)
-        found = pipe.execute()
+    found = ask_each(redis, keys, lambda pipe, key: pipe.hmget(key, "queues", "birth", LOOKED))
     before = datetime.now(UTC) - timedelta(seconds=10)
     return [
         key.decode().removeprefix(rq_key("worker", ""))

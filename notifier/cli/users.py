@@ -15,6 +15,7 @@ from notifier.cli.chosen import chosen_lines
 from notifier.cli.options import JsonOption, YesOption, duration_us, notifier_of
 from notifier.cli.output import Rows, answer, complain, confirm, fail, print_json, say
 from notifier.errors import InvalidPreferenceError
+from notifier.notification.json_values import read_object
 from notifier.operations.action_log import OF_USERS, read_actions
 from notifier.operations.export import export_user
 from notifier.operations.history import record_json
@@ -162,10 +163,7 @@ def _chosen(answer: str) -> str:
 def entries_in(lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The entries of a file that `export` printed, and their lines. Raises ValueError for what is none."""
     for number, line in enumerate(lines, 1):
-        try:
-            entry = codec.loads(line)
-        except (ValueError, RecursionError):
-            entry = None
-        if not isinstance(entry, dict):
-            raise ValueError("is not a JSON object")  # noqa: TRY004 - as for all that cannot be read
+        entry = read_object(line)
+        if entry is None:
+            raise ValueError("is not a JSON object")
         yield number, entry

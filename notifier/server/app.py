@@ -93,7 +93,7 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/problems", page_data.bad, bad_page),
         at.page("/pause", page_data.pauses, pauses_page),
         at.page("/help/{name}", page_data.runbook, help_page),
-        at.lead("/find", page_data.find),
+        at.page("/find", page_data.find, lambda place, _: place),
         at.page("/limits", limits.read, limits_page),
         at.form("/job/cancel", actions.cancel, _after_cancel),
         at.form("/user/cancel", actions.cancel_if_sure, _after_cancel_of),
@@ -140,22 +140,14 @@ class _Paths:
         self._state = state
 
     def page(self, path: str, look: Look, show: Show) -> Route:
-        """A page. It is made in the thread, too."""
+        """A page, or the way to another. It is made in the thread, too."""
 
         async def answer(request: Request, view: View) -> Response:
             def made() -> Response:
                 told = look(self._state, request)  # by which the configuration may have been read anew
-                return html_answer(show(told, replace(view, refused=self._state.in_force.refused)))
+                return _answered(show(told, replace(view, refused=self._state.in_force.refused)))
 
             return await self._state.in_time(made)
-
-        return self._shown(path, answer)
-
-    def lead(self, path: str, where: Callable[[State, Request], str]) -> Route:
-        """Leads to another page."""
-
-        async def answer(request: Request, _: View) -> Response:
-            return _led(await self._state.in_time(lambda: where(self._state, request)))
 
         return self._shown(path, answer)
 
@@ -179,8 +171,7 @@ class _Paths:
                 told = await self._state.in_time(lambda: do(self._state, asked), seconds)
             except SettingsError as error:
                 return await self._wrong_rates(request, view, asked, str(error))
-            shown = then(told | {"back": asked.given}, view)
-            return _led(shown) if shown.startswith("/") else html_answer(shown)
+            return _answered(then(told | {"back": asked.given}, view))
 
         return self._shown(path, answer, "POST")
 
@@ -299,8 +290,11 @@ def _told(path: str, answer: Endpoint, method: str = "GET") -> Route:
     return Route(path, endpoint, methods=[method])
 
 
-def _led(place: str) -> Response:
-    return Response(status_code=303, headers={**HEADERS, "Location": place})
+def _answered(shown: str) -> Response:
+    """Answer with a page, or lead to the one at this path."""
+    if shown.startswith("/"):
+        return Response(status_code=303, headers={**HEADERS, "Location": shown})
+    return html_answer(shown)
 
 
 def _problem(error: Exception) -> ProblemError:

@@ -21,7 +21,6 @@ from notifier.cli.app import app
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.kinds.kind import RuleOfSends
 from notifier.settings.json_schema import schema_text
-from notifier.settings.templates import descriptions
 
 ROOT: Final = Path(__file__).parents[1]
 MADE: Final = "This page is made from the code: `make reference`."
@@ -83,7 +82,6 @@ def main() -> None:
     """Write all of them."""
     for name, made in PAGES.items():
         (ROOT / name).write_text(made(), encoding="utf-8")
-        descriptions.cache_clear()
 
 
 def described() -> str:

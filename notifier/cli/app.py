@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -47,7 +46,6 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-@cache
 def _made(name: str) -> Any:
     module, attribute = PLACES[name]
     written = getattr(import_module(f"notifier.cli.{module}"), attribute)

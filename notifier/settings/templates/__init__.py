@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from importlib import resources
 
 
@@ -12,7 +11,6 @@ def template(name: str) -> str:
     return _read(f"{name}.yaml")
 
 
-@cache
 def descriptions() -> dict[str, str]:
     """Return the comment above each key of the full configuration, by the key's path: `worker.lease`, `users.*.gap`."""
     found: dict[str, str] = json.loads(_read("descriptions.json"))

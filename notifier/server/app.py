@@ -21,7 +21,7 @@ from notifier.errors import InvalidNotificationError, NotifierError, RedisAwayEr
 from notifier.notification.files import FIELDS
 from notifier.notification.json_values import read_object
 from notifier.notification.notification import unknown_field
-from notifier.server import actions, limits, page_data
+from notifier.server import actions, page_data
 from notifier.server.actions import Asked
 from notifier.server.answers import (
     HEADERS,
@@ -94,7 +94,7 @@ def _pages(at: _Paths) -> list[Route]:
         at.page("/pause", page_data.pauses, pauses_page),
         at.page("/help/{name}", page_data.runbook, help_page),
         at.page("/find", page_data.find, lambda place, _: place),
-        at.page("/limits", limits.read, limits_page),
+        at.page("/limits", page_data.limits, limits_page),
         at.form("/job/cancel", actions.cancel, _after_cancel),
         at.form("/user/cancel", actions.cancel_if_sure, _after_cancel_of),
         at.form("/pause", actions.pause, lambda *_: "/pause?done=paused"),
@@ -116,8 +116,8 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/users/{user:id}", page_data.user),
         at.json("/api/v1/jobs/{job_id:id}", page_data.job),
         at.json("/api/v1/rates", page_data.rates),
-        at.json("/api/v1/limits", limits.namespaces),
-        at.json("/api/v1/limits/{namespace:id}", limits.namespace),
+        at.json("/api/v1/limits", page_data.namespaces),
+        at.json("/api/v1/limits/{namespace:id}", page_data.namespace),
         at.json("/api/v1/actions", page_data.actions),
         at.json("/api/v1/pauses", page_data.pauses),
         at.json("/api/v1/problems", page_data.bad),

@@ -16,6 +16,7 @@ from notifier.notification.json_values import fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
 from notifier.operations.history import record_json
+from notifier.operations.limit_view import RANKS, view_namespace, view_namespaces
 from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
@@ -24,7 +25,7 @@ from notifier.producer.jobs import JOB_ID
 from notifier.queue.circuits import by_route, paused_words
 from notifier.queue.minutes import UNENDED
 from notifier.queue.pauses import find_pauses
-from notifier.scripts.keys import job_key
+from notifier.scripts.keys import job_key, under
 from notifier.server.answers import ProblemError
 from notifier.server.pages.help import read_help
 from notifier.server.state import State
@@ -186,6 +187,33 @@ def bad(state: State, request: Request) -> dict[str, Any]:
     number = int(page) if page.isascii() and page.isdigit() and len(page) < 4 else 0  # noqa: PLR2004
     found = view_bad(state.redis, part, outcome, number)
     return found | {"at": state.now(), "part": part, "outcome": outcome, "page": number}
+
+
+def limits(state: State, request: Request) -> dict[str, Any]:
+    """All namespaces in which programs count their own limits; with `id` in the query, the one of that."""
+    return namespace(state, request) if "id" in request.query_params else namespaces(state, request)
+
+
+def namespaces(state: State, _: Request) -> dict[str, Any]:
+    """All namespaces that count usage."""
+    with under(state.redis[0].prefixes):  # the partition in which a program's own limits are counted
+        return {"at": state.now(), "namespaces": view_namespaces(state.redis[0].client)}
+
+
+def namespace(state: State, request: Request) -> dict[str, Any]:
+    """The keys of one, ranked, and a series."""
+    name = request.path_params.get("namespace") or request.query_params.get("id", "")
+    by, key = request.query_params.get("by", "total"), request.query_params.get("key", "")
+    if by not in RANKS:
+        raise ProblemError(404, "Unknown", f"keys are ranked by {', '.join(RANKS)}")
+    try:
+        with under(state.redis[0].prefixes):
+            found = view_namespace(state.redis[0].client, name, next(rank for rank in RANKS if rank == by), key)
+    except ValueError as error:
+        raise ProblemError(404, "Unknown", str(error)) from None
+    if found is None:
+        raise ProblemError(404, "Unknown", "no namespace of this name counts its usage; give its Limiter usage_keep")
+    return {"at": state.now(), **found}
 
 
 def runbook(_: State, request: Request) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def run(
         config = settings_path(config)
         settings = load_at_start(config)
         configure_logging(settings.log.format, settings.log.level)
-        served = those_there_first(chosen(connect_all(settings), partitions))
+        served = those_there_first(chosen(connect_all(settings.redis), partitions))
         if served[0].prefixes is not None:
             use_prefixes(served[0].prefixes)
         connection = served[0].client

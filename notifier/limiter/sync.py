@@ -103,7 +103,7 @@ class InRedis(Asking):
             nodes, of_url = nodes_of(url)
             client = cluster(nodes, OF_CLUSTER | within(None, cls._retry, tries=1) | live.of_connections(of_url))
         else:
-            client = connect(live.settings)
+            client = connect(live.settings.redis)
         with live.keys_named():
             made = cls(client, **options)
         made._live = live

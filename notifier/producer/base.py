@@ -55,7 +55,7 @@ class Producer:
         from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
 
         live = LiveSettings(path, environ)
-        made = cls(cls._connect(live.settings), live.settings)
+        made = cls(cls._connect(live.settings.redis), live.settings)
         live.follow(made._use)
         made._live, made._follows = live, follow
         return made
@@ -63,7 +63,7 @@ class Producer:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """One by these settings."""
-        return cls(cls._connect(settings), settings)
+        return cls(cls._connect(settings.redis), settings)
 
     @property
     def policies(self) -> Policies:
@@ -88,7 +88,7 @@ class Producer:
         return lambda: builder.policies
 
     @staticmethod
-    def _connect(settings: Settings | RedisSettings) -> Any:
+    def _connect(config: RedisSettings) -> Any:
         raise NotImplementedError
 
     @staticmethod

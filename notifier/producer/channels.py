@@ -54,7 +54,7 @@ async def _opened(settings: Settings, app: str | None) -> AsyncIterator[ChannelS
         raise SettingsError("providers.apns: is missing; channels are Apple's")
     if app is not None and app not in section.apps:
         raise SettingsError(f"providers.apns.apps: has no {app!r}; known are {', '.join(section.apps) or 'none'}")
-    first = connect_all_async(settings)[0]  # where the team's token is
+    first = connect_all_async(settings.redis)[0]  # where the team's token is
     try:
         with under(first.prefixes):
             tokens = RedisTokenStore(first.client)

@@ -48,7 +48,7 @@ class State:
         """Raises SettingsError."""
         self.path = path
         settings = load_settings(path, rates={})
-        self.redis = connect_all(_hasty(settings))
+        self.redis = connect_all(_hasty(settings).redis)
         self.redis.agree()
         self.in_force = InForce(path, self.redis, settings)
         self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings))

@@ -12,14 +12,14 @@ from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 
 from notifier.store import cluster
-from notifier.store.connection import client_of, redis_of, use_keys_of
+from notifier.store.connection import client_of, use_keys_of
 from notifier.store.demoted import leave_demoted
 from notifier.store.exchange import in_time
 from notifier.store.sentinel import AsyncPrimary
 from notifier.store.sign_in import async_class
 
 if TYPE_CHECKING:
-    from notifier.settings import RedisSettings, Settings
+    from notifier.settings import RedisSettings
 
 T = TypeVar("T")
 
@@ -30,9 +30,8 @@ MAX_CONNECTIONS: Final = 10_000
 NOT_SHARED: Final = ("connection_pool", "retry", "himport_", "event_dispatcher", "maint_", "orig_")
 
 
-def connect_async(settings: Settings | RedisSettings) -> redis.asyncio.Redis:
+def connect_async(config: RedisSettings) -> redis.asyncio.Redis:
     """Return an asyncio client, not yet connected. Raise as `connect`."""
-    config = redis_of(settings)
     use_keys_of(config)
     return async_of(config)
 

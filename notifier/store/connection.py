@@ -25,7 +25,7 @@ from notifier.store.sign_in import read_files_again
 from notifier.units import clock_us
 
 if TYPE_CHECKING:
-    from notifier.settings import RedisSettings, Settings
+    from notifier.settings import RedisSettings
 
 T = TypeVar("T")
 
@@ -79,13 +79,12 @@ FAULTS: Final = (
 )
 
 
-def connect(settings: Settings | RedisSettings) -> redis.Redis:
+def connect(config: RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
     Raise RedisUnusableError if the URL has an option that redis-py does not know, and SettingsError if the
     password file cannot be read, or if this process uses another `redis.prefix` already.
     """
-    config = redis_of(settings)
     use_keys_of(config)
     return client_of(config)
 
@@ -120,11 +119,6 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         which = f" {name[1]!r}" if name else ""
         raise RedisUnusableError(f"the URL of Redis has an option{which} that is not understood") from None
     return client
-
-
-def redis_of(settings: Settings | RedisSettings) -> RedisSettings:
-    """Return what the settings say of Redis."""
-    return settings.redis if hasattr(settings, "redis") else settings
 
 
 def connection_options(config: RedisSettings) -> dict[str, Any]:

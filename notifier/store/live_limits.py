@@ -33,7 +33,7 @@ class LiveLimits:
         """path: as of `load_settings`. Raises SettingsError where it cannot be used."""
         self._followed = Followed(settings_path(path))
         self.settings = self._followed.settings
-        self._partitions = connect_all(self.settings)
+        self._partitions = connect_all(self.settings.redis)
         self._known: dict[str, Policy] = dict(self.settings.limits)
         self._next_look = 0.0
         self._log = structlog.get_logger("notifier.limiter")

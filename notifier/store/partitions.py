@@ -18,7 +18,7 @@ from notifier.scripts.keys import Prefixes, redis_key, under
 from notifier.scripts.loader import finished
 from notifier.settings import redis_url
 from notifier.store.aio import async_of, connect_async
-from notifier.store.connection import ask, client_of, connect, is_forbidden, redis_of
+from notifier.store.connection import ask, client_of, connect, is_forbidden
 from notifier.store.exchange import Command, Commands, Exchange, Item, Search, exchange, go_on
 from notifier.store.tags import HASH, number_of, prefixes_of
 
@@ -155,15 +155,13 @@ class Partitions(tuple[Partition, ...]):
             yield partition.client
 
 
-def connect_all(settings: Settings | RedisSettings) -> Partitions:
+def connect_all(config: RedisSettings) -> Partitions:
     """Clients to all partitions of a fleet, not yet connected. Raises as `connect`."""
-    config = redis_of(settings)
     return _one_of(config, connect, client_of) if config.partitions == 1 else _all_of(config, client_of)
 
 
-def connect_all_async(settings: Settings | RedisSettings) -> Partitions:
+def connect_all_async(config: RedisSettings) -> Partitions:
     """See `connect_all`."""
-    config = redis_of(settings)
     return _one_of(config, connect_async, async_of) if config.partitions == 1 else _all_of(config, async_of)
 
 
@@ -173,7 +171,7 @@ def opened_all(settings: Settings) -> Iterator[Partitions]:
 
     Raises as `connect`, and SettingsError where the cluster has another number of them.
     """
-    partitions, one = connect_all(settings), settings.redis.partition
+    partitions, one = connect_all(settings.redis), settings.redis.partition
     with closing(partitions):
         partitions.agree()
         yield partitions if one is None else Partitions([partitions[one]])
@@ -183,7 +181,7 @@ def opened_all(settings: Settings) -> Iterator[Partitions]:
 def opened(settings: Settings, user: str) -> Iterator[Any]:
     """A client of the user's partition, and keys are named as there. Raises as `opened_all` and `check_user`."""
     check_user(user)
-    with closing(connect_all(settings)) as partitions:
+    with closing(connect_all(settings.redis)) as partitions:
         partitions.agree()
         with partitions.at(user) as client:
             yield client

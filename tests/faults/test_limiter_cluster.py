@@ -322,7 +322,7 @@ def test_by_a_configuration(
         made = kind.from_config(path, namespace=namespace)
         limiter: Any = Awaited(made, runner) if kind is AsyncLimiter else made
         admitted = {key: [bool(limiter.acquire(key, "login")) for _ in range(3)] for key in ("ada", "bob")}
-        for at in connect_all(load_settings(path)):
+        for at in connect_all(load_settings(path).redis):
             with under(at.prefixes):
                 publish(at.client, {"limits": {"login": "3/day"}}, -1)
         admitted |= {"later": [bool(limiter.acquire("cy", "login")) for _ in range(4)]}

@@ -105,7 +105,7 @@ def keys_of(node: Any) -> list[bytes]:
 
 def test_an_event_has_an_id_of_its_own(settings: Settings) -> None:
     """Of two that Redis numbers alike in two partitions, each shows its own."""
-    users, parts = ("42", "4"), connect_all(settings)
+    users, parts = ("42", "4"), connect_all(settings.redis)
     entry = {"job_id": "j", "outcome": "delivered", "detail": ""}
     for user in users:
         with parts.at(user) as at:
@@ -387,7 +387,7 @@ def test_a_plain_producer_of_rq_is_told_the_prefix(cli: Cli, settings: Settings)
     enqueue = "import sys, redis.crc; from rq.defaults import RQ_KEY_PREFIX; print(RQ_KEY_PREFIX)"
     environ = {**os.environ, "RQ_KEY_PREFIX": told["RQ_KEY_PREFIX"]}
     done = subprocess.run([sys.executable, "-c", enqueue], env=environ, capture_output=True, text=True, check=True)
-    partitions = connect_all(settings)
+    partitions = connect_all(settings.redis)
     with under(partitions.of_user("42").prefixes):
         assert done.stdout.strip() == keys.in_force().rqs == "{740}notifier:rq".replace("740", told["tag"])
     for at in partitions:
@@ -417,7 +417,7 @@ def test_commands_find_all(cli: Cli) -> None:
 
 def test_a_pause_that_some_partitions_lack_is_told(cli: Cli, settings: Settings) -> None:
     """As of one that were away when somebody paused all: by `stats`, until all is paused again."""
-    at = connect_all(settings)[6]
+    at = connect_all(settings.redis)[6]
     cli.run("pause", "all", "--who", "anna")
     with under(at.prefixes), closing(at.client) as client:
         run(client, resume("all:", "nobody"))
@@ -487,7 +487,7 @@ def test_the_numbers_are_of_all(cli: Cli, settings: Settings, tmp_path: Path) ->
         [sys.executable, "-m", "notifier.cli", "trace", "record", "--out", str(trace), "--for", "1h"], env=cli._environ
     )
     try:
-        at = connect_all(settings)[EIGHT - 1]
+        at = connect_all(settings.redis)[EIGHT - 1]
         with under(at.prefixes), closing(at.client) as last:
             await_that(lambda: last.exists(keys.redis_key("trace")), "the recording to begin", 30)
         with Notifier.of(settings) as notifier:

@@ -217,7 +217,7 @@ def start_fleet(
         config.write_text(yaml.safe_dump(document), encoding="utf-8")
         os.utime(config, (0, 0))  # a worker that starts waits for a new one to be whole
         settings = load_settings(config, {"NOTIFIER_REDIS_URL": server.url})
-        partitions = connect_all(patient(settings))
+        partitions = connect_all(patient(settings).redis)
         for at in partitions:
             stack.enter_context(contextlib.closing(at.client))
         wire_log = Path(listening["wire_log"])

@@ -160,7 +160,7 @@ def test_tls_to_a_redis_without_it(redis_server: EmbeddedRedis) -> None:
     """A handshake that nobody answers is given up once the other side turns out to be plain, whatever the timeout."""
     url = redis_server.url.replace("redis://", "rediss://")
     settings = parse_settings(f'redis: {{url: "{url}", socket_timeout: 10m}}')
-    with connect(settings) as redis:
+    with connect(settings.redis) as redis:
         with pytest.raises(RedisUnusableError, match="does not speak TLS; write redis:// in place of rediss://"):
             check(redis)
         with pytest.raises(RedisUnusableError, match="does not speak TLS; write redis:// in place of rediss://"):
@@ -180,7 +180,10 @@ def test_tls_to_a_redis_without_it_from_a_slow_machine(
     monkeypatch.setattr(SSLConnection, "_wrap_socket_with_ssl", late)
     monkeypatch.setattr(tls, "PATIENCE_S", 0.1)
     settings = parse_settings(f'redis: {{url: "{redis_server.url.replace("redis://", "rediss://")}"}}')
-    with connect(settings) as redis, pytest.raises(RedisUnusableError, match="does not speak TLS; write redis://"):
+    with (
+        connect(settings.redis) as redis,
+        pytest.raises(RedisUnusableError, match="does not speak TLS; write redis://"),
+    ):
         check(redis)
 
 
@@ -200,7 +203,10 @@ def test_a_redis_that_speaks_tls_alone(tmp_path: Path) -> None:
         serving.start()
         settings = parse_settings(f'redis: {{url: "redis://127.0.0.1:{server.server_address[1]}/0"}}')
         try:
-            with connect(settings) as redis, pytest.raises(RedisUnusableError, match="speaks TLS; write rediss://"):
+            with (
+                connect(settings.redis) as redis,
+                pytest.raises(RedisUnusableError, match="speaks TLS; write rediss://"),
+            ):
                 check(redis)
         finally:
             server.shutdown()

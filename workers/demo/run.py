@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> Report:
     with contextlib.ExitStack() as stack:
         folder = _folder(stack)
         set_up = stack.enter_context(stage(folder, arguments.rates, scripts, arguments.workers))
-        redis = stack.enter_context(contextlib.closing(connect(set_up.settings)))
+        redis = stack.enter_context(contextlib.closing(connect(set_up.settings.redis)))
         screen = stack.enter_context(Screen(len(rows), set_up.redis, quiet=arguments.json))
         screen.explain(*_plan(rows))
         begun = time.monotonic()

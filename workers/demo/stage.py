@@ -57,7 +57,7 @@ def stage(folder: Path, rates: Path, scripts: Mapping[str, Any], workers: int) -
         config.write_text(yaml.safe_dump(document), encoding="utf-8")
         environ = {**os.environ, "NOTIFIER_CONFIG": str(config), "NOTIFIER_REDIS_URL": url}
         settings = load_settings(config, environ)
-        with contextlib.closing(connect(settings)) as client:
+        with contextlib.closing(connect(settings.redis)) as client:
             check(client)
             if client.dbsize():
                 raise RedisUnusableError(f"the database at {url} is not empty; the demo needs an empty one")

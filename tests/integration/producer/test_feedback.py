@@ -43,7 +43,7 @@ class Feed:
     def __init__(self, redis: Redis, url: str) -> None:
         settings = parse_settings(f"redis: {{url: '{url}'}}\nproviders: {{fcm: {{client: console}}}}")
         self.redis = redis
-        self.notifier = Notifier(connect(settings), settings)
+        self.notifier = Notifier(connect(settings.redis), settings)
         self._rules = RuleTable(settings.policies())
 
     def tell(self, *names: str, gone_at_us: int | None = None, app: str | None = None) -> str:

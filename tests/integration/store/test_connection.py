@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from notifier import AsyncNotifier, Notifier
 from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.settings import load_settings, parse_settings
-from notifier.settings.schema import RedisSettings, Settings
+from notifier.settings.schema import RedisSettings
 from notifier.store import tls
 from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, unusable
@@ -39,7 +39,7 @@ def named(url: str, **keys: str) -> RedisSettings:
     return parse_settings(f"redis: {json.dumps(keys)}").redis.model_copy(update={"url": url})
 
 
-def refusal(settings: RedisSettings | Settings) -> str:
+def refusal(settings: RedisSettings) -> str:
     with closing(connect(settings)) as client, pytest.raises(RedisUnusableError) as caught:
         check(client)
     text = str(caught.value)
@@ -120,7 +120,7 @@ def test_no_sentinel_is_told_alike_by_both_kinds_of_client(tmp_path: Path) -> No
     with pytest.raises(RedisAwayError) as caught:
         asyncio.run(ask())
     assert str(caught.value) == f"Redis does not answer: No master found for 'mymaster': {why}"
-    assert refusal(load_settings(config, {})) == (
+    assert refusal(load_settings(config, {}).redis) == (
         f"Redis at mymaster by Sentinel at 127.0.0.1:1 is unknown there: {why}"
     )
 
@@ -255,9 +255,9 @@ def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:
     """Who names an authority and no rediss:// believes in a TLS that is not there. A file that is missing is named."""
     text = "redis: {{url: '{}://127.0.0.1:1/0', ca_file: {}/ca.pem}}"
     with pytest.raises(SettingsError, match="ca_file is for TLS, and the URL is not: it would begin with rediss://"):
-        connect(parse_settings(text.format("redis", tmp_path)))
+        connect(parse_settings(text.format("redis", tmp_path)).redis)
     with pytest.raises(SettingsError, match=r"redis\.ca_file: cannot read .*ca\.pem: No such file"):
-        connect(parse_settings(text.format("rediss", tmp_path)))
+        connect(parse_settings(text.format("rediss", tmp_path)).redis)
     with pytest.raises(SettingsError, match="cert_key_file: needs cert_file"):
         parse_settings("redis: {cert_key_file: /run/key.pem}")
 

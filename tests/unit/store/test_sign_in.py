@@ -81,7 +81,7 @@ def test_files_that_cannot_work_are_refused_before_anything_connects(
     document = {"redis": {"url": "rediss://localhost/0", **files}}
     settings = parse_settings(json.dumps(document), name=str(tmp_path / "notifier.yaml"))
     with pytest.raises(SettingsError, match=re.escape(says.format(folder=tmp_path))):
-        connect(settings)
+        connect(settings.redis)
     right = settings.redis.model_copy(update={name: tmp_path / to for name, to in RIGHT.items()})
     connect(right)
 

@@ -184,7 +184,8 @@ class RuleSettings(Section):
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:
         """The quiet hours given here."""
-        return None
+        quiet: Any = getattr(self, "quiet", None)  # each section has a form of its own for them
+        return None if quiet == "ignore" else quiet
 
 
 class UserSettings(RuleSettings):
@@ -192,11 +193,6 @@ class UserSettings(RuleSettings):
 
     max_waiting: MaxWaiting | None = None
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
-
-    @property
-    def quiet_hours(self) -> tuple[Hours, ...] | None:
-        """The quiet hours given here."""
-        return self.quiet
 
 
 def _gap_cell(text: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from notifier.notification.job import accepted_at
 from notifier.notification.json_values import fields_of
@@ -35,16 +35,7 @@ UNTIL: Final = {
 }
 
 
-class _Other(NamedTuple):
-    """Something that waits in no backlog. since: when it was accepted."""
-
-    user: str
-    category: str
-    why: tuple[str, str]
-    since: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Throttled:
     """A user. waiting: how many wait in each category, the most first. whys: what each waits for: kind, words.
 
@@ -53,9 +44,9 @@ class Throttled:
     """
 
     user: str
-    waiting: dict[str, int]
-    next_us: int | None
-    whys: Mapping[str, tuple[str, str]]
+    waiting: dict[str, int] = field(default_factory=dict)
+    next_us: int | None = None
+    whys: dict[str, tuple[str, str]] = field(default_factory=dict)
     since: datetime | None = None
 
     @property
@@ -106,25 +97,28 @@ def _find() -> Exchange[tuple[list[Throttled], list[int], bool]]:
     """The users with the most, of all how many wait, and whether these are all."""
     users, is_all = yield from _waiting()
     found = yield from _backlogs(users)
-    others, are_all = yield from _elsewhere()
-    found = [each for each in _with_others(found, others) if each.total]
-    longest = sorted(found, key=_rank)[:MAX_USERS]
-    return (yield from _with_first(longest)), [each.total for each in found], is_all and are_all
+    are_all = yield from _add_others(found)
+    waiting = [each for each in found.values() if each.total]
+    longest = sorted(waiting, key=_rank)[:MAX_USERS]
+    yield from _note_first(longest)
+    return longest, [each.total for each in waiting], is_all and are_all
 
 
-def _with_first(found: Sequence[Throttled]) -> Exchange[list[Throttled]]:
-    """The same, with since when the first of their backlogs has waited."""
-    asked = [(n, user_key("backlog", each.user, name)) for n, each in enumerate(found) for name in each.waiting]
+def _note_first(found: Sequence[Throttled]) -> Exchange[None]:
+    """Note since when the first of their backlogs has waited."""
+    asked = [(each, user_key("backlog", each.user, name)) for each in found for name in each.waiting]
     heads = yield Commands(lambda pipe: [pipe.zrange(key, 0, 0) for _, key in asked])
     begun = yield Commands(lambda pipe: [pipe.hget(job_key(b"".join(head)), "enqueued_at") for head in heads])
-    first = [each.since for each in found]
-    for (n, _), at in zip(asked, map(accepted_at, begun), strict=True):
-        first[n] = min(first[n] or at, at) if at else first[n]
-    return [replace(each, since=since) for each, since in zip(found, first, strict=True)]
+    for (each, _), text in zip(asked, begun, strict=True):
+        if at := accepted_at(text):
+            each.since = min(each.since or at, at)
 
 
-def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
-    """Find what waits in no backlog: the first of each queue, and of what is tried again or has a time of its own."""
+def _add_others(users: dict[str, Throttled]) -> Exchange[bool]:
+    """Add what waits in no backlog: the first of each queue, and of what is tried again or has a time of its own.
+
+    Return whether these are all.
+    """
     queued = queue_keys()
 
     def ask(pipe: Any) -> None:
@@ -136,23 +130,16 @@ def _elsewhere() -> Exchange[tuple[list[_Other], bool]]:
     jobs = [(job_id, None) for each in queues for job_id in each] + later
     fields = ("push_outcome", "enqueued_at", *OF_LATER)
     found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *fields) for job_id, _ in jobs])
-    others = []
     for (_, later_us), (ended, at, *noted) in zip(jobs, found, strict=True):
         of = fields_of(noted[0])
         if "user" in of and ended is None:
+            user, category = str(of["user"]), str(of.get("category", DEFAULT_CATEGORY))
             why = ("queue", IN_QUEUE) if later_us is None else describe_later(later_us, *noted)
-            others.append(_Other(str(of["user"]), str(of.get("category", DEFAULT_CATEGORY)), why, accepted_at(at)))
-    return others, all(len(each) < QUEUED for each in (*queues, later))
-
-
-def _with_others(found: list[Throttled], others: Sequence[_Other]) -> list[Throttled]:
-    users = {each.user: each for each in found}
-    for user, category, why, at in others:
-        each = users.setdefault(user, Throttled(user, {}, None, {}))
-        waiting = {**each.waiting, category: each.waiting.get(category, 0) + 1}
-        since = min(filter(None, (each.since, at)), default=None)
-        users[user] = replace(each, waiting=waiting, whys={category: why, **each.whys}, since=since)
-    return list(users.values())
+            each = users.setdefault(user, Throttled(user))
+            each.waiting[category] = each.waiting.get(category, 0) + 1
+            each.whys.setdefault(category, why)
+            each.since = min(filter(None, (each.since, accepted_at(at))), default=None)
+    return all(len(each) < QUEUED for each in (*queues, later))
 
 
 def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
@@ -181,7 +168,7 @@ def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
     return users, all(n <= PAGE * PAGES for n in (*numbers, *map(len, routed)))
 
 
-def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
+def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[dict[str, Throttled]]:
     names = {user: user.decode(errors="replace") for user in users}
     lines = yield Commands(lambda pipe: [pipe.hgetall(user_key("backlogs", name)) for name in names.values()])
     backlogs = dict(zip(users, lines, strict=True))
@@ -194,7 +181,7 @@ def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
         waiting[user][category] = length
         if why := backlogs[user].get(f"#w:{category}".encode()):
             whys[user][category] = describe_waits(why.decode(errors="replace"))
-    return [
-        Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user], whys[user])
+    return {
+        names[user]: Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user], whys[user])
         for user, counts in waiting.items()
-    ]
+    }

@@ -10,7 +10,7 @@ from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, rq_key
-from notifier.store.connection import ask_each, redis_answers
+from notifier.store.connection import ask_each, pieces, redis_answers
 
 PAGE: Final = 500
 OVERLAP: Final = 100  # of two pages of a queue, as RQ may take jobs out of its middle
@@ -43,10 +43,8 @@ def _pages(redis: Any) -> Iterator[Sequence[bytes]]:
     for queue in queue_keys():
         yield from _pages_of(redis, queue)
     for lane in LANES:
-        cursor = -1
-        while cursor:
-            cursor, found = redis.zscan(rq_key("scheduled", lane), max(cursor, 0), count=PAGE)
-            yield [job_id for job_id, _ in found]
+        for page in pieces(redis.zscan_iter(rq_key("scheduled", lane), count=PAGE), PAGE):
+            yield [job_id for job_id, _ in page]
 
 
 def _pages_of(redis: Any, queue: str) -> Iterator[Sequence[bytes]]:

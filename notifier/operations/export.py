@@ -17,7 +17,7 @@ from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import job_key, rq_key, user_key
-from notifier.store.connection import ask_each, redis_answers
+from notifier.store.connection import ask_each, pieces, redis_answers
 from notifier.units import mask, moment
 
 CHUNK: Final = 500
@@ -59,12 +59,9 @@ def _sends(redis: Any, user: str, category: str | None) -> Iterator[datetime]:
 def _ended(redis: Any, user: str) -> Iterator[dict[str, Any]]:
     """Return what has ended of a user and is kept with its content."""
     for registry in (rq_key(name, lane) for name in ("failed", "canceled") for lane in LANES):
-        cursor = -1
-        while cursor:
-            cursor, page = redis.zscan(registry, max(cursor, 0), count=CHUNK)
-            ids = [job_id for job_id, _ in page]
-            jobs = ask_each(redis, ids, lambda pipe, job_id: pipe.hmget(job_key(job_id), FIELDS))
-            for job_id, (meta, outcome, data) in zip(ids, jobs, strict=True):
+        for page in pieces(redis.zscan_iter(registry, count=CHUNK), CHUNK):
+            jobs = ask_each(redis, page, lambda pipe, entry: pipe.hmget(job_key(entry[0]), FIELDS))
+            for (job_id, _), (meta, outcome, data) in zip(page, jobs, strict=True):
                 if outcome and (of := fields_of(meta)).get("user") == user:
                     known = {"category": of.get("category", DEFAULT_CATEGORY), "outcome": outcome.decode()}
                     yield {"job_id": job_id.decode(errors="replace"), **known, **_content(data)}

@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -201,6 +202,13 @@ def ask_each(client: Any, of: Iterable[T], queue: Callable[[Any, T], object]) ->
             queue(pipe, each)
         replies: list[Any] = pipe.execute()
     return replies
+
+
+def pieces(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """So many of these at a time, such as go in one round trip."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 def time_us(client: Any) -> int:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 from redis import Redis
@@ -27,7 +26,7 @@ from notifier.rules.preferences import Preferences
 from notifier.scripts.key_types import types_of
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
-from notifier.store.connection import ask_each, redis_answers
+from notifier.store.connection import ask_each, pieces, redis_answers
 from notifier.units import from_bytes, readable
 
 T = TypeVar("T")
@@ -96,9 +95,8 @@ class Audit:
         yield self._judge_preferences()
 
     def _pages(self) -> Iterator[list[bytes]]:
-        cursor, seen, keys = -1, 0, self._redis.dbsize()
-        while cursor:
-            cursor, page = self._redis.scan(max(cursor, 0), count=KEYS_A_LOOK)
+        seen, keys = 0, self._redis.dbsize()
+        for page in pieces(self._redis.scan_iter(count=KEYS_A_LOOK), KEYS_A_LOOK):
             yield page
             seen += len(page)
             self._on_progress(min(seen, keys), keys)
@@ -122,7 +120,7 @@ class Audit:
 
     def _judge_backlogs(self, keys: list[bytes]) -> Iterator[Finding]:
         backlogs = [key for key in keys if is_key(key, "backlog")]
-        for some in _cut(backlogs, BACKLOGS_A_LOOK):
+        for some in pieces(backlogs, BACKLOGS_A_LOOK):
             yield from self._judge(audit_entries, self._members_of_all(some))
         noted = [key for key in keys if is_key(key, "backlogs")]
         self.users += len(noted)
@@ -160,7 +158,7 @@ class Audit:
 
     def _each(self, audit: Callable[..., Call[T]], items: Iterable[Any], size: int) -> Iterator[T]:
         """Judge so many at a time; where that meets a key of a wrong type one by one, without those that touch it."""
-        for some in _cut(items, size):
+        for some in pieces(items, size):
             try:
                 yield run(self._redis, audit(some, repair=self._repair, lease_us=self._lease_us))
             except ResponseError as error:
@@ -190,9 +188,3 @@ def _readable(findings: Iterator[Finding]) -> Iterator[Finding]:
     except ResponseError as error:
         if WRONG_TYPE not in str(error):
             raise
-
-
-def _cut(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while some := list(islice(rest, size)):
-        yield some

@@ -12,6 +12,7 @@ from notifier.queue.backlogs import tidied
 from notifier.rules.category import LANES
 from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run
+from notifier.store.connection import pieces
 from notifier.store.exchange import exchange
 
 MAX_EXPECTED: Final = 100_000  # names kept in memory
@@ -62,8 +63,7 @@ class Queues:
             self._forget_listed(rq_key("queue", lane))
         missing = sorted(self._expected)
         self._expected.clear()
-        for start in range(0, len(missing), UNLISTED_A_CALL):
-            some = missing[start : start + UNLISTED_A_CALL]
+        for some in pieces(missing, UNLISTED_A_CALL):
             call = audit_jobs(some, repair=self._repair, lease_us=self._lease_us, unlisted=True)
             yield from run(self._redis, call).findings
 

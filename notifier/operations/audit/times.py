@@ -15,7 +15,7 @@ from notifier.operations.audit.calls import Finding, Kind, audit_key
 from notifier.rules.category import LANES
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import run
-from notifier.store.connection import ask_each, time_us
+from notifier.store.connection import ask_each, pieces, time_us
 
 MAX_NOTED: Final = 10_000
 A_LOOK: Final = 100
@@ -63,8 +63,7 @@ class Times:
 
     def _note(self, sets: list[bytes]) -> None:
         later = f"({time_us(self._redis) if sets else 0}"
-        for start in range(0, len(sets), A_LOOK):
-            some = sets[start : start + A_LOOK]
+        for some in pieces(sets, A_LOOK):
             found = ask_each(self._redis, some, lambda pipe, key: pipe.zrangebyscore(key, later, "+inf", 0, A_LOOK))
             for key, permits in zip(some, found, strict=True):
                 self._noted.update((key, permit) for permit in permits)
@@ -78,8 +77,7 @@ class Times:
                 job_id, _, permit = entry.rpartition(b":")
                 held.add(permit)
                 in_flight.append(job_id)
-        for start in range(0, len(in_flight), A_LOOK):
-            some = in_flight[start : start + A_LOOK]
+        for some in pieces(in_flight, A_LOOK):
             told = ask_each(self._redis, some, lambda pipe, job: pipe.hmget(job_key(job), "push_permit", "push_rq_job"))
             held.update(permit for both in told for permit in both if permit)
         return held

@@ -101,19 +101,16 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
     try:
         if redis_url.is_cluster(config.url):
             client = cluster.client_of(tag_of(config), redis_url.parse(config.url), options, beside)
-            read_files_again(client, config)
-            return client
-        if redis_url.is_sentinel(config.url):
+        elif redis_url.is_sentinel(config.url):
             client = sentinel.primary(redis_url.parse(config.url), options, config.read_sentinel_password)
-            read_files_again(client, config)
-            return client
-        # Where all connections are in use, whoever asks next waits for one.
-        within = config.socket_timeout_us / 1_000_000
-        client = redis.Redis.from_pool(BlockingConnectionPool.from_url(config.url, timeout=within, **options))
-        pool = client.connection_pool
-        pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
+        else:
+            # Where all connections are in use, whoever asks next waits for one.
+            within = config.socket_timeout_us / 1_000_000
+            client = redis.Redis.from_pool(BlockingConnectionPool.from_url(config.url, timeout=within, **options))
+            pool = client.connection_pool
+            pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
+            pool.connection_class(**pool.connection_kwargs)
         read_files_again(client, config)  # a password that stands in the URL goes before the file's
-        pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError, redis.exceptions.RedisError) as error:
         # Of the text no more than a name: a URL may hold a password.
         name = re.search(r"'(\w{1,40})'", str(error))

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
@@ -55,12 +54,22 @@ class Feed:
         return _Stream(self)
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield what one watcher is told: at first all minutes, then what has changed; a comment if nothing has."""
+        """Yield what one watcher is told: at first all minutes, then what has changed; a comment if nothing has.
+
+        After a trouble there is an event always.
+        """
         yield f"retry: {AGAIN_MS}\n\n"
-        seen, told_at = _Seen(), monotonic()
+        minutes, others, trouble, told_at = dict[int, Any](), dict[str, Any](), "", monotonic()  # as told last
         while not self._ended.is_set():
             await self._renew()
-            told = seen.changed(self._minutes, self._others, self._trouble)
+            told = ""
+            if self._trouble and self._trouble != trouble:
+                told = _event("trouble", {"detail": self._trouble})
+            elif not self._trouble and (minutes, others, trouble) != (self._minutes, self._others, ""):
+                new = [each for at, each in self._minutes.items() if each != minutes.get(at)]
+                told = _event("numbers", {"minutes": new, **self._others})
+                minutes, others = self._minutes, self._others
+            trouble = self._trouble
             if not told and monotonic() - told_at >= HEARTBEAT_S:
                 told = ": nothing has changed\n\n"
             if told:
@@ -91,27 +100,6 @@ class Feed:
         known = self._minutes | {each["at"]: each for each in told["minutes"]}
         self._minutes = dict(sorted(known.items())[-MINUTES:])
         self._others = {name: value for name, value in told.items() if name != "minutes"}
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Hold what one watcher was told last."""
-
-    minutes: dict[int, Any] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
-    trouble: str = ""
-
-    def changed(self, minutes: dict[int, Any], others: dict[str, Any], trouble: str) -> str:
-        """The event that tells what is new; '' where nothing is. After a trouble there is one always."""
-        if trouble:
-            event = _event("trouble", {"detail": trouble}) if trouble != self.trouble else ""
-            self.trouble = trouble
-            return event
-        if (self.minutes, self.others, self.trouble) == (minutes, others, ""):
-            return ""
-        new = [each for at, each in minutes.items() if each != self.minutes.get(at)]
-        self.minutes, self.others, self.trouble = minutes, others, ""
-        return _event("numbers", {"minutes": new, **others})
 
 
 class _Stream(StreamingResponse):

@@ -35,7 +35,7 @@ class Guard:
     def __init__(self, app: ASGIApp, token: Callable[[], str], *, is_open: bool) -> None:
         """token: is asked at each request, because its file may change."""
         self._app, self._token, self._is_open = app, token, is_open
-        self._wrong = _WrongTokens()
+        self._wrong, self._wrong_at = 0, 0.0  # tokens in a row of minutes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the class."""
@@ -47,7 +47,7 @@ class Guard:
         asks = caller(known, given)
         if known and asks is None:
             if given:
-                await self._wrong.note()
+                await self._slow_down()
             refused = problem(401, "Unauthorized", "give the token of NOTIFIER_SERVER_TOKEN")
             refused.headers["WWW-Authenticate"] = 'Basic realm="push-throttle", charset="UTF-8"'
             return await refused(scope, receive, send)
@@ -66,22 +66,15 @@ class Guard:
         scope[WHO], scope[MAY_ACT] = asks.name or who if asks else who, asks is not None and asks.may_act
         return await self._app(scope, receive, send)
 
-
-class _WrongTokens:
-    """Slows down who tries tokens, and logs how many were tried: one, ten, a hundred and so on in a row of minutes."""
-
-    def __init__(self) -> None:
-        self._count, self._last = 0, 0.0
-
-    async def note(self) -> None:
-        """Count one more, and wait."""
+    async def _slow_down(self) -> None:
+        """Let who tries tokens wait, and log how many were tried: one, ten, a hundred and so on."""
         now = time.monotonic()
-        if now - self._last > FORGET_S:
-            self._count = 0
-        self._count, self._last = self._count + 1, now
-        if str(self._count).strip("0") == "1":
-            structlog.get_logger("notifier.server").warning("wrong_tokens", count=self._count)
-        await asyncio.sleep(min(SLOWEST_S, SLOWER_S * self._count))
+        if now - self._wrong_at > FORGET_S:
+            self._wrong = 0
+        self._wrong, self._wrong_at = self._wrong + 1, now
+        if str(self._wrong).strip("0") == "1":
+            structlog.get_logger("notifier.server").warning("wrong_tokens", count=self._wrong)
+        await asyncio.sleep(min(SLOWEST_S, SLOWER_S * self._wrong))
 
 
 def _given(authorization: bytes) -> tuple[str, bytes]:

@@ -32,7 +32,7 @@ from notifier.queue.history import Record
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import under
-from notifier.store.aio import Calls
+from notifier.store.aio import in_turn
 from notifier.store.exchange import Exchange, Search, exchange_async, nothing
 from notifier.store.partitions import Partition, connect_all_async, search_at_async
 from notifier.store.pipelining import together_async, whole
@@ -60,12 +60,12 @@ class AsyncNotifier(Producer):
         """`from_config` builds one from the YAML. client: it must answer in bytes."""
         super().__init__(client, settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
-        self._calls = Calls(MAX_CALLS)
+        self._slots = asyncio.Semaphore(MAX_CALLS)
         self.limiter = self._limiter()
 
     def _limiter(self) -> AsyncUserLimiter:
         return AsyncUserLimiter(
-            self._partitions, policies=self._policies_of_now(), timeout=self._timeout, calls=self._calls
+            self._partitions, policies=self._policies_of_now(), timeout=self._timeout, slots=self._slots
         )
 
     @property
@@ -315,7 +315,7 @@ class AsyncNotifier(Producer):
     async def _in_time(self, ask: Coroutine[Any, Any, T], timeout: Timeout, spent: float) -> T:
         within = seconds(timeout, self._timeout)
         try:
-            return await self._calls.run(ask, within - spent)
+            return await in_turn(self._slots, ask, within - spent)
         except TimeoutError:
             raise RedisUnusableError(f"Redis does not answer within {within:g} s") from None
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A pool that is full refuses; `Calls` holds the number down.
+# A pool that is full refuses; `in_turn` holds the number down.
 MAX_CONNECTIONS: Final = 10_000
 # So begin those of a synchronous client's options that an asyncio one does not share: how it tries again, and what
 # redis-py keeps there for that client alone.
@@ -65,22 +65,16 @@ def async_like(
     return made
 
 
-class Calls:
-    """Calls of one client, each with its deadline, and so many under way at once; the others wait."""
-
-    def __init__(self, max_calls: int) -> None:
-        self._slots = asyncio.Semaphore(max_calls)
-
-    async def run(self, call: Coroutine[Any, Any, T], within: float) -> T:
-        """The result of a call. Raises TimeoutError at the deadline, in seconds."""
-        ends = asyncio.get_running_loop().time() + within
-        try:
-            async with asyncio.timeout_at(ends):
-                await self._slots.acquire()
-        except BaseException:
-            call.close()
-            raise
-        try:
-            return await in_time(call, ends - asyncio.get_running_loop().time())
-        finally:
-            self._slots.release()
+async def in_turn(slots: asyncio.Semaphore, call: Coroutine[Any, Any, T], within: float) -> T:
+    """The result of a call that waits for one of these slots. Raises TimeoutError at the deadline, in seconds."""
+    ends = asyncio.get_running_loop().time() + within
+    try:
+        async with asyncio.timeout_at(ends):
+            await slots.acquire()
+    except BaseException:
+        call.close()
+        raise
+    try:
+        return await in_time(call, ends - asyncio.get_running_loop().time())
+    finally:
+        slots.release()

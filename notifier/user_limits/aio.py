@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Semaphore
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from notifier.limiter.protocol import Hold
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run_async
-from notifier.store.aio import Calls
+from notifier.store.aio import in_turn
 from notifier.store.partitions import Partitions
 from notifier.user_limits.protocol import UserPermit
 from notifier.user_limits.redis import acquire_call, refund_call, reset_call
@@ -29,11 +30,11 @@ class AsyncUserLimiter:
     Raises LimiterUnreachableError where Redis cannot be asked in that time: then nothing may be sent.
     """
 
-    def __init__(self, redis: Any, *, policies: Callable[[], Policies], timeout: float, calls: Calls) -> None:
-        """policies: as of `RedisLimiter`. calls: by which all calls of this client run."""
+    def __init__(self, redis: Any, *, policies: Callable[[], Policies], timeout: float, slots: Semaphore) -> None:
+        """policies: as of `RedisLimiter`. slots: of all calls of this client, as many as may be under way at once."""
         self._policies = policies
         self._partitions = Partitions.around(redis)
-        self._calls = calls
+        self._slots = slots
         self._timeout = timeout
 
     async def acquire(
@@ -60,7 +61,7 @@ class AsyncUserLimiter:
         within = seconds(timeout, self._timeout)
         try:
             with self._partitions.at(user) as redis:
-                return await self._calls.run(run_async(redis, make()), within)
+                return await in_turn(self._slots, run_async(redis, make()), within)
         except TimeoutError:
             raise LimiterUnreachableError(f"the limiter's Redis does not answer within {within:g} s") from None
         except (RedisError, OSError) as error:

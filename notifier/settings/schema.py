@@ -100,6 +100,11 @@ class CategorySettings(RuleSettings):
     cost: int = Field(default=1, ge=1, le=10)
     overall: Rate | None = Field(default=None, description="The most that all users together are sent of it.")
 
+    @property
+    def quiet_hours(self) -> tuple[Hours, ...] | None:
+        """The quiet hours of its own."""
+        return None if self.quiet == "ignore" else self.quiet
+
     def value(self, name: str) -> Category:
         """Return what the rules need."""
         same = {

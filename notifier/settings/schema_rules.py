@@ -184,8 +184,7 @@ class RuleSettings(Section):
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:
         """The quiet hours given here."""
-        quiet: Any = getattr(self, "quiet", None)  # each section has a form of its own for them
-        return None if quiet == "ignore" else quiet
+        return None
 
 
 class UserSettings(RuleSettings):
@@ -193,6 +192,11 @@ class UserSettings(RuleSettings):
 
     max_waiting: MaxWaiting | None = None
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
+
+    @property
+    def quiet_hours(self) -> tuple[Hours, ...] | None:
+        """The quiet hours given here."""
+        return self.quiet
 
 
 def _gap_cell(text: str) -> str:

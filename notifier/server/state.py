@@ -22,6 +22,7 @@ from notifier.server.feed import Feed
 from notifier.server.metrics import Metrics
 from notifier.server.webhook import Webhook
 from notifier.settings import Settings, load_settings
+from notifier.store.cluster import owner_of
 from notifier.store.connection import time_us
 from notifier.store.partitions import connect_all
 from notifier.units import moment
@@ -49,6 +50,8 @@ class State:
         self.path = path
         settings = load_settings(path, rates={})
         self.redis = connect_all(_hasty(settings).redis)
+        for owner in filter(None, (owner_of(at.client) for at in self.redis)):
+            owner.rest_s = ANSWER_S  # a page asks often, and has the time to wait once
         self.redis.agree()
         self.in_force = InForce(path, self.redis, settings)
         self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings))

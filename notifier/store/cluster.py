@@ -9,8 +9,9 @@ sent: half of a script's keys may be at the one node and half at the other.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from time import monotonic
 from typing import Any, Final
 
 import redis
@@ -57,8 +58,9 @@ class NotAClusterError(ResponseError):
 class Owner:
     """Which node owns the slot of a hash tag, as far as is known. All connections of a client share one.
 
-    nodes: those to ask, who does not answer last. siblings: the owners of a fleet's other slots, and this one.
-    free: of their connections those that nobody uses, by process and node. All owners of a fleet share these three.
+    nodes: those to ask. silent: when one has not answered, by the monotonic clock. siblings: the owners of a fleet's
+    other slots, and this one. free: of their connections those that nobody uses, by process and node. All owners of a
+    fleet share these four. rest_s: for how long nobody waits for a node that somebody has waited for in vain.
     """
 
     def __init__(self, tag: str, seeds: Sequence[Node], beside: Owner | None = None) -> None:
@@ -67,7 +69,9 @@ class Owner:
         self.slot: int = key_slot(tag.encode())
         self.seeds = tuple(seeds)
         self.known: Node | None = None
+        self.rest_s = 0.0
         self.nodes: list[Node] = beside.nodes if beside else list(seeds)
+        self.silent: dict[Node, float] = beside.silent if beside else {}
         self.siblings: list[Owner] = beside.siblings if beside else []
         self.free: dict[int, dict[Node, list[Any]]] = beside.free if beside else {}
         self.siblings.append(self)
@@ -78,11 +82,13 @@ class Owner:
             self.free.clear()
         return self.free.setdefault(pid, {})
 
-    def candidates(self) -> Iterator[Node]:
-        """The nodes to ask, one after another; who does not answer is asked last from then on."""
-        for node in list(self.nodes):
-            yield node
-            self.nodes[:] = [*(other for other in self.nodes if other != node), node]
+    def candidates(self) -> Sequence[Node]:
+        """The nodes to ask, one after another; who did not answer last."""
+        return sorted(self.nodes, key=lambda node: self.silent.get(node, 0.0))
+
+    def rests(self) -> bool:
+        """Whether nobody is to wait for the node that is known."""
+        return self.known in self.silent and monotonic() < self.silent[self.known] + self.rest_s
 
     def read(self, slots: Any, asked: Node) -> Node | None:
         """Take up the answer to CLUSTER SLOTS: the owner; None where the slot has none."""
@@ -158,6 +164,7 @@ class _Following:
             except AuthenticationError:
                 raise
             except SILENT:
+                self.owner.silent[node] = monotonic()
                 continue
             except ResponseError as error:
                 raise NotAClusterError(str(error)) from error
@@ -172,11 +179,17 @@ class _Sync(_Following):
     retry_by = Retry
 
     def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
+        if self.owner.rests():
+            self.owner.known = None  # another may have the slot by now
         self.host, self.port = self.owner.known or finished(self._find_owner())
+        if self.owner.rests():
+            raise RedisTimeoutError(f"{self.host}:{self.port} did not answer a moment ago")
         try:
             return super()._connect()  # type: ignore[misc]
-        except OSError:
+        except OSError as error:
             self.owner.known = None
+            if isinstance(error, TimeoutError):  # one that refuses keeps nobody waiting
+                self.owner.silent[self.host, self.port] = monotonic()
             raise
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -186,6 +199,9 @@ class _Sync(_Following):
     def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except RedisTimeoutError:
+            self.owner.silent[self.host, self.port] = monotonic()
+            raise
         except (*REFUSALS, ResponseError) as refusal:
             if not _is_refusal(refusal):
                 raise
@@ -236,7 +252,8 @@ class _Free(Sequence[Any]):
         self._owner = owner
 
     def _to_owner(self) -> list[Any]:
-        return self._owner.free_here().get(self._owner.known, []) if self._owner.known else []
+        known = self._owner.known
+        return self._owner.free_here().get(known, []) if known and not self._owner.rests() else []
 
     def __getitem__(self, index: Any) -> Any:
         return self._to_owner()[index]

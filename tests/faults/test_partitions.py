@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Connection
 from redis.crc import key_slot
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier import AsyncNotifier, Notifier
 from notifier.errors import NotReplicatedError, RedisUnusableError, SettingsError
@@ -556,6 +558,41 @@ def test_pages_metrics_and_the_api_are_of_all(
             killed.restart()
             await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a replica again", 60)
         await_that(lambda: "notifier_redis_up 1.0" in ask("/metrics")[1], "all to answer", 30)
+
+
+def test_a_node_that_hangs_is_waited_for_once(
+    cluster: RedisCluster, cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a page asks, and however often: so all is answered in time, with what the other nodes tell."""
+    waits: list[Any] = []
+
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return of_redis(self, *args, **kwargs)
+        except RedisTimeoutError:
+            waits.append(self.port)
+            raise
+
+    def patient(config: Settings) -> Settings:  # a living node may stand still for a while
+        return config.model_copy(update={"redis": config.redis.model_copy(update={"socket_timeout_us": 5_000_000})})
+
+    of_redis, hung = Connection.read_response, cluster.owner(SLOTS[0])
+    monkeypatch.setattr(state, "_hasty", patient)
+    monkeypatch.setattr(Connection, "read_response", read)
+    with Notifier.of(settings) as notifier, serving(Path(cli._environ["NOTIFIER_CONFIG"]), TOKEN) as server:
+        notifier.send_many(notification(f"u{n}", n) for n in range(40))
+        ask = server.with_token()
+        pages = ("/metrics", "/", "/routes", "/rates", "/problems", "/pause", "/log", "/api/v1/stats", "/api/v1/routes")
+        for page in pages:
+            assert ask(page)[0] == 200, page
+        processes.stop(hung.pid)
+        try:
+            assert {page: ask(page)[0] for page in pages} == dict.fromkeys(pages, 200)
+            assert 'notifier_partition_up{partition="0"} 0.0' in ask("/metrics")[1]
+            assert waits == [hung.port]
+        finally:
+            os.kill(hung.pid, signal.SIGCONT)
+    await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a cluster that is well", 60)
 
 
 def test_rates_are_applied_to_all(cluster: RedisCluster, tmp_path: Path) -> None:

@@ -69,11 +69,12 @@ def test_an_owner_is_read_from_what_a_node_tells() -> None:
 
 
 def test_who_does_not_answer_is_asked_last() -> None:
-    """So a dead node costs its time-out once."""
+    """So a dead node costs its time-out once, also where another tells that it has a slot."""
     owner = Owner("notifier", SEEDS)
-    candidates = owner.candidates()
-    assert [next(candidates), next(candidates)] == SEEDS
-    assert owner.nodes == [("b", 2), ("a", 1)]
+    assert owner.candidates() == SEEDS
+    owner.silent["b", 7] = 1.0
+    owner.read(SLOTS, ("b", 2))
+    assert owner.candidates() == [("c", 8), ("d", 9), *SEEDS, ("b", 7)]
 
 
 @pytest.mark.parametrize(

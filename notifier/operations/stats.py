@@ -233,7 +233,8 @@ class Stats:
         if not any(worker.is_healthy() for worker in now.workers) and not now.refuses:
             return "not while no worker works"
         pauses = [held for held in now.pauses if held.waiting]
-        words = [f"{paused_words(held.route)} is paused" for held in pauses]
+        words = [f"nobody serves partition {ranges(now.unserved)}"] if now.unserved else []
+        words += [f"{paused_words(held.route)} is paused" for held in pauses]
         words += [f"{held.route} is stopped" for held in now.stuck or (now.stopped if now.retries else [])]
         if len(words) == 1 and pauses and pauses[0].next_at is not None:
             left = seconds_text(max(0.0, pauses[0].next_at.timestamp() - now.at_s))

@@ -169,12 +169,15 @@ def test_when_it_is_empty_is_not_promised_while_something_is_stopped() -> None:
     assert empty(routes=[replace(KEY, waiting=0)]) == "not at this rate"
     assert empty(suspended={0: 7}) == "not while all is suspended"
     assert empty(workers=[]) == "not while no worker works"
+    assert empty(served={0: 1, 1: 1, 2: 0, 3: 0}) == "not while nobody serves partition 2-3"
     assert empty(lanes={"default": LaneNow(0, 0, 0, 0.0)}) == "nothing waits"
     assert empty() == "not at this rate"
     pause = Held("category:chat", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")
     assert empty(pauses=[pause]) == "not while category:chat is paused"
     pause = replace(pause, next_at=AT + timedelta(hours=1))
     assert empty(pauses=[pause]) == "the pause of category:chat ends in 56 min 00 s"
+    said = "not while nobody serves partition 1 and category:chat is paused"
+    assert empty(served={0: 1, 1: 0}, pauses=[pause]) == said
 
 
 def test_an_estimate_says_what_bounds_it() -> None:

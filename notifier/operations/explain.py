@@ -231,7 +231,8 @@ class Inspection:
         used, rank = self._redis.zcount(key, f"({since_us}", "+inf"), max(0, limit - category.cost)
         last = self._redis.zrevrange(key, rank, rank, withscores=True)
         free_us = min(int(last[0][1]), now_us) + window.interval_us if last else 0
-        return [Use("category", f"overall {window}", used, limit, _later(free_us, now_us))]
+        of_one = f", the share of one of {self._share} partitions" if self._share > 1 else ""
+        return [Use("category", f"overall {window}{of_one}", used, limit, _later(free_us, now_us))]
 
     def _categories(self, user: str) -> list[str]:
         # Beside the categories stand what the scripts note of the user, under names that no category can have.

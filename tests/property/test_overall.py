@@ -282,3 +282,5 @@ def test_what_is_told_is_when_workers_let_one_go(
     assert [use.free_at for use in told.uses] == [opens(limit), opens(share)]
     assert told.next_at == max(filter(None, [opens(limit), opens(share)]), default=None)
     assert told.uses[1].limit == share
+    of_one = f", the share of one of {partitions} partitions" if partitions > 1 else ""
+    assert told.uses[1].rule == f"overall {minute}{of_one}"

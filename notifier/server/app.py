@@ -165,7 +165,7 @@ class _Paths:
         """Serve what a form of a page asks for. then: where to go on, or the page that shows it."""
 
         async def answer(request: Request, view: View) -> Response:
-            request.state.given = _form(await _body(request))
+            request.state.given = _form(await _body(request)) | dict(parse_qsl(request.url.query))
             asked = Asked.of(request, request.state.given)
             try:
                 told = await self._state.in_time(lambda: do(self._state, asked), seconds)

@@ -59,7 +59,7 @@ def preview_page(told: dict[str, Any], view: View) -> str:
             "/rates/apply",
             "Remove these, and apply to all workers" if lost else "Apply to all workers",
             tag("label", "Why ", tag("input", type="text", name="message", autocomplete="off")),
-            rates=told["rates"],
+            tag("input", type="hidden", name="rates", value=told["rates"]),  # too long for a path
             before=told["before"],
             replace="1" if lost else "",
         )

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import patch
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from redis import Redis
@@ -20,7 +20,7 @@ from notifier.operations.action_log import read_actions
 from notifier.server import state
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.serve_rig import EVIL, TOKEN, Client, serving
+from tests.harness.serve_rig import EVIL, TOKEN, Answer, Client, serving
 from tests.harness.support import ends, eventually, fcm, note, notifier, worker, write_config
 
 PAGES = (
@@ -458,6 +458,44 @@ def test_more_than_may_wait_are_told_so(config: Path) -> None:
     with serving(config, TOKEN) as stranger, patch.object(state, "MAX_ASKED", 0):
         status, text, _ = stranger.with_token().post("/api/v1/notifications", body())
     assert (status, json.loads(text)["title"]) == (503, "Too many ask")
+
+
+class Forms(HTMLParser):
+    """The forms of a page as a browser sends them: where to, and the fields, with the line breaks that it writes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self.found.append((given["action"], {}))
+        elif given.get("type") == "hidden":
+            lines = given["value"].replace("\0", "\N{REPLACEMENT CHARACTER}").splitlines()
+            self.found[-1][1][given["name"]] = "\r\n".join(lines)
+
+
+def press(ask: Client, page: str, action: str) -> Answer:
+    """What is answered to the first form of a page that leads there."""
+    path, fields = next(form for form in Forms(page).found if form[0].startswith(action))
+    return ask.submit(path, **fields)
+
+
+def test_a_form_acts_on_the_user_of_its_page(ask: Client, config: Path) -> None:
+    """Whatever an id is made of: a browser changes line breaks and NUL in the fields of a form."""
+    odd, alike = "cr\r\nlf\0 %0D&", "cr\nlf\N{REPLACEMENT CHARACTER} %0D&"
+    with notifier(config) as producer:
+        jobs = [producer.send(note(user)) for user in (odd, odd, alike)]
+        _, _, done = press(ask, ask(f"/user?id={quote(odd)}")[1], "/job/cancel")
+        assert done["location"] == f"/user?{urlencode({'id': odd, 'done': 'cancelled'})}"
+        _, sure, _ = press(ask, ask(done["location"])[1], "/user/cancel")
+        assert "Cancel 1 notification?" in sure
+        _, _, done = press(ask, sure, "/user/cancel")
+        assert done["location"] == f"/user?{urlencode({'id': odd, 'done': 'all_cancelled'})}"
+        states = [producer.status(job_id).state for job_id in jobs]  # type: ignore[union-attr]
+    assert states == ["cancelled", "cancelled", "queued"]
 
 
 def test_an_action_at_a_redis_that_hangs(tmp_path: Path) -> None:

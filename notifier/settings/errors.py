@@ -35,7 +35,7 @@ MAX_SHOWN: Final = 64  # as long as a name may be
 class Finding:
     """An error at its place in the source. To write its message takes long, and of very many only some are shown."""
 
-    mark: Mark
+    mark: Mark | None
     path: KeyPath
     details: ErrorDetails
 
@@ -51,7 +51,7 @@ def findings(error: ValidationError, source: Source) -> list[Finding]:
         path, of_key = _place(details)
         for at in details.get("ctx", {}).get("at", [""]):
             full = (*path, *at.split(".")) if at else path
-            found.append(Finding(_mark(full, source, of_key=of_key), full, details))
+            found.append(Finding(_mark(full, source.of(full), of_key=of_key), full, details))
     return found
 
 
@@ -73,7 +73,7 @@ def line_of(name: str, problem: Problem) -> str:
     return f"{where}: {path}: {problem.message}" if path else f"{where}: {problem.message}"
 
 
-def _mark(path: KeyPath, source: Source, *, of_key: bool) -> Mark:
+def _mark(path: KeyPath, source: Source, *, of_key: bool) -> Mark | None:
     if not of_key and path in source.values:
         return source.values[path]
     # What is missing is shown at the key that should contain it.
@@ -81,7 +81,7 @@ def _mark(path: KeyPath, source: Source, *, of_key: bool) -> Mark:
         if path in source.keys:
             return source.keys[path]
         path = path[:-1]
-    return Mark(1, 1)
+    return Mark(1, 1) if source.values else None
 
 
 def message(details: ErrorDetails, path: KeyPath, schema: type[BaseModel]) -> str:

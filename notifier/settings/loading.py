@@ -43,6 +43,7 @@ OF_APPS: Final = (
 OWN: Final = frozenset({"apns", "expo", "fcm", "hms", "webpush"})
 DEFAULT_PATH: Final = "config/notifier.yaml"
 MAX_PROBLEMS: Final = 50
+PUBLISHED: Final = "the published rates"
 Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
 
 
@@ -68,16 +69,18 @@ def load_settings(
     environ: Mapping[str, str] = os.environ,
     *,
     rates: Mapping[str, Any] | None = None,
+    of: Source | None = None,
 ) -> Settings:
     """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL over `redis.url`,
     and for the one partition that NOTIFIER_PARTITION names.
 
     Relative paths in it are relative to its folder. rates: plain data that stands in the place of all sections of
-    the file that are rates. Raise SettingsError with one line for each problem.
+    the file that are rates. of: where they stand, else they are those that were published.
+    Raise SettingsError with one line for each problem.
     """
     found = settings_path(path, environ)
     hint = "" if path is not None else ", named by NOTIFIER_CONFIG" * bool(environ.get("NOTIFIER_CONFIG"))
-    settings = parse_settings(_read_text(found, hint), name=str(found), rates=rates)
+    settings = parse_settings(_read_text(found, hint), name=str(found), rates=rates, of=of)
     if environ.get("NOTIFIER_PARTITION"):
         settings = settings.model_copy(update={"redis": _at(settings.redis, environ["NOTIFIER_PARTITION"])})
     if not environ.get("NOTIFIER_REDIS_URL"):
@@ -119,6 +122,7 @@ def _source_of(text: str, *, name: str) -> Source:
         raise SettingsError(line_of(name, error.problem)) from None
     if source.data is None:
         raise SettingsError(f"{name}: is empty; write at least {{}} to run on the defaults")
+    source.name = name
     return source
 
 
@@ -132,15 +136,15 @@ def fingerprint(path: Path, users_from: Path | None) -> Seen:
     return tuple((at.st_mtime_ns, at.st_size, at.st_ino) for at in found)
 
 
-def parse_settings(text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, Any] | None = None) -> Settings:
+def parse_settings(
+    text: str, *, name: str = DEFAULT_PATH, rates: Mapping[str, Any] | None = None, of: Source | None = None
+) -> Settings:
     """Return the settings in a YAML text; `name` is its file, for errors and for relative paths.
 
-    rates: see `load_settings`. Raise SettingsError with one line for each problem.
+    rates, of: see `load_settings`. Raise SettingsError with one line for each problem.
     """
     source = _source_of(text, name=name)
-    if rates is not None and isinstance(source.data, dict):
-        source.data = _without_rates(source.data) | dict(rates)
-    return _checked(source, name=name)
+    return _checked(source if rates is None else _with_rates(source, rates, of or Source(name=PUBLISHED)))
 
 
 def parse_rates(text: str, path: Path, *, name: str) -> tuple[Settings, dict[str, Any]]:
@@ -160,21 +164,22 @@ def parse_rates(text: str, path: Path, *, name: str) -> tuple[Settings, dict[str
     rates = rates_in(source.data)
     if not rates:
         raise SettingsError(f"{name}: has none of the sections of rates: {', '.join(SECTIONS)}")
-    own = read_source(path).data
-    source.data = _without_rates(own if isinstance(own, dict) else {}) | rates
-    source.problems = [problem for problem in source.problems if problem.path[:1] and problem.path[0] in SECTIONS]
-    # Relative paths are those of the file, and are not read here.
-    return _checked(source, name=name, folder=path.absolute().parent), rates
+    return _checked(_with_rates(read_source(path), rates, source)), rates
 
 
-def _without_rates(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key not in (*SECTIONS, "users_from")}
+def _with_rates(own: Source, rates: Mapping[str, Any], of: Source) -> Source:
+    """Put these rates, which stand in `of`, in the place of its own."""
+    if isinstance(own.data, dict):
+        own.data = {key: own.data[key] for key in own.data if key not in (*SECTIONS, "users_from")} | dict(rates)
+        own.rates = of
+        own.problems = [each for stand in (own, of) for each in stand.problems if own.of(each.path) is stand]
+    return own
 
 
-def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settings:
-    problems: list[Problem | Finding] = [*source.problems]
+def _checked(source: Source) -> Settings:
+    name, problems = source.name, list[Problem | Finding](source.problems)
     tiers = source.data.get("tiers") if isinstance(source.data, dict) else None
-    context = {"folder": folder or Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
+    context = {"folder": Path(name).absolute().parent, "tiers": tiers if isinstance(tiers, dict) else {}}
     try:
         settings = Settings.model_validate(source.data, context=context)
     except ValidationError as error:
@@ -189,7 +194,8 @@ def _checked(source: Source, *, name: str, folder: Path | None = None) -> Settin
         source.forget_places()
         return settings
     first = nsmallest(MAX_PROBLEMS, problems, key=lambda problem: problem.mark or Mark(1, 1))
-    lines = [line_of(name, each.explain(Settings) if isinstance(each, Finding) else each) for each in first]
+    told = (each.explain(Settings) if isinstance(each, Finding) else each for each in first)
+    lines = [line_of(source.of(each.path).name, each) for each in told]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"{name}: and {len(problems) - MAX_PROBLEMS} more")
     raise SettingsError("\n".join(lines))

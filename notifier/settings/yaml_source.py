@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
+from notifier.settings.rates import SECTIONS
+
 Path: TypeAlias = tuple[str | int, ...]
 
 MAX_BYTES: Final = 5_000_000
@@ -61,12 +63,22 @@ class YamlError(Exception):
 
 @dataclass(slots=True)
 class Source:
-    """The data of a YAML text, the places of its keys and values, and what can be said without a schema."""
+    """The data of a YAML text, the places of its keys and values, and what can be said without a schema.
+
+    name: what to call it in errors. rates: whose sections of rates stand in the place of its own. Plain data has no
+    places.
+    """
 
     data: Any = None
     keys: dict[Path, Mark] = field(default_factory=dict)
     values: dict[Path, Mark] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    name: str = ""
+    rates: Source | None = None
+
+    def of(self, path: Path) -> Source:
+        """Return the one in which the section at the head of a path stands."""
+        return self.rates if self.rates is not None and path[:1] and path[0] in SECTIONS else self
 
     def forget_places(self) -> None:
         """Free the places one by one: a large file's at once would stop the sends of a worker that reads it."""

@@ -1010,6 +1010,23 @@ def test_rates_are_reverted(run: Run, tmp_path: Path, redis: Redis) -> None:
     assert "withdraw rates" in run("config", "log", "--limit", "2").out
 
 
+def test_rates_are_blamed_where_they_stand_and_not_at_a_line_of_this_host(
+    run: Run, tmp_path: Path, redis: Redis
+) -> None:
+    """What only the file that is applied has, or what was published before, is told of that and at no line of ours."""
+    app = "categories.default.app: no platform has an app 'driver'"
+    (new := tmp_path / "new.yaml").write_text(
+        "providers: {fcm: {client: console, apps: {driver: {}}}}\ncategories: {default: {lane: bulk, app: driver}}\n",
+        encoding="utf-8",
+    )
+    assert run("config", "apply", str(new), "--yes").err.startswith(f"{new}:2:41: {app}")
+    for rates in ({"categories": {"default": {"lane": "bulk", "app": "driver"}}}, {"user": {"gap": "5s"}}):
+        publish(redis, rates, 0)
+    assert run("config", "revert", "--yes").err.startswith(f"the rates published before: {app}")
+    redis.hset("notifier:rates", mapping={"version": "newer", "at": 1, "rates": '{"user": {"gaps": 5}}'})
+    assert "the published rates: user.gaps: unknown key" in run("explain", "--user", "42").err
+
+
 def test_rates_that_are_empty_are_reverted_too(run: Run, tmp_path: Path, redis: Redis) -> None:
     """They were published as others are; only before the first there was nothing."""
     (empty := tmp_path / "empty.yaml").write_text("{}\n", encoding="utf-8")

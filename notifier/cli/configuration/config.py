@@ -27,6 +27,7 @@ from notifier.settings.json_schema import schema_text
 from notifier.settings.loading import unread
 from notifier.settings.rates import Change, change_to, rates_in
 from notifier.settings.secret_files import read_by_others
+from notifier.settings.yaml_source import Source
 from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
@@ -132,8 +133,10 @@ def apply(
     such as the providers, stay each host's own. Waiting notifications follow the new rates.
     """
     settings, delay_us = load_settings(file), duration_us(after, "--in", max_us=UNITS["m"])
-    rates = rates_in(read_source(file).data, settings.users_in_files)
-    own = load_settings(context.obj, rates=rates)  # what cannot stand in this host's own file is not sent to others
+    rates = rates_in((written := read_source(file)).data, settings.users_in_files)
+    own = load_settings(
+        context.obj, rates=rates, of=written
+    )  # what cannot stand in this host's own file is not sent to others
     _apply(context, own, rates, delay_us, By(who, message, yes=yes, json=json), replaces=replace)
 
 
@@ -156,7 +159,7 @@ def revert(
         before = partitions.ask_any(rates_before)
     if before is None:
         fail("no rates were published before those of now; notifier config withdraw takes these back")
-    own = load_settings(context.obj, rates=before)
+    own = load_settings(context.obj, rates=before, of=Source(name="the rates published before"))
     _apply(context, own, before, HOLDS_IN_US, By(who, message, yes=yes, json=json), replaces=True)
 
 

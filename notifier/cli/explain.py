@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +14,10 @@ from typing import Annotated
 import typer
 
 from notifier.cli.chosen import chosen_lines
-from notifier.cli.options import JsonOption
+from notifier.cli.options import JsonOption, settings_in_force, usable
 from notifier.cli.output import Rows, answer, complain, moment
 from notifier.operations.explain import Explanation, Inspection, Use, placed, places_by_rule
-from notifier.operations.in_force import read_known, settings_in_force
+from notifier.operations.in_force import read_known, read_own
 from notifier.operations.outside_backlogs import MAX_READ, Elsewhere, find_elsewhere
 from notifier.operations.route_view import NO_WORKER, RouteNow, view_routes
 from notifier.producer.notifier import Notifier
@@ -65,7 +66,7 @@ def record_lines(config: Path | None, record: Record) -> Iterator[str]:
     yield record.describe(zone=None)
     path = settings_path(config)
     with opened(load_settings(path), record.user) as redis:
-        known = read_known(path, redis, rates_in_force)
+        known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
         found = Inspection(redis, known.policies).explain(record.user, record.category, accepted_now=False)
     told = " ".join([record.reason, *record.totals()])
     for rule, place in places_by_rule(placed(found, known)).items():
@@ -120,7 +121,7 @@ def explain(
             raise typer.BadParameter(str(error), param_hint="--zone") from None
     path = settings_path(context.obj)
     with opened(load_settings(path), user) as redis:
-        known = read_known(path, redis, rates_in_force)
+        known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
         found = Inspection(redis, known.policies, known.settings.redis.partitions).explain(user, category, zone)
         elsewhere, is_all = find_elsewhere(redis, user)
     found = placed(found, known)

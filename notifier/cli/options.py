@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from notifier.cli.output import complain
 from notifier.errors import SettingsError
-from notifier.operations.in_force import settings_in_force
 from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
+from notifier.store.partitions import opened_all
+from notifier.store.published import rates_in_force
 from notifier.units import UNITS, parse_duration
+
+T = TypeVar("T")
 
 A_TIME: Final = "2026-12-24T18:00:00+01:00"
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
@@ -72,14 +77,31 @@ def notifier_of(context: typer.Context) -> Notifier:
     return Notifier.of(settings_in_force(context.obj))
 
 
+def settings_in_force(path: Path | None) -> Settings:
+    """The settings, with the rates that were applied in the place of the file's, where some were and can be used."""
+    own = load_settings(path)
+    with opened_all(own) as partitions:
+
+        def applied() -> Settings:
+            rates = partitions.ask_any(rates_in_force)[1]
+            return own if rates is None else load_settings(path, rates=rates)
+
+        return usable(applied, lambda: own)
+
+
+def usable(read: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """Return what one reads; if it cannot be used, what the other does, and warn. Raises SettingsError as the other."""
+    try:
+        return read()
+    except SettingsError as error:
+        found = otherwise()
+        complain(f"warning: not used here: {error}")
+        return found
+
+
 def settings_to_stop(path: Path | None) -> tuple[Settings, bool]:
     """The settings for what must work also where rates are wrong, and whether they have any; what is wrong is said.
 
     Raises SettingsError where more than rates is wrong.
     """
-    try:
-        return load_settings(path), True
-    except SettingsError as error:
-        settings = load_settings(path, rates={})
-        typer.echo(f"warning: {error}", err=True)
-        return settings, False
+    return usable(lambda: (load_settings(path), True), lambda: (load_settings(path, rates={}), False))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from redis import Redis
 
@@ -21,16 +21,10 @@ from notifier.settings.rates import rates_in
 from notifier.settings.yaml_source import Source
 from notifier.store.connection import ask
 from notifier.store.followed import Followed
-from notifier.store.partitions import Partitions, opened_all
-from notifier.store.published import Published, decode, published_rates, rates_in_force
+from notifier.store.partitions import Partitions
+from notifier.store.published import Published, decode, published_rates
 
-
-def settings_in_force(path: Path | None) -> Settings:
-    """The settings, with the rates that were applied in the place of the file's, where some were."""
-    settings = load_settings(path)
-    with opened_all(settings) as partitions:
-        rates = partitions.ask_any(rates_in_force)[1]
-    return settings if rates is None else load_settings(path, rates=rates)
+NONE: Final = Published()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,8 @@ class Known:
 class InForce:
     """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread.
 
-    refused: what is wrong with those that stand there now, so that the last ones hold on, as in workers; or ''.
+    refused: what is wrong with those that stand there now, so that the last ones hold on, or in the beginning those of
+    the file, as in workers; or ''.
     """
 
     def __init__(self, path: Path, redis: Any, settings: Settings) -> None:
@@ -63,7 +58,7 @@ class InForce:
         self.refused = ""
 
     def read(self) -> Known:
-        """Read the rates in force. Raises SettingsError where none were right before, and RedisUnusableError."""
+        """Read the rates in force. Raises SettingsError where not even the file can be used, and RedisUnusableError."""
         version, at_us = self._partitions.ask_any(lambda redis: redis.hmget(redis_key("rates"), ["version", "at"]))
         published = decode(version, at_us)
         with self._lock:
@@ -77,9 +72,7 @@ class InForce:
         try:
             self._known = self._partitions.ask_any(partial(read_known, self._followed.path))
         except SettingsError as error:
-            if self._known is None:
-                raise
-            self.refused = str(error)
+            self.refused, self._known = str(error), self._known or read_own(self._followed.path)
         else:
             self.refused, self._followed.settings = "", self._known.settings
             published = self._known.published
@@ -89,10 +82,15 @@ class InForce:
 def read_known(path: Path, redis: Redis, find: Any = published_rates) -> Known:
     """Read the rates that one Redis has, those of `find`: published, or in force by now. Raises as `InForce.read`."""
     published, applied = ask(partial(find, redis))
+    if applied is None:
+        return read_own(path, published)
     settings = load_settings(path, rates=applied)
-    if applied is not None:
-        places = Provenance(Source(applied), f"applied {published.version}")
-        return Known(settings, settings.policies(), applied, published, places)
-    source = read_source(path)
+    places = Provenance(Source(applied), f"applied {published.version}")
+    return Known(settings, settings.policies(), applied, published, places)
+
+
+def read_own(path: Path, published: Published = NONE) -> Known:
+    """Read the rates of the file. Raises SettingsError."""
+    settings, source = load_settings(path), read_source(path)
     places = Provenance(source, str(path), settings.users_in_files, settings.places_in_files)
     return Known(settings, settings.policies(), rates_in(source.data, settings.users_in_files), published, places)

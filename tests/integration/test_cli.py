@@ -1090,6 +1090,22 @@ def test_commands_follow_the_rates_in_force(run: Run, tmp_path: Path, redis: Red
     assert run("users", "mute", "42", "--category", "promo").status == 0
 
 
+def test_commands_go_on_where_this_host_cannot_use_the_rates_in_force(run: Run, tmp_path: Path, redis: Redis) -> None:
+    """They go by the host's own file, as a worker that starts does, and warn; what is applied is compared with them."""
+    redis.hset("notifier:rates", mapping={"version": "newer", "at": 1, "rates": '{"user": {"gaps": 5}, "limits": {}}'})
+    sent = run("send", "42", "--device", f"fcm:{'a' * 40}", "--title", "x")
+    (new := tmp_path / "new.yaml").write_text("user: {gap: 3s}\n", encoding="utf-8")
+    told = {words: run(*words.split()) for words in ("explain --user 42", "line 42", "users mute 42")}
+    told |= {"status": run("status", sent.out.strip()), "send": sent}
+    for command, done in told.items():
+        assert (command, done.status) == (command, 0)
+        assert done.err.startswith("warning: not used here: the published rates: user.gaps: unknown key"), command
+    assert "1/1h" in told["explain --user 42"].out
+    applied = run("config", "apply", str(new), "--yes", "--in", "0s")
+    assert applied.out.startswith("what changes:\n  - user.gaps: 5\n  + user.gap: 3s\n"), applied
+    assert published_rates(redis)[1] == {"user": {"gap": "3s"}}
+
+
 def test_explain_blames_a_mute_only_while_it_is_what_holds(run: Run, producer: Notifier) -> None:
     """The window of an hour holds longer than a mute of a minute, and less long than one of a day."""
     producer.acquire("42")

@@ -19,7 +19,7 @@ from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption
 from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say_before
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
-from notifier.operations.in_force import read_known
+from notifier.operations.in_force import read_own
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
@@ -178,12 +178,12 @@ def _apply(
 ) -> None:
     """Show what changes, ask, publish and log. own: the settings of this host with these rates."""
     with opened_all(own) as partitions:
-        known = partitions.ask_any(partial(read_known, settings_path(context.obj)))
-    change = change_to(known.rates, rates)
+        known, before = partitions.ask_any(published_rates)
+    change = change_to(read_own(settings_path(context.obj)).rates if before is None else before, rates)
     _compare(change, partial(say_before, yes=by.yes, json=by.json), replaces=replaces)
     confirm("apply?", yes=by.yes)
     with opened_all(own) as partitions:
-        if (now := partitions.ask_any(published_rates)[0]) != known.published:
+        if (now := partitions.ask_any(published_rates)[0]) != known:
             did = f"applied {now.version}" if now.version else "withdrew the rates"
             fail(f"others {did} meanwhile: nothing was changed; run it again to see the difference")
         with logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:

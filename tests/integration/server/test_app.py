@@ -238,6 +238,17 @@ def test_who_has_no_token_is_not_told_why_it_is_not_ready(config: Path) -> None:
     assert ["alice" in each["reason"] for each in logs if each["event"] == "not_ready"] == [True]
 
 
+def test_who_starts_while_the_published_rates_cannot_be_used_goes_by_the_file(config: Path, redis: Redis) -> None:
+    """As a worker does that starts then; the pages say what is wrong."""
+    redis.hset("notifier:rates", mapping={"version": "newer", "at": 1, "rates": '{"user": {"gaps": 5}}'})
+    with serving(config, TOKEN) as ask, capture_logs():
+        assert ask("/readyz")[0] == 503
+        status, page, _ = ask("/rates", Authorization=f"Bearer {TOKEN}")
+        assert (status, "the published rates: user.gaps: unknown key" in page) == (200, True)
+        told = json.loads(ask("/api/v1/rates", Authorization=f"Bearer {TOKEN}")[1])
+        assert (told["source"], told["published"]) == (str(config), "newer")
+
+
 def test_the_token_may_stand_in_a_file_that_changes(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,6 @@ from redis import Redis
 
 from notifier.errors import SettingsError
 from notifier.rules.policies import Policies
-from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings, read_source
 from notifier.settings.loading import Seen
 from notifier.settings.provenance import Provenance
@@ -22,7 +21,7 @@ from notifier.settings.yaml_source import Source
 from notifier.store.connection import ask
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions
-from notifier.store.published import Published, decode, published_rates
+from notifier.store.published import Published, published_now, published_rates
 
 NONE: Final = Published()
 
@@ -59,8 +58,7 @@ class InForce:
 
     def read(self) -> Known:
         """Read the rates in force. Raises SettingsError where not even the file can be used, and RedisUnusableError."""
-        version, at_us = self._partitions.ask_any(lambda redis: redis.hmget(redis_key("rates"), ["version", "at"]))
-        published = decode(version, at_us)
+        published = self._partitions.ask_any(published_now)
         with self._lock:
             seen = self._followed.fingerprint()
             if self._followed.is_changed(seen, published) or self._known is None or seen is None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from notifier.errors import SettingsError
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.settings.rates import version_of
 from notifier.store.connection import time_us
@@ -19,6 +20,7 @@ from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all, on_all
 
 PART: Final = 1_000  # entries of a section in a line
+MAX_US: Final = 2**53  # a moment; what is later is none
 
 # What a worker tells of itself in its hash rq:worker:<name>, beside RQ's own fields.
 VERSION, SOURCE, PROBLEM = "rates_version", "rates_from", "rates_problem"
@@ -60,23 +62,24 @@ def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     return decode(version, at_us), None if rates is None else read_rates(rates)
 
 
+def published_now(redis: Any) -> Published:
+    """Return which rates are published, readable or not."""
+    return decode(*redis.hmget(redis_key("rates"), "version", "at"))
+
+
 def rates_in_force(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     """As `published_rates`, until those of a later moment hold: of what is in force until then."""
     published, rates = published_rates(redis)
     if published.at_us > time_us(redis):
-        return read_until(redis.hget(redis_key("rates"), "until"))
+        written = redis.hget(redis_key("rates"), "until")
+        rates = read_rates(written) if written else None
+        published = Published() if rates is None else Published(version_of(rates))
     return published, rates
-
-
-def read_until(written: bytes | None) -> tuple[Published, dict[str, Any] | None]:
-    """Return what is in force until the published rates begin, by the field `until`: no version and None for a file."""
-    rates = read_rates(written) if written else None
-    return Published() if rates is None else Published(version_of(rates)), rates
 
 
 def read_due(redis: Any, known: Published) -> Published:
     """Return what is published; `known` while the new rates are to hold from a later moment on."""
-    published = decode(*redis.hmget(redis_key("rates"), "version", "at"))
+    published = published_now(redis)
     if published in {known, Published()}:
         return published
     return published if time_us(redis) >= published.at_us else known
@@ -96,15 +99,30 @@ def _written(rates: Mapping[str, Any]) -> str:
 
 
 def read_rates(written: bytes) -> dict[str, Any]:
-    """The sections, as plain data, out of the field `rates`."""
+    """The sections, as plain data, out of the field `rates`. Raises SettingsError where nobody can read them."""
     rates: dict[str, Any] = {}
-    for line in written.splitlines():
-        for name, entries in json.loads(line).items():
-            if isinstance(entries, dict):
-                rates.setdefault(name, {}).update(entries)
-            else:
-                rates[name] = entries
+    try:
+        for line in written.splitlines():
+            for name, entries in json.loads(line).items():
+                if isinstance(entries, dict):
+                    rates.setdefault(name, {}).update(entries)
+                else:
+                    rates[name] = entries
+    except (ValueError, AttributeError, RecursionError):
+        raise SettingsError("the published rates cannot be read; apply others, or withdraw them") from None
     return rates
+
+
+def unreadable_fields(redis: Any) -> list[str]:
+    """Return which fields of the published rates nobody can read."""
+    version, at_us = redis.hmget(redis_key("rates"), "version", "at")
+    found = ["at"] if version is not None and str(decode(version, at_us).at_us).encode() != at_us else []
+    for field in ("rates", "until", "before"):
+        try:
+            read_rates(redis.hget(redis_key("rates"), field) or b"")
+        except SettingsError:
+            found.append(field)
+    return found
 
 
 def withdraw(redis: Any) -> bool:
@@ -159,5 +177,6 @@ def _find_followers() -> Exchange[tuple[Published, list[Follower]]]:
 
 
 def decode(version: bytes | None, at_us: bytes | None) -> Published:
-    """From the fields as Redis keeps them."""
-    return Published() if version is None else Published(version.decode(), int(at_us or 0))
+    """From the fields as Redis keeps them. A moment that cannot be read is past."""
+    us = int(at_us) if at_us is not None and at_us.isdigit() and len(at_us) <= len(str(MAX_US)) else 0
+    return Published() if version is None else Published(version.decode(errors="replace"), min(us, MAX_US))

@@ -27,7 +27,7 @@ from notifier.settings.rates import change_to, rates_in
 from notifier.settings.yaml_source import YamlError, read_yaml
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition, Partitions
-from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates, read_until
+from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 
 T = TypeVar("T")
 
@@ -140,8 +140,8 @@ class Reload:
         return decode(*await self._any(lambda at: at.hmget(redis_key("rates"), "version", "at")))
 
     async def _in_force(self) -> Published:
-        """Return what is in force until the published rates begin."""
-        return read_until(await self._any(lambda at: at.hget(redis_key("rates"), "until")))[0]
+        """Return what is in force until the published rates begin, if anything is; whoever loads it reads it."""
+        return Published("until" if await self._any(lambda at: at.hget(redis_key("rates"), "until")) else "")
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""

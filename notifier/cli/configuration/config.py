@@ -15,7 +15,7 @@ import typer
 from structlog.testing import capture_logs
 
 from notifier.cli.configuration.first_config import init
-from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us, file_of
+from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us, file_of, usable
 from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say_before
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
@@ -31,7 +31,15 @@ from notifier.settings.yaml_source import Source
 from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all
 from notifier.store.pipelining import on_all
-from notifier.store.published import followers, newest, publish, published_rates, rates_before, withdraw
+from notifier.store.published import (
+    followers,
+    newest,
+    publish,
+    published_now,
+    published_rates,
+    rates_before,
+    withdraw,
+)
 from notifier.units import UNITS, counted, ranges
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
@@ -178,12 +186,13 @@ def _apply(
 ) -> None:
     """Show what changes, ask, publish and log. own: the settings of this host with these rates."""
     with opened_all(own) as partitions:
-        known, before = partitions.ask_any(published_rates)
+        known = partitions.ask_any(published_now)
+        before = usable(lambda: partitions.ask_any(published_rates)[1], lambda: None)
     change = change_to(read_own(settings_path(context.obj)).rates if before is None else before, rates)
     _compare(change, partial(say_before, yes=by.yes, json=by.json), replaces=replaces)
     confirm("apply?", yes=by.yes)
     with opened_all(own) as partitions:
-        if (now := partitions.ask_any(published_rates)[0]) != known:
+        if (now := partitions.ask_any(published_now)) != known:
             did = f"applied {now.version}" if now.version else "withdrew the rates"
             fail(f"others {did} meanwhile: nothing was changed; run it again to see the difference")
         with logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:

@@ -259,6 +259,37 @@ def following(tmp_path: Path, url: str, story: Callable[[Reload, AsyncRedis], Aw
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("field", ["rates", "until"])
+@pytest.mark.parametrize("garbage", ["garbage", "5", "[" * 100_000, b"\xff"], ids=["text", "number", "deep", "bytes"])
+def test_published_rates_that_cannot_be_read_are_refused(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, field: str, garbage: Any
+) -> None:
+    """A worker that starts goes by its file, and one that runs goes on; it takes up those that can be read again."""
+    publish(redis, {"user": {"gap": "9s"}}, 0 if field == "rates" else 40 * UNITS["s"])
+    redis.hset("notifier:rates", field, garbage)
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        assert reload.problem.startswith("the published rates cannot be read")
+        own = reload.version
+        await reload.changed()  # the files are looked at once more
+        with capture_logs() as logged:
+            assert await reload.changed() is None
+        assert ([each for each in logged if each["log_level"] == "error"], reload.version) == ([], own)
+        publish(redis, {"user": {"gap": "8s"}}, 0)
+        assert await reload.changed() is not None
+        assert (reload.problem, reload.version != own) == ("", True)
+
+    following(tmp_path, redis_server.url, story)
+
+
+def test_a_moment_that_cannot_be_read_is_past(redis: Redis) -> None:
+    """The rates are there, and what ends with the moment from which they hold does not keep anybody from them."""
+    for at in ("soon", b"\xff", "9" * 400, "9" * 5000, "-1"):
+        publish(redis, {"user": {"gap": "1s"}}, 0)
+        redis.hset("notifier:rates", "at", at)
+        assert rates_in_force(redis)[1] == {"user": {"gap": "1s"}}
+
+
 @pytest.mark.usefixtures("redis")
 def test_a_file_that_has_gone_is_told_once(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
     """Not at the first looks, as it may be about to be replaced; the rates hold, and it may come back as it was."""

@@ -28,7 +28,10 @@ UNKNOWN: Final = "no reason is kept"
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A notification that ended badly, or a dead token. outcome: 'rejected', 'failed', 'expired' or 'dead token'."""
+    """A notification that ended badly, or a dead token. outcome: 'rejected', 'failed', 'expired' or 'dead token'.
+
+    token: the dead one, masked.
+    """
 
     job_id: str
     user: str
@@ -37,13 +40,14 @@ class Bad:
     outcome: str
     reason: str
     at: datetime | None
+    token: str = ""
 
 
 def view_bad(redis: Any, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
     """List what ended badly lately, as plain data. part: of a job id or a user. page: from 0.
 
-    counts: by outcome, reason, route and category, the most first, of all that was read. found: one page. is_all:
-    whether all was read. more: whether there is another page.
+    counts: by outcome, reason, route and category, the most first, of all that was read. other_counts: how many more
+    than those. found: one page. is_all: whether all was read. more: whether there is another page.
     Raises RedisUnusableError where no partition answers.
     """
     told = ask_all(Partitions.around(redis), _find)
@@ -56,8 +60,10 @@ def view_bad(redis: Any, part: str = "", outcome: str = "", page: int = 0) -> di
     met.sort(key=lambda each: 0.0 if each.at is None else each.at.timestamp(), reverse=True)
     counts = Counter((each.outcome, each.reason, each.route, each.category) for each in met)
     names = ("outcome", "reason", "route", "category")
+    most = counts.most_common(PAGE)
     return {
-        "counts": [dict(zip(names, of, strict=True)) | {"count": n} for of, n in counts.most_common(PAGE)],
+        "counts": [dict(zip(names, of, strict=True)) | {"count": n} for of, n in most],
+        "other_counts": len(met) - sum(n for _, n in most),
         "found": [asdict(each) for each in met[page * PAGE : (page + 1) * PAGE]],
         "is_all": not told.away and all(is_all for _, is_all in told.all),
         "more": len(met) > (page + 1) * PAGE,
@@ -105,8 +111,7 @@ def _dead() -> Exchange[tuple[list[Bad], bool]]:
     for entry_id, raw in entries[:MAX_READ]:
         told = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
         route = told.get("platform", "") + (f"/{told['app']}" if told.get("app") else "")
-        reason = f"{told.get('reason') or UNKNOWN} ({mask(told.get('token', ''))})"
-        ended = "dead token", reason, _at(entry_id)
+        ended = "dead token", told.get("reason") or UNKNOWN, _at(entry_id), mask(told.get("token", ""))
         found.append(Bad(told.get("job_id", ""), told.get("user", ""), "", route, *ended))
     return found, len(entries) <= MAX_READ
 

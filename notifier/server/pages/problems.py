@@ -19,7 +19,7 @@ def bad_page(told: dict[str, Any], view: View) -> str:
         (
             moment(each["at"], now),
             each["outcome"],
-            each["reason"],
+            f"{each['reason']} ({each['token']})" if each["token"] else each["reason"],
             each["route"],
             link("/user", each["user"], id=each["user"]) if each["user"] else None,
             job_link(each["job_id"], user=each["user"]) if each["job_id"] else None,
@@ -33,6 +33,7 @@ def bad_page(told: dict[str, Any], view: View) -> str:
         _form(told),
         tag("h2", "By reason"),
         table(("how many", "what", "reason", "route", "category"), counts, "None is kept."),
+        tag("p", f"and {told['other_counts']:,} for other reasons", class_="hint") if told["other_counts"] else None,
         tag("h2", "The newest"),
         table(("when", "what", "reason", "route", "user", "job"), rows, "None is kept."),
         _pages(told),

@@ -271,6 +271,23 @@ def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> N
     assert server("/find?id=job-1")[2]["location"] in {"/job?id=job-1", "/user?id=job-1"}
 
 
+def test_dead_tokens_are_counted_by_their_reason(redis: Redis, server: Client) -> None:
+    """However many tokens, they are one row; each stands with its own below. What is cut off of the rows is told."""
+    dead = {"user": "u", "platform": "fcm", "app": "driver", "reason": "404 UNREGISTERED"}
+    for n in range(60):
+        redis.xadd("notifier:feedback", dead | {"token": f"{n:02}abcdef-a-token-of-some-device-{n:02}"})
+    told = json.loads(server("/api/v1/problems")[1])
+    of = {"outcome": "dead token", "reason": "404 UNREGISTERED", "route": "fcm/driver", "category": ""}
+    assert (told["counts"], told["other_counts"]) == ([of | {"count": 60}], 0)
+    assert [each["token"] for each in told["found"][:2]] == ["59abcd…59", "58abcd…58"]
+    assert "404 UNREGISTERED (59abcd…59)" in server("/problems")[1]
+    for n in range(60):
+        redis.xadd("notifier:feedback", dead | {"reason": f"reason {n}"})
+    told = json.loads(server("/api/v1/problems")[1])
+    assert (len(told["counts"]), sum(each["count"] for each in told["counts"]), told["other_counts"]) == (50, 109, 11)
+    assert "and 11 for other reasons" in server("/problems")[1]
+
+
 def test_what_rq_failed_is_told_as_rq_tells_it(redis: Redis, server: Client) -> None:
     """A reason is the last line of its traceback; its time is when it failed. A reason that is no text is none."""
     queue = Queue("default", connection=redis)

@@ -6,7 +6,6 @@ every rule. Where something else decides (a closed route, a limit of a device), 
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from notifier.forecast.replay import DROPPED, EXPIRED, HIGH, Before, Replay
 from notifier.forecast.trace import Event
+from notifier.notification.job import decode_targets
 from notifier.notification.notification import at_service, route
 from notifier.queue.circuits import FAR_US, OVERALL, Held, find_routes, worst
 from notifier.queue.pauses import find_pauses, which_holds
@@ -37,7 +37,6 @@ UNKNOWN_US: Final = 2 * NEVER_US  # when a stopped route works again; the time o
 MAX_AHEAD_US: Final = 90_000_000  # as in overall.lua
 BEHIND_MANY: Final = f"more than {MAX_READ:,} wait before it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
-DEVICE: Final = re.compile(r"(\w+):([a-z])(\S*)")
 FIELDS: Final = (
     "push_deadline",
     "push_since",
@@ -287,12 +286,12 @@ class Forecast:
         """Until when it waits for something that is no rule of the user's, and for what."""
         if pause := which_holds(self._record.pauses, self._user, category, self._lane(category)):
             return _until_us(pause), pause.why
-        own, _, rest = targets.partition("|")[0].partition(" ")
-        app = own if own not in {"", "-"} else self._policies.category(category).app
+        own, devices = decode_targets(targets)
+        app = own or self._policies.category(category).app
         pace = self._held.get(OVERALL + category)
         found = (0, "") if pace is None else _until(pace)
-        for platform, kind, service in DEVICE.findall(rest):
-            by = at_service(route(platform, app), service.removeprefix("@"))
+        for platform, kind, service in devices:
+            by = at_service(route(platform, app), service)
             if held := self._held.get(by):
                 found = max(found, _until(held))
             elif kind == "b" and not self._policies.limits_of(platform).background.is_empty:

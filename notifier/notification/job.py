@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import pickletools
+import re
 import zlib
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,7 @@ MAX_DATA_BYTES: Final = 5_000_000  # of one call: a thousand tokens of 4,096 cha
 MAX_VALUES: Final = 250_000  # in the JSON of one call: one of two bytes takes 64 when it is read
 MAX_VALUES_OF_OURS: Final = 20_000  # of a notification, as hundreds are in flight: a thousand browsers have 8,000
 MAX_REASON_BYTES: Final = 65_536  # somebody else may have written it, and people read it
+DEVICE: Final = re.compile(r"(\w+):([a-z])@?(\S*)")  # in what `encode_targets` writes
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
@@ -123,6 +125,12 @@ def encode_targets(notification: Notification) -> str:
         digest = hashlib.sha256(f"{device.platform} {device.token}".encode()).digest()[:DIGEST_BYTES]
         devices.append(urlsafe_b64encode(digest).decode())
     return f"{' '.join(kinds)}|{' '.join(devices)}"
+
+
+def decode_targets(targets: str) -> tuple[str | None, list[tuple[str, str, str]]]:
+    """Undo `encode_targets`, but for the digests: the notification's own app; each device's platform, kind, service."""
+    app, _, devices = targets.partition("|")[0].partition(" ")
+    return None if app in {"", "-"} else app, DEVICE.findall(devices)
 
 
 def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:

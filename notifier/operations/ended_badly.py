@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
-from notifier.notification.job import decode_reason
+from notifier.notification.job import decode_reason, decode_targets
 from notifier.notification.json_values import fields_of
-from notifier.notification.notification import route_of_all
+from notifier.notification.notification import route, route_of_all
 from notifier.rules.category import LANES
+from notifier.rules.policies import Policies
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
@@ -22,7 +23,6 @@ from notifier.units import mask, moment
 
 MAX_READ: Final = 500  # of each lane, and of dead tokens
 PAGE: Final = 50
-PLATFORM: Final = re.compile(r"(\w+):[a-z]")
 UNKNOWN: Final = "no reason is kept"
 
 
@@ -43,14 +43,15 @@ class Bad:
     token: str = ""
 
 
-def view_bad(redis: Any, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
+def view_bad(redis: Any, policies: Policies, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
     """List what ended badly lately, as plain data. part: of a job id or a user. page: from 0.
 
+    policies: they name the app by which a category goes.
     counts: by outcome, reason, route and category, the most first, of all that was read. other_counts: how many more
     than those. found: one page. is_all: whether all was read. more: whether there is another page.
     Raises RedisUnusableError where no partition answers.
     """
-    told = ask_all(Partitions.around(redis), _find)
+    told = ask_all(Partitions.around(redis), partial(_find, policies))
     met = [
         each
         for found, _ in told.all
@@ -70,13 +71,13 @@ def view_bad(redis: Any, part: str = "", outcome: str = "", page: int = 0) -> di
     }
 
 
-def _find() -> Exchange[tuple[list[Bad], bool]]:
-    failed, all_failed = yield from _failed()
+def _find(policies: Policies) -> Exchange[tuple[list[Bad], bool]]:
+    failed, all_failed = yield from _failed(policies)
     dead, all_dead = yield from _dead()
     return [*failed, *dead], all_failed and all_dead
 
 
-def _failed() -> Exchange[tuple[list[Bad], bool]]:
+def _failed(policies: Policies) -> Exchange[tuple[list[Bad], bool]]:
     by_lane = yield Commands(lambda pipe: [pipe.zrevrange(rq_key("failed", lane), 0, MAX_READ) for lane in LANES])
     ids = [each for lane in by_lane for each in lane[:MAX_READ]]
 
@@ -86,19 +87,21 @@ def _failed() -> Exchange[tuple[list[Bad], bool]]:
             pipe.xrevrange(rq_key("results", "").encode() + job_id, count=1)
 
     told = yield Commands(ask)
-    found = [_bad(job_id, told[2 * n], *_last(told[2 * n + 1])) for n, job_id in enumerate(ids)]
+    found = [_bad(policies, job_id, told[2 * n], *_last(told[2 * n + 1])) for n, job_id in enumerate(ids)]
     return found, all(len(lane) <= MAX_READ for lane in by_lane)
 
 
-def _bad(job_id: bytes, told: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:
+def _bad(policies: Policies, job_id: bytes, told: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:
     meta, outcome, targets = told
     fields = fields_of(meta)
-    platforms = PLATFORM.findall((targets or b"").partition(b"|")[0].decode(errors="replace"))
+    category = str(fields.get("category", ""))
+    own, devices = decode_targets((targets or b"").decode(errors="replace"))
+    app = own or policies.category(category).app
     return Bad(
         job_id.decode(errors="replace"),
         str(fields.get("user", "")),
-        str(fields.get("category", "")),
-        route_of_all(platforms),
+        category,
+        route_of_all(route(platform, app) for platform, *_ in devices),
         (outcome or b"failed").decode(),
         why or UNKNOWN,
         at,

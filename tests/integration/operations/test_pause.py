@@ -288,6 +288,28 @@ def test_dead_tokens_are_counted_by_their_reason(redis: Redis, server: Client) -
     assert "and 11 for other reasons" in server("/problems")[1]
 
 
+def test_what_ended_badly_went_by_its_app(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """That of the notification, or of its category: the route is told as in stats, history and metrics."""
+    providers = {"fcm": {"client": "console", "apps": {"driver": {}}}}
+    driving = {"default": {"lane": "default"}, "driving": {"lane": "bulk", "app": "driver"}}
+    config = write_config(tmp_path, redis_server.url, providers, categories=driving)
+    for job_id, category, targets in (
+        ("own", "default", "rider fcm:n apns:a|x y"),
+        ("by category", "driving", "- fcm:n|x"),
+        ("none", "default", "- fcm:n|x"),
+    ):
+        redis.hset(f"rq:job:{job_id}", mapping={"meta": json.dumps({"user": "u", "category": category})})
+        redis.hset(f"rq:job:{job_id}", "push_targets", targets)
+        redis.zadd("rq:failed:bulk", {job_id: 4_000_000_000})
+    with serving(config, TOKEN) as client:
+        told = json.loads(client.with_token("anna")("/api/v1/problems")[1])["found"]
+    assert {each["job_id"]: each["route"] for each in told} == {
+        "own": "apns/rider+fcm/rider",
+        "by category": "fcm/driver",
+        "none": "fcm",
+    }
+
+
 def test_what_rq_failed_is_told_as_rq_tells_it(redis: Redis, server: Client) -> None:
     """A reason is the last line of its traceback; its time is when it failed. A reason that is no text is none."""
     queue = Queue("default", connection=redis)

@@ -142,9 +142,8 @@ def apply(
     """
     settings, delay_us = load_settings(file), duration_us(after, "--in", max_us=UNITS["m"])
     rates = rates_in((written := read_source(file)).data, settings.users_in_files)
-    own = load_settings(
-        context.obj, rates=rates, of=written
-    )  # what cannot stand in this host's own file is not sent to others
+    # What cannot stand in this host's own file is not sent to others.
+    own = load_settings(context.obj, rates=rates, of=written)
     _apply(context, own, rates, delay_us, By(who, message, yes=yes, json=json), replaces=replace)
 
 

@@ -393,7 +393,7 @@ def test_what_is_no_answer_is_an_unknown(answer: Any) -> None:
 )
 def test_only_what_a_provider_was_asked_says_how_long_it_takes(answer: Answer | Exception, counts: bool) -> None:
     """An address where nobody listens refuses within a millisecond: in an outage the provider would look quick."""
-    sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, BACKOFF, Observer())
+    sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, BACKOFF)
     asyncio.run(send_now(sender, leased(), CATEGORY))
     assert [len(times) for times in sender.numbers.answered.values()] == [1] * counts
 

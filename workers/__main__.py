@@ -20,12 +20,6 @@ from notifier.store.partitions import Partition, connect_all
 from workers.configuration.start import load_at_start, those_there_first
 
 
-class _UsageError(SettingsError):
-    """The command line is wrong, by what the configuration says."""
-
-    exit_status = 2
-
-
 def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
     """Run a worker as the command line says; returns the exit status."""
     parser = _parser(prog)
@@ -92,7 +86,7 @@ def chosen(partitions: Sequence[Partition], text: str | None) -> Sequence[Partit
         found = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
         some = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
         if not some or some[-1] >= len(partitions):
-            raise _UsageError(f"--partitions: write numbers from 0 to {len(partitions) - 1}, such as 0-15,20")
+            raise SettingsError(f"--partitions: write numbers from 0 to {len(partitions) - 1}, such as 0-15,20")
         numbers |= set(some)
     return [partitions[number] for number in sorted(numbers)]
 

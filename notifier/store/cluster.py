@@ -183,7 +183,7 @@ class _Sync(_Following):
             self.owner.known = None  # another may have the slot by now
         self.host, self.port = self.owner.known or finished(self._find_owner())
         if self.owner.rests():
-            raise RedisTimeoutError(f"{self.host}:{self.port} did not answer a moment ago")
+            raise RedisTimeoutError(f"Error connecting to {self.host}:{self.port}. It did not answer a moment ago")
         try:
             return super()._connect()  # type: ignore[misc]
         except OSError as error:

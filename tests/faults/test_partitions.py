@@ -431,7 +431,7 @@ def test_a_pause_that_some_partitions_lack_is_told(cli: Cli, settings: Settings)
 
 def test_what_is_suspended_in_one_partition_is_told_of_that_one(cli: Cli, settings: Settings) -> None:
     """By `stats` and `health`: how many wait there; the others work, and a probe restarts nothing."""
-    partitions = connect_all(settings)
+    partitions = connect_all(settings.redis)
     for at in partitions:  # a worker of all, that has looked just now
         with under(at.prefixes):
             entry = {"hostname": socket.gethostname(), LOOKED: time_us(at.client) + 600_000_000}

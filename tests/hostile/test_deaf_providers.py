@@ -145,7 +145,7 @@ async def test_what_a_provider_cancels_is_unknown(devices: Sequence[Device]) -> 
     """The worker goes on: nobody has told it to end. Else its lease would run out unnoticed."""
     with capture_logs() as lines:
         now = asyncio.get_running_loop().time()
-        settled = await sender(Cancelling(DEVICES[0])).send(leased(devices), CATEGORY, now)
+        settled = await sender(Cancelling(DEVICES[0])).send(leased(devices), CATEGORY, now, WATCHING)
     assert [line["reason"] for line in lines if line["event"] == "provider_broke"] == ["it cancelled the send itself"]
     assert isinstance(settled, Unproven)
     assert (settled.settlement.state, settled.settlement.reached) == ("later", True)

@@ -96,7 +96,7 @@ def main() -> None:
     worker = importlib.import_module("workers").PushWorker(
         ["urgent", "default", "bulk"],
         name=arguments.name,
-        connection=importlib.import_module("notifier.store.connection").connect(settings),
+        connection=importlib.import_module("notifier.store.connection").connect(settings.redis),
         settings=settings,
         providers={"apns": wire(arguments.wire_log, arguments.far_ms)},
     )

@@ -69,7 +69,7 @@ class Channel:
         abort.cancel()
 
     def _thread(self) -> Owner:
-        if self._owner is None or not self._owner.is_alive():
+        if self._owner is None or self._owner.stopping:
             deliver = partial(self._deliver, asyncio.get_running_loop())
             self._owner = Owner(self._new_connection, deliver, self._timeout_s)
             self._owner.start()
@@ -79,11 +79,11 @@ class Channel:
         loop = asyncio.get_running_loop()
         now = loop.time()
         begun = request.begun
-        ends = now + request.begun_at + self._timeout_s - time.monotonic() if begun else request.send_by
-        if now < ends:  # it was begun meanwhile, or may still be
+        ends = now + request.begun_at + self._timeout_s - time.monotonic() if begun else now
+        if now < ends:  # it was begun meanwhile
             request.timer = loop.call_at(ends, self._expire, request)
         else:
-            self._give_up(request, "Timeout" if begun else "TooLate")
+            self._give_up(request, "Timeout" if begun or now < request.send_by else "TooLate")
 
     def _give_up(self, request: Request, reason: str) -> None:
         begun = request.give_up()

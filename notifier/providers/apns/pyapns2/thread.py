@@ -35,6 +35,7 @@ class Owner(threading.Thread):
     """Owns the connections to one host: the one that takes requests, and those that only finish what they began.
 
     deliver: called in this thread with what requests came to. Other threads call `put`, `drop`, `stop` and `abort`.
+    stopping: it ends, and takes no requests any more.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Owner(threading.Thread):
         self._backoff = Backoff()
         self._not_before = 0.0  # no connection is begun earlier
         self._asked_at = self._answer_by = 0.0
-        self._stopping = False
+        self.stopping = False
         self._selector = selectors.DefaultSelector()
         self._bell, self._ringing = socket.socketpair()
         self._rung = False
@@ -77,7 +78,7 @@ class Owner(threading.Thread):
 
     def stop(self) -> None:
         """Hang up and end; what is waiting or under way gets no result any more."""
-        self._stopping = True
+        self.stopping = True
         self._ring()
 
     def abort(self) -> None:
@@ -97,11 +98,12 @@ class Owner(threading.Thread):
         """Send and receive until stopped."""
         self._selector.register(self._bell, selectors.EVENT_READ)
         try:
-            while not self._stopping:
+            while not self.stopping:
                 self._turn()
         except Exception:  # noqa: BLE001 - a fault of ours; the channel starts another thread
             self._log.exception("apns2_broke")
         finally:
+            self.stopping = True  # before it answers: whoever sends then needs another thread
             for connection in list(self._living):
                 self._end(connection)
             self._refuse_waiting()

@@ -22,13 +22,14 @@ def accepted(answers: Sequence[str | Refused]) -> list[str]:
     return [answer for answer in answers if isinstance(answer, str)]
 
 
-def all_accepted(answers: Sequence[str | Refused]) -> list[str]:
-    """The job ids; raise OverloadedError where some were refused."""
-    if over := refused(answers):
+def all_accepted(answers: Sequence[str | Refused], partitions: int = 1) -> list[str]:
+    """The job ids; raise OverloadedError where some were refused, by one of so many partitions."""
+    if over := refused(answers, partitions):
         raise OverloadedError(over, len(answers))
     return accepted(answers)
 
 
-def refused(answers: Sequence[str | Refused]) -> list[Refused]:
-    """Return those that were refused, with their places."""
-    return [replace(answer, place=n) for n, answer in enumerate(answers) if isinstance(answer, Refused)]
+def refused(answers: Sequence[str | Refused], partitions: int) -> list[Refused]:
+    """Return those that were refused, with their places, by one of so many partitions."""
+    found = ((n, answer) for n, answer in enumerate(answers) if isinstance(answer, Refused))
+    return [replace(answer, place=n, partitions=partitions) for n, answer in found]

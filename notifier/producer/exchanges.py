@@ -30,7 +30,7 @@ from notifier.queue.forget import ForgottenPage, Sends, forget, keys_of
 from notifier.queue.history import Record, decode_records, history_keys, name_those_before, so_far
 from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
-from notifier.queue.waits import OF_LATER
+from notifier.queue.waits import OF_LATER, describe_later
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import in_force, job_key, redis_key, rq_key
 from notifier.scripts.rule_table import decoded
@@ -229,11 +229,11 @@ class Exchanges:
             max_waiting=self._max_waiting.in_all,
             keep=self._keep,
         )
+        answers: list[str | Refused] = yield call
         count = self.settings.redis.partitions
-        answers = [replace(each, partitions=count) if isinstance(each, Refused) else each for each in (yield call)]
         if self.waits_for_replicas and (job_ids := accepted(answers)):
-            yield from self._wait_for_replicas(job_ids, refused(answers))
-        return all_accepted(answers)
+            yield from self._wait_for_replicas(job_ids, refused(answers, count))
+        return all_accepted(answers, count)
 
     def _by_choice(self, jobs: Sequence[calls.Job]) -> Exchange[list[calls.Job]]:
         users = [to_bytes(job.user) for job in jobs]
@@ -335,7 +335,8 @@ class Exchanges:
         (later,) = yield Commands(lambda pipe: pipe.zscore(redis_key("later"), job_id))
         if later is not None:
             (noted,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
-            return expect_later(later, noted, (yield from find_routes()))
+            waits_for_route = describe_later(later, *noted)[0] == "route"
+            return expect_later(later, noted, (yield from find_routes()) if waits_for_route else ())
         user = read_meta(meta or b"").get("user")
         if not isinstance(user, str):  # of a plain producer
             return Expected(None)

@@ -62,7 +62,6 @@ REFUSALS: Final = {
     "BUSY": "is held up by somebody's script (BUSY); try again when it has ended",
 }
 WORDS: Final = {redis.exceptions.OutOfMemoryError: "OOM", redis.exceptions.ReadOnlyError: "READONLY"}
-PASSING: Final = (*WORDS, redis.exceptions.MasterDownError)
 PASSING_WORDS: Final = re.compile(rf"\b({'|'.join(REFUSALS)})\b")
 FAULTS: Final = (
     (
@@ -234,7 +233,7 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     return RedisUnusableError(f"Redis {does}: {said}")
 
 
-def refusal(error: redis.exceptions.RedisError) -> str:
+def refusal(error: Exception) -> str:
     """Why Redis is there and cannot do it now, for people; '' where it is something else."""
     found = PASSING_WORDS.search(_OF_PIPELINE.sub("", str(error)))
     word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), found[1] if found else "")
@@ -301,7 +300,7 @@ def is_away(error: redis.exceptions.RedisError) -> bool:
 
 def is_passing(error: Exception) -> bool:
     """Whether it is worth while to ask again after this answer: nothing was done, and may be another time."""
-    return isinstance(error, PASSING) or PASSING_WORDS.search(str(error)) is not None
+    return isinstance(error, redis.exceptions.MasterDownError) or bool(refusal(error))
 
 
 def comes_back(error: redis.exceptions.RedisError) -> bool:

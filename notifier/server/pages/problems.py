@@ -33,7 +33,7 @@ def bad_page(told: dict[str, Any], view: View) -> str:
         _form(told),
         tag("h2", "By reason"),
         table(("how many", "what", "reason", "route", "category"), counts, "None is kept."),
-        tag("p", f"and {told['other_counts']:,} for other reasons", class_="hint") if told["other_counts"] else None,
+        hint(f"and {told['other_counts']:,} for other reasons") if told["other_counts"] else None,
         tag("h2", "The newest"),
         table(("when", "what", "reason", "route", "user", "job"), rows, "None is kept."),
         _pages(told),

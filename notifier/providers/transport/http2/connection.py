@@ -30,8 +30,7 @@ class Connection(Wire):
         on_retire: Callable[[Connection], None],
         said: Said,
     ) -> None:
-        super().__init__(ping_timeout_s=timeout_s, said=said)
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s=timeout_s, said=said)
         self.answered = False
         self.retired = False
         self.finishing = False  # retired by a GOAWAY without an error, with streams that the server still answers

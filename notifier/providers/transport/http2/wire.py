@@ -54,7 +54,7 @@ class Said:
 class Wire(asyncio.Protocol):
     """A client's end of one connection: its user fills the methods on_… and calls the others."""
 
-    def __init__(self, *, ping_timeout_s: float, said: Said) -> None:
+    def __init__(self, *, timeout_s: float, said: Said) -> None:
         self.log = structlog.get_logger(__name__)
         self.loop = asyncio.get_running_loop()
         self._said = said
@@ -62,7 +62,7 @@ class Wire(asyncio.Protocol):
         self.why_lost = ""
         self.heard_at = self.loop.time()
         self.may_write = True
-        self._ping_timeout_s = ping_timeout_s
+        self._timeout_s = timeout_s
         self._h2 = LeanH2()
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
@@ -133,7 +133,7 @@ class Wire(asyncio.Protocol):
         if not self._asked_in_doubt:
             # A half-dead socket takes all that is written; nobody could say afterwards what had become of it.
             self._asked_in_doubt = True
-            self._ping(min(DOUBT_TIMEOUT_S, self._ping_timeout_s / 4))
+            self._ping(min(DOUBT_TIMEOUT_S, self._timeout_s / 4))
         return False
 
     def has_read(self, sent_at: float) -> asyncio.Future[bool] | None:
@@ -318,7 +318,7 @@ class Wire(asyncio.Protocol):
             return
         wait_s = self.heard_at + IDLE_S - self.loop.time()
         if wait_s <= 0:
-            self._ping(self._ping_timeout_s)
+            self._ping(self._timeout_s)
         else:
             self._keep_alive = self.loop.call_later(wait_s, self._check_alive)
 

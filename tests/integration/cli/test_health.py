@@ -120,27 +120,26 @@ def test_a_redis_that_cannot_tell_is_another_status(run: Run, config: Path, redi
 
 
 @contextmanager
-def full_disk(redis: Redis, folder: Path) -> Iterator[None]:
-    """Redis cannot save its data, and so takes nothing new."""
-    before = {name: redis.config_get(name)[name] for name in ("dir", "save")}
+def full_disk(redis: Redis) -> Iterator[None]:
+    """Redis cannot save its data, and so takes nothing new: a folder stands where its file belongs."""
+    folder = Path(*(redis.config_get(name)[name] for name in ("dir", "dbfilename")))
+    saves = redis.config_get("save")["save"]
     folder.mkdir()
-    redis.config_set("dir", str(folder))
     redis.config_set("save", "3600 1")
-    folder.rmdir()
     redis.bgsave()
     eventually(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err", "a save that failed")
     try:
         yield
     finally:
-        for name, value in before.items():
-            redis.config_set(name, value)
+        folder.rmdir()
+        redis.config_set("save", saves)
 
 
-def test_a_redis_that_cannot_save_is_said_alone(run: Run, redis: Redis, tmp_path: Path) -> None:
+def test_a_redis_that_cannot_save_is_said_alone(run: Run, redis: Redis) -> None:
     """The workers are well, and cannot note that they look: nobody is to look for the fault in them."""
     enter(redis, "one", age_s=100)
     why = "cannot save to its disk and takes nothing new (MISCONF); its log says why"
-    with full_disk(redis, tmp_path / "disk"):
+    with full_disk(redis):
         assert run("health") == (4, f"Redis {why}\n")
         assert run("send", "42", "--device", f"fcm:{'x' * 20}", "--title", "hi") == (4, f"Redis {why}\n")
         status, said = run("stats")

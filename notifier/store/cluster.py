@@ -90,6 +90,15 @@ class Owner:
         """Whether nobody is to wait for the node that is known."""
         return self.known in self.silent and monotonic() < self.silent[self.known] + self.rest_s
 
+    def failed(self, node: Node, error: Exception) -> None:
+        """Note that a connection to a node has failed: the owner is looked for anew, as a replica may have taken over.
+
+        One that refuses keeps nobody waiting.
+        """
+        self.known = None
+        if isinstance(error, TimeoutError | RedisTimeoutError):
+            self.silent[node] = monotonic()
+
     def read(self, slots: Any, asked: Node) -> Node | None:
         """Take up the answer to CLUSTER SLOTS: the owner; None where the slot has none."""
         self.known, nodes = None, []
@@ -187,9 +196,7 @@ class _Sync(_Following):
         try:
             return super()._connect()  # type: ignore[misc]
         except OSError as error:
-            self.owner.known = None
-            if isinstance(error, TimeoutError):  # one that refuses keeps nobody waiting
-                self.owner.silent[self.host, self.port] = monotonic()
+            self.owner.failed((self.host, self.port), error)
             raise
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -199,8 +206,8 @@ class _Sync(_Following):
     def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
-        except RedisTimeoutError:
-            self.owner.silent[self.host, self.port] = monotonic()
+        except RedisTimeoutError as error:
+            self.owner.failed((self.host, self.port), error)
             raise
         except (*REFUSALS, ResponseError) as refusal:
             if not _is_refusal(refusal):
@@ -218,8 +225,8 @@ class _Async(_Following):
         self.host, self.port = self.owner.known or await self._find_owner()
         try:
             await super()._connect()  # type: ignore[misc]
-        except (OSError, TimeoutError, RedisConnectionError):
-            self.owner.known = None
+        except (OSError, RedisConnectionError) as error:
+            self.owner.failed((self.host, self.port), error)
             raise
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -229,6 +236,9 @@ class _Async(_Following):
     async def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             reply = await super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except RedisTimeoutError as error:
+            self.owner.failed((self.host, self.port), error)
+            raise
         except (*REFUSALS, ResponseError) as refusal:
             if not _is_refusal(refusal):
                 raise

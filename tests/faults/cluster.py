@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
@@ -10,7 +12,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.processes import await_that
+from tests.harness.processes import await_that, stop
 
 PRIMARIES: Final = 3
 SLOTS: Final = 16_384
@@ -57,6 +59,7 @@ class RedisCluster:
 
     def __init__(self, primaries: int = PRIMARIES, *, unasked: bool = False) -> None:
         self.primaries, self.unasked = primaries, unasked
+        self.frozen: Node | None = None
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -123,8 +126,9 @@ class RedisCluster:
         found = []
         for node in self.nodes:
             with contextlib.suppress(RedisError):
-                node.ask("PING")
-                found.append(node)
+                if node is not self.frozen:
+                    node.ask("PING")
+                    found.append(node)
         return found
 
     def owner(self, slot: int) -> Node:
@@ -203,6 +207,19 @@ class RedisCluster:
         before = self.owner(slot)
         before.kill()
         return before
+
+    @contextlib.contextmanager
+    def frozen_owner(self, slot: int) -> Iterator[None]:
+        """The primary of a slot takes calls and answers none, and its replica has taken over."""
+        self.frozen = self.owner(slot)
+        stop(self.frozen.pid)
+        try:
+            self.await_takeover(slot, self.frozen)
+            yield
+        finally:
+            os.kill(self.frozen.pid, signal.SIGCONT)
+            self.frozen = None
+            await_that(lambda: all(self.is_well(node) for node in self.nodes), "a replica again", 60)
 
     def await_takeover(self, slot: int, before: Node) -> None:
         """Let the cluster find out by itself that one is dead, and wait until another has the slot."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier import RedisUnusableError
 from notifier.limiter import Hold, Limiter, Permit
@@ -209,6 +210,36 @@ def test_so_does_an_asyncio_client(cluster: RedisCluster, change: Callable[[Redi
             assert await pipe.incr("{notifier}x").get("{notifier}x").execute() == [2, b"2"]
         await redis.rpush("{notifier}list", "woken")
         assert await waits == (b"{notifier}list", b"woken")
+        await redis.aclose()
+
+    asyncio.run(ask())
+
+
+FROZEN = {"socket_timeout": "1s"}
+
+
+def test_a_frozen_primary_is_left(cluster: RedisCluster) -> None:
+    """A call that it does not answer is the last: the next goes to the replica that took over."""
+    with closing(connect(RedisSettings(url=cluster.url, **FROZEN))) as client:
+        client.set("{notifier}x", "1")
+        assert client.wait(1, 10_000) == 1
+        with cluster.frozen_owner(SLOT):
+            with pytest.raises(RedisTimeoutError):
+                client.incr("{notifier}x")
+            assert client.incr("{notifier}x") == 2
+
+
+def test_an_asyncio_client_leaves_it_too(cluster: RedisCluster) -> None:
+    """A worker waits for it once, and goes on at the replica."""
+
+    async def ask() -> None:
+        redis: Any = connect_async(RedisSettings(url=cluster.url, **FROZEN))
+        await redis.set("{notifier}x", "1")
+        assert await redis.wait(1, 10_000) == 1
+        with cluster.frozen_owner(SLOT):
+            with pytest.raises(RedisTimeoutError):
+                await redis.incr("{notifier}x")
+            assert await redis.incr("{notifier}x") == 2
         await redis.aclose()
 
     asyncio.run(ask())

@@ -167,6 +167,7 @@ class PushWorker(Worker):
         self._repairs: dict[int, threading.Thread] = {}  # by partition
         self._grace_s = 0.0
         self._stopping_since: float | None = None
+        self._hears_no_more = False
         # Bound when it is used: under `rq worker` the log is configured later.
         self._structlog = structlog.get_logger("notifier.worker", worker=self.name)
         self._watchdog = Watchdog(self._structlog, os.environ)
@@ -271,9 +272,13 @@ class PushWorker(Worker):
         entry: Any = self.connection.hmget(self.key, "hostname", "pid")
         return bool(entry == [str(self.hostname).encode(), str(self.pid).encode()])
 
+    def _is_away(self) -> bool:
+        """Whether the Redis at which RQ knows this worker has not answered last; see `Engine.is_away`."""
+        return bool(self._served) and self._served[0].engine.is_away
+
     def register_death(self) -> None:
         """As RQ's, unless another worker has this name: one that waited for the name, or hung and lost it, ends too."""
-        if self._owns_entry():
+        if not self._is_away() and self._owns_entry():
             super().register_death()  # type: ignore[no-untyped-call]
 
     def _build(self, settings: Settings, redis: Any) -> dict[str, Provider]:
@@ -308,10 +313,11 @@ class PushWorker(Worker):
             await self._end_beat(beat)
             sender.engines = 0  # also where one of them has failed
             await sender.close()
-            with contextlib.suppress(RedisError):
-                self._report()
-                if (looked_us := self._served[0].engine.looked_us) is not None:  # a burst is shorter than a beat
-                    self.connection.set(redis_key("looked"), looked_us)
+            if not self._is_away():
+                with contextlib.suppress(RedisError):
+                    self._report()
+                    if (looked_us := self._served[0].engine.looked_us) is not None:  # a burst is shorter than a beat
+                        self.connection.set(redis_key("looked"), looked_us)
             await asyncio.gather(*(each.leave(registered=n > 0) for n, each in enumerate(self._served)))
 
     def _serve(
@@ -498,12 +504,17 @@ class PushWorker(Worker):
             super().heartbeat(*args, **kwargs)
 
     def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
-        """As RQ's, which knows a Redis that is away by redis-py's ConnectionError alone."""
+        """As RQ's, which knows a Redis that is away by redis-py's ConnectionError alone, and raises what else fails.
+
+        A thread that still waits for Redis in the end fails when its connection is closed: nobody needs to know.
+        """
         away = RedisConnectionError(str(exc)) if isinstance(exc, RedisTimeoutError) else exc
-        super()._pubsub_exception_handler(away, *args)
+        if not self._hears_no_more:
+            super()._pubsub_exception_handler(away, *args)
 
     def unsubscribe(self) -> None:
         """As RQ's, but tell the listening thread to end before it is woken: else it sleeps on for a second."""
+        self._hears_no_more = True
         if self.pubsub_thread is not None:
             self.pubsub_thread.stop()
         super().unsubscribe()  # type: ignore[no-untyped-call]

@@ -90,20 +90,24 @@ class Served:
                 await self.register(told, ttl_s)
 
     async def leave(self, *, registered: bool) -> None:
-        """Give up the lead, and the entry of `register`."""
+        """Give up the lead, and the entry of `register`; where Redis is away, they lapse by themselves."""
         if self.tending is not None:
             self.tending.cancel()
             await asyncio.gather(self.tending, return_exceptions=True)
-        with under(self.at.prefixes), contextlib.suppress(RedisError):
-            if registered:
-                async with self.parts.redis.pipeline(transaction=False) as pipe:
-                    for key in (rq_key("workers"), *(rq_key("workers", lane) for lane in self.parts.lanes)):
-                        pipe.srem(key, self._key)
-                    pipe.delete(self._key)
-                    await pipe.execute()
-        with under(self.at.prefixes):
-            await self.parts.idle.close()
+        await self.parts.idle.close()
+        if not self.engine.is_away:
+            with under(self.at.prefixes), contextlib.suppress(RedisError):
+                if registered:
+                    await self._unregister()
+                await run_async(self.parts.redis, self.parts.idle.hand_over())
         await self.parts.redis.aclose()
+
+    async def _unregister(self) -> None:
+        async with self.parts.redis.pipeline(transaction=False) as pipe:
+            for key in (rq_key("workers"), *(rq_key("workers", lane) for lane in self.parts.lanes)):
+                pipe.srem(key, self._key)
+            pipe.delete(self._key)
+            await pipe.execute()
 
 
 async def run_all(served: Sequence[Served], **bounds: Any) -> None:

@@ -191,3 +191,13 @@ def test_the_end_does_not_wait_for_the_thread_that_listens(redis: Redis, monkeyp
     stopped.pubsub.subscribed_event.set()  # so that it ends in any case
     thread.join()
     assert ended
+
+
+def test_a_thread_that_listens_still_is_not_told_of(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """Where Redis hangs it outlives the end, and fails when its connection is closed under it."""
+    stopped = PushWorker(["default"], connection=redis, settings=parse_settings("providers: {fcm: {client: console}}"))
+    stopped.subscribe()
+    stopped.unsubscribe()
+    closed = ValueError("argument must be an int, or have a fileno() method.")
+    stopped._pubsub_exception_handler(closed, stopped.pubsub, stopped.pubsub_thread)
+    assert "pubsub thread exiting" not in caplog.text

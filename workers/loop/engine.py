@@ -28,7 +28,7 @@ from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run_async, run_together
 from notifier.scripts.rule_table import RuleTable, decoded
-from notifier.store.connection import is_forbidden, is_passing, unusable
+from notifier.store.connection import is_away, is_forbidden, is_passing, unusable
 from notifier.units import readable
 from workers.loop.in_flight import Flights
 from workers.loop.mending import Mender
@@ -56,10 +56,11 @@ class Engine:
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
         self._most = sys.maxsize  # jobs that this engine does
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._may_look = True  # nobody else looks for this one
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
+        self.is_away = False  # Redis; who ends asks it nothing more then, as each call may wait for the whole timeout
         self.mender = Mender(parts.redis, parts.name, list(parts.lanes))
         self._is_full = False
         self._due_at: float | None = None
@@ -94,7 +95,7 @@ class Engine:
 
     def stop(self) -> None:
         """Take nothing more, and finish what is in flight within the grace time."""
-        self._stopping = True
+        self._stopping.set()
         self._idle.wake.set()
 
     def stop_now(self) -> None:
@@ -107,7 +108,7 @@ class Engine:
         last_worked = loop.time()
         begun = False
         self._most = sys.maxsize if max_jobs is None else max_jobs
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 if not begun:
                     await self._circuits.begin()
@@ -123,8 +124,9 @@ class Engine:
                 break
             if self.flights.ended >= self._most:
                 break
-        with contextlib.suppress(RedisError):
-            await self._hand_over(self._idle.hand_over())  # what is in flight may last
+        if not self.is_away:
+            with contextlib.suppress(RedisError):
+                await self._hand_over(self._idle.hand_over())  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
 
     async def _round(self, *, wait: bool) -> bool:
@@ -270,7 +272,7 @@ class Engine:
 
     async def _try_suspects(self) -> None:
         """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
-        while self._suspects and not self._stopping:
+        while self._suspects and not self._stopping.is_set():
             self._note_look()
             await self.flights.drain()
             leased, leased_at = self._suspects[0]
@@ -284,7 +286,7 @@ class Engine:
         # RQ's own path blocks the event loop, as it blocks every RQ worker; so nothing is in flight meanwhile.
         began = asyncio.get_running_loop().time()
         await self.flights.drain()
-        while self.flights.rq_jobs and not self._stopping and self.flights.left(self._most):
+        while self.flights.rq_jobs and not self._stopping.is_set() and self.flights.left(self._most):
             settlement = self._rq_jobs.inspect(self.flights.rq_jobs[0])
             mine = await self.flights.settle_rq_job(settlement)
             del self.flights.rq_jobs[0]
@@ -333,7 +335,9 @@ class Engine:
         wait = random.uniform(0.5, 1) * min(most, first * 2 ** min(self._outage, 10))  # noqa: S311 - jitter
         if self._outage == 1:
             self._log.warning("limiter_unreachable", reason=str(error))
-        await asyncio.sleep(wait)
+        self.is_away = is_away(error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), wait)
 
     def _note_look(self) -> None:
         if self._redis_ahead_us:
@@ -343,6 +347,7 @@ class Engine:
         if self._outage:
             self._log.info("limiter_reachable")
         self._outage = self._unreadable = 0
+        self.is_away = False
 
     def _note_suspended(self, pulled: calls.Pulled) -> None:
         if pulled.suspended != bool(self.suspended_us):

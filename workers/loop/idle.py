@@ -10,7 +10,6 @@ pass, once, so that it comes to whoever can. The lead of a worker that died laps
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -132,13 +131,11 @@ class IdleWorker:
         return self._call(called)
 
     async def close(self) -> None:
-        """Leave the lead to another."""
+        """Listen to nobody any more."""
         while listening := [task for task in self._listening.values() if not task.done()]:
             for task in listening:
                 task.cancel()
             await asyncio.wait(listening, timeout=AGAIN_S)  # cancelled again where a client has swallowed it
-        with contextlib.suppress(RedisError):
-            await run_async(self._redis, self.hand_over())
         await self._blocking.aclose()
 
     def _call(self, name: bytes) -> Call[bool]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import workers.loop.engine
 import workers.loop.idle
+import workers.served
 from notifier.queue.calls import Pulled
 from notifier.scripts.loader import Call
 from notifier.settings import parse_settings
 from notifier.store.connection import is_passing, unusable
+from notifier.store.partitions import Partition
 from tests.unit.workers.loop.test_in_flight import leased
 from workers.configuration.wiring import build_tuning
 from workers.loop.engine import Engine
@@ -27,6 +31,7 @@ from workers.loop.turns import Turns
 from workers.sending.capacity import Capacity
 from workers.sending.numbers import Numbers
 from workers.sending.settlements import returned
+from workers.served import Served
 
 FULL = "command not allowed when used memory > 'maxmemory'."
 IN_A_SCRIPT = "Error running script (call to f_1): @user_script:9: @user_script: 9: -"
@@ -95,11 +100,11 @@ class Rounds:
         sender: Any = SimpleNamespace(numbers=Numbers())
         rq_jobs: Any = SimpleNamespace()
         tuning = build_tuning(SETTINGS)
-        parts = Parts(
+        self.parts = Parts(
             name="w", lanes=["default"], redis=None, idle=idle, sender=sender, circuits=circuits,
             turns=Turns(Capacity({}), batch=10, most=10), rq_jobs=rq_jobs, tuning=tuning,
         )  # fmt: skip
-        self.engine = Engine(parts, SETTINGS.policies())
+        self.engine = Engine(self.parts, SETTINGS.policies())
 
     async def _alone(self, _redis: Any, call: Call[Any]) -> None:
         self.did.append(call.script.name)
@@ -218,3 +223,37 @@ def test_a_suspect_whose_begin_got_no_answer_is_begun_again(monkeypatch: pytest.
         rounds.go()
     assert rounds.go() == ["pull", "pull", "sends a"]
     assert rounds.engine._suspects == []
+
+
+def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call could wait for the whole timeout, and the pause before the next look may be long: it is cut short."""
+    asked: list[str] = []
+    looked = asyncio.Event()
+
+    async def away(_redis: Any, call: Any) -> None:
+        asked.append("hand_over" if isinstance(call, Call) else "pull")
+        looked.set()
+        raise RedisTimeoutError
+
+    async def nothing(*_: object) -> None:
+        """Do nothing."""
+
+    rounds = Rounds(monkeypatch, [])
+    for module, name in ((workers.loop.engine, "run_together"), (workers.loop.engine, "run_async")):
+        monkeypatch.setattr(module, name, away)
+    monkeypatch.setattr(workers.served, "run_async", away)
+    monkeypatch.setattr(workers.loop.engine, "RECONNECT_S", (3600.0, 3600.0))
+    rounds.parts.circuits.begin = rounds.parts.idle.close = nothing  # type: ignore[method-assign]
+    redis, sender = SimpleNamespace(aclose=nothing), SimpleNamespace(close=nothing, numbers=Numbers())
+    parts = replace(rounds.parts, redis=redis, sender=sender)
+    served = Served(Partition(0, 1, None, None), parts, SETTINGS.policies(), "")
+
+    async def ends() -> None:
+        working = asyncio.create_task(served.engine.run())
+        await looked.wait()
+        served.engine.stop()
+        await working
+        await served.leave(registered=True)
+
+    asyncio.run(ends())
+    assert asked == ["pull"]

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from time import monotonic
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import redis
 import redis.asyncio
@@ -43,6 +43,7 @@ Node = tuple[str, int]
 REFUSALS: Final = (AskError, TryAgainError, ClusterDownError, ReadOnlyError, BusyLoadingError)
 SILENT: Final = (RedisConnectionError, RedisTimeoutError, ClusterDownError, OSError, TimeoutError)
 TRIES: Final = 25  # with these pauses, some two seconds in all
+REST_S: Final = 2.0
 BACKOFF: Final = ExponentialBackoff(cap=0.1, base=0.01)
 _MULTI: Final = b"*1\r\n$5\r\nMULTI"
 
@@ -58,10 +59,13 @@ class NotAClusterError(ResponseError):
 class Owner:
     """Which node owns the slot of a hash tag, as far as is known. All connections of a client share one.
 
-    nodes: those to ask. silent: when one has not answered, by the monotonic clock. siblings: the owners of a fleet's
-    other slots, and this one. free: of their connections those that nobody uses, by process and node. All owners of a
-    fleet share these four. rest_s: for how long nobody waits for a node that somebody has waited for in vain.
+    nodes: those to ask. siblings: the owners of a fleet's other slots, and this one. free: of their connections those
+    that nobody uses, by process and node. All owners of a fleet share these three. silent: when a node did not answer, by
+    the monotonic clock; all of a process share it. rest_s: for how long nobody waits for such a node: what asks many
+    partitions, one after another, waits for it once.
     """
+
+    silent: ClassVar[dict[Node, float]] = {}
 
     def __init__(self, tag: str, seeds: Sequence[Node], beside: Owner | None = None) -> None:
         """beside: another of the same fleet."""
@@ -69,9 +73,8 @@ class Owner:
         self.slot: int = key_slot(tag.encode())
         self.seeds = tuple(seeds)
         self.known: Node | None = None
-        self.rest_s = 0.0
+        self.rest_s = REST_S
         self.nodes: list[Node] = beside.nodes if beside else list(seeds)
-        self.silent: dict[Node, float] = beside.silent if beside else {}
         self.siblings: list[Owner] = beside.siblings if beside else []
         self.free: dict[int, dict[Node, list[Any]]] = beside.free if beside else {}
         self.siblings.append(self)
@@ -162,6 +165,13 @@ class _Following:
         if not self._in_multi or isinstance(reply, list):
             self._took_none = False
 
+    async def _find_place(self: Any) -> None:
+        if self.owner.rests():
+            self.owner.known = None  # another may have the slot by now
+        self.host, self.port = self.owner.known or await self._find_owner()
+        if self.owner.rests():
+            raise RedisTimeoutError(f"Error connecting to {self.host}:{self.port}. It did not answer a moment ago")
+
     async def _find_owner(self: Any) -> Node:
         for node in self.owner.candidates():
             retry = self.retry_by(BACKOFF, 0)
@@ -188,11 +198,7 @@ class _Sync(_Following):
     retry_by = Retry
 
     def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
-        if self.owner.rests():
-            self.owner.known = None  # another may have the slot by now
-        self.host, self.port = self.owner.known or finished(self._find_owner())
-        if self.owner.rests():
-            raise RedisTimeoutError(f"Error connecting to {self.host}:{self.port}. It did not answer a moment ago")
+        finished(self._find_place())
         try:
             return super()._connect()  # type: ignore[misc]
         except OSError as error:
@@ -222,7 +228,7 @@ class _Async(_Following):
     retry_by = AsyncRetry
 
     async def _connect(self: Any) -> None:
-        self.host, self.port = self.owner.known or await self._find_owner()
+        await self._find_place()
         try:
             await super()._connect()  # type: ignore[misc]
         except (OSError, RedisConnectionError) as error:

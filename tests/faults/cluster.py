@@ -209,12 +209,13 @@ class RedisCluster:
         return before
 
     @contextlib.contextmanager
-    def frozen_owner(self, slot: int) -> Iterator[None]:
-        """The primary of a slot takes calls and answers none, and its replica has taken over."""
+    def frozen_owner(self, slot: int, *, takeover: bool = True) -> Iterator[None]:
+        """The primary of a slot takes calls and answers none. takeover: its replica has taken over."""
         self.frozen = self.owner(slot)
         stop(self.frozen.pid)
         try:
-            self.await_takeover(slot, self.frozen)
+            if takeover:
+                self.await_takeover(slot, self.frozen)
             yield
         finally:
             os.kill(self.frozen.pid, signal.SIGCONT)

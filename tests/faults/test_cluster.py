@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier import RedisUnusableError
@@ -23,7 +24,9 @@ from notifier.queue import calls
 from notifier.scripts import keys
 from notifier.scripts.loader import run, script
 from notifier.settings import RedisSettings
+from notifier.settings.redis_url import parse
 from notifier.store.aio import connect_async
+from notifier.store.cluster import async_client_of, client_of, owner_of
 from notifier.store.connection import check, connect
 from tests.faults.cluster import Node, RedisCluster
 from tests.faults.consistency import assert_empty_of_work
@@ -243,6 +246,31 @@ def test_an_asyncio_client_leaves_it_too(cluster: RedisCluster) -> None:
         await redis.aclose()
 
     asyncio.run(ask())
+
+
+def test_a_frozen_primary_is_waited_for_once(cluster: RedisCluster) -> None:
+    """What asks many of a fleet's partitions waits for the node of some of them once, with either kind of client."""
+    nodes, hasty = parse(cluster.url), {"socket_timeout": 1.0}
+    tags = [f"{n}" for n in range(100) if cluster.owner(key_slot(b"%d" % n)) is cluster.owner(SLOT)][:4]
+    clients = [client_of("notifier", nodes, hasty)]
+    clients += [client_of(tag, nodes, hasty, clients[0]) for tag in tags]
+
+    async def ask() -> None:
+        first = None
+        for client in clients:
+            redis: Any = async_client_of(client.connection_pool, hasty, first)
+            owner_of(redis).rest_s = 3600.0  # type: ignore[union-attr]
+            first = first or redis
+            with pytest.raises(RedisConnectionError, match="did not answer a moment ago"):
+                await redis.ping()
+            await redis.aclose()
+
+    with cluster.frozen_owner(SLOT, takeover=False):
+        for n, client in enumerate(clients):
+            owner_of(client).rest_s = 3600.0  # type: ignore[union-attr]
+            with pytest.raises(RedisTimeoutError, match="did not answer a moment ago" if n else "."):
+                client.ping()
+        asyncio.run(ask())
 
 
 def to_and_fro(cluster: RedisCluster) -> None:

@@ -198,7 +198,7 @@ class PushWorker(Worker):
             wait_for_redis(self.connection)
             redises = asyncio_clients(self._partitions)
             self._functions = AllowedFunctions(settings.worker.functions)
-            built = self._build(settings, redises[0]) if self._providers is None else self._providers
+            built = self._build(settings, redises) if self._providers is None else self._providers
             self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
         except NotifierError as error:
             raise _ended_by(error) from None
@@ -281,10 +281,11 @@ class PushWorker(Worker):
         if not self._is_away() and self._owns_entry():
             super().register_death()  # type: ignore[no-untyped-call]
 
-    def _build(self, settings: Settings, redis: Any) -> dict[str, Provider]:
+    def _build(self, settings: Settings, redises: Sequence[Any]) -> dict[str, Provider]:
         """The configured providers; from now on the files that they are built from are followed."""
-        late = LateFeedback(redis, settings.keep_feedback_us)
-        build = partial(build_providers, settings, tokens=RedisTokenStore(redis), report=late.report)
+        late = LateFeedback(redises[0], settings.keep_feedback_us)
+        served = [replace(at, client=redis) for at, redis in zip(self._partitions, redises, strict=True)]
+        build = partial(build_providers, settings, tokens=RedisTokenStore(served), report=late.report)
         self._secrets = ProviderSecrets(settings, lambda platform: build(platform=platform))
         return build()
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from notifier.errors import SettingsError, needs_extra
 from notifier.notification import Device, Notification
 from notifier.providers.apns.broadcast import LIVE_ACTIVITY, PREFIX
-from notifier.scripts.keys import under
 from notifier.store.partitions import connect_all_async
 
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ async def _opened(settings: Settings, app: str | None) -> AsyncIterator[ChannelS
         raise SettingsError(f"providers.apns.apps: has no {app!r}; known are {', '.join(section.apps) or 'none'}")
     first = connect_all_async(settings.redis)[0]  # where the team's token is
     try:
-        with under(first.prefixes):
-            tokens = RedisTokenStore(first.client)
-        server = ChannelServer(section, app, os.environ, tokens)
+        server = ChannelServer(section, app, os.environ, RedisTokenStore([first]))
         try:
             yield server
         finally:

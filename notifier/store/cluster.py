@@ -8,6 +8,8 @@ sent: half of a script's keys may be at the one node and half at the other.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -44,6 +46,7 @@ REFUSALS: Final = (AskError, TryAgainError, ClusterDownError, ReadOnlyError, Bus
 SILENT: Final = (RedisConnectionError, RedisTimeoutError, ClusterDownError, OSError, TimeoutError)
 TRIES: Final = 25  # with these pauses, some two seconds in all
 REST_S: Final = 2.0
+OVERDUE: Final = "overdue"  # with which a call is cancelled that its node has not answered in time
 BACKOFF: Final = ExponentialBackoff(cap=0.1, base=0.01)
 _MULTI: Final = b"*1\r\n$5\r\nMULTI"
 
@@ -60,8 +63,8 @@ class Owner:
     """Which node owns the slot of a hash tag, as far as is known. All connections of a client share one.
 
     nodes: those to ask. siblings: the owners of a fleet's other slots, and this one. free: of their connections those
-    that nobody uses, by process and node. All owners of a fleet share these three. silent: when a node did not answer, by
-    the monotonic clock; all of a process share it. rest_s: for how long nobody waits for such a node: what asks many
+    that nobody uses, by process and node. All owners of a fleet share these three. silent: when a node did not answer,
+    by the monotonic clock; all of a process share it. rest_s: for how long nobody waits for such a node: what asks many
     partitions, one after another, waits for it once.
     """
 
@@ -93,13 +96,13 @@ class Owner:
         """Whether nobody is to wait for the node that is known."""
         return self.known in self.silent and monotonic() < self.silent[self.known] + self.rest_s
 
-    def failed(self, node: Node, error: Exception) -> None:
+    def failed(self, node: Node, error: BaseException) -> None:
         """Note that a connection to a node has failed: the owner is looked for anew, as a replica may have taken over.
 
         One that refuses keeps nobody waiting.
         """
         self.known = None
-        if isinstance(error, TimeoutError | RedisTimeoutError):
+        if isinstance(error, TimeoutError) or not isinstance(error, OSError | RedisConnectionError):
             self.silent[node] = monotonic()
 
     def read(self, slots: Any, asked: Node) -> Node | None:
@@ -182,8 +185,10 @@ class _Following:
                 found: Node | None = self.owner.read(await settled(connection.read_response()), node)
             except AuthenticationError:
                 raise
-            except SILENT:
+            except (*SILENT, asyncio.CancelledError) as error:
                 self.owner.silent[node] = monotonic()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
                 continue
             except ResponseError as error:
                 raise NotAClusterError(str(error)) from error
@@ -240,10 +245,14 @@ class _Async(_Following):
         await super().send_packed_command(command, check_health)  # type: ignore[misc]
 
     async def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = monotonic()
         try:
             reply = await super().read_response(*args, **kwargs)  # type: ignore[misc]
-        except RedisTimeoutError as error:
-            self.owner.failed((self.host, self.port), error)
+        except (RedisTimeoutError, asyncio.CancelledError) as error:
+            # Where both deadlines are over at the same moment, the word is lost.
+            is_late = OVERDUE in error.args or monotonic() - began >= (self.socket_timeout or math.inf)
+            if is_late or isinstance(error, RedisTimeoutError):
+                self.owner.failed((self.host, self.port), error)
             raise
         except (*REFUSALS, ResponseError) as refusal:
             if not _is_refusal(refusal):

@@ -44,6 +44,11 @@ POLICY_UNKNOWN: Final = (
 OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
 TELLING: Final[dict[Any, Any]] = {redis.Connection: tls.PlainConnection, redis.SSLConnection: tls.TlsConnection}
 NO_PRIMARY: Final = "no sentinel answers, or none knows a healthy primary of this name"
+# What redis-py tells of each sentinel, behind the primary's name.
+SENTINELS: Final = {
+    "AuthenticationError": "the sentinels refuse the password; look at redis.sentinel_password_file",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate of the sentinels is not believed; look at redis.ca_file",
+}
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 # What Redis 6.2 and 7 say, also inside a script.
 _FORBIDDEN: Final = re.compile(
@@ -75,7 +80,7 @@ FAULTS: Final = (
         cluster.NotAClusterError,
         "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS",
     ),
-    (MasterNotFoundError, f"is unknown there: {NO_PRIMARY}"),
+    (MasterNotFoundError, "is unknown there: {}"),
 )
 
 
@@ -221,7 +226,7 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     if isinstance(error, redis.exceptions.AuthenticationError) or _UNAUTHENTICATED in str(error):
         return RedisUnusableError(f"Redis {_why(error)}")
     if said.startswith("No master found for"):  # of either kind of client; behind it stand redis-py's own objects
-        said = f"{said.partition(' : ')[0]}: {NO_PRIMARY}"
+        said = f"{said.partition(' : ')[0]}: {_no_primary(error)}"
     if found := _FORBIDDEN.search(said):
         what = f"run {found[1].upper()}" if found[1] else "use a key or channel that is needed"
         return RedisUnusableError(f"Redis refuses: its user may not {what}; `notifier redis acl` prints what to grant")
@@ -238,6 +243,11 @@ def refusal(error: Exception) -> str:
     found = PASSING_WORDS.search(_OF_PIPELINE.sub("", str(error)))
     word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), found[1] if found else "")
     return REFUSALS.get(word, "")
+
+
+def _no_primary(error: Exception) -> str:
+    """Why the sentinels name no primary, for people."""
+    return next((why for word, why in SENTINELS.items() if word in str(error)), NO_PRIMARY)
 
 
 def unreadable(error: Exception) -> RedisUnusableError:
@@ -270,6 +280,8 @@ def check(client: redis.Redis) -> None:
         raise RedisUnusableError(f"Redis at {where} cannot be reached: {type(error).__name__}") from None
     if info.get("redis_mode") == "cluster" and not cluster.is_followed(client.connection_pool):
         raise RedisUnusableError(f"Redis at {where} is a node of a cluster; write its URL as {redis_url.CLUSTER_FORM}")
+    if info.get("redis_mode") == "sentinel":
+        raise RedisUnusableError(f"Redis at {where} is a sentinel; write its URL as {redis_url.SENTINEL_FORM}")
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
@@ -295,7 +307,8 @@ def is_away(error: redis.exceptions.RedisError) -> bool:
     """Whether Redis may be there by and by: it cannot be reached, or is loading."""
     lasting = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
     passing = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
-    return isinstance(error, passing) and not isinstance(error, lasting)
+    is_lasting = isinstance(error, lasting) or _no_primary(error) != NO_PRIMARY
+    return isinstance(error, passing) and not is_lasting
 
 
 def is_passing(error: Exception) -> bool:
@@ -319,7 +332,7 @@ def _why(error: redis.exceptions.RedisError) -> str:
         return str(error).removeprefix("it ")
     for fault, meaning in FAULTS:
         if isinstance(error, fault):
-            return meaning
+            return meaning.format(_no_primary(error))
     if isinstance(error, redis.exceptions.ConnectionError):
         return f"cannot be reached: {_system_error(error)}"
     number = "has no database of this number: DB index is out of range; look at the end of redis.url"

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.scripts.loader import Call, finished, run_async, settled
+from notifier.store.cluster import OVERDUE
 from notifier.store.connection import unusable
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
         return task.result()
     finally:
         if not task.done():
-            task.cancel()
+            task.cancel(OVERDUE)
             task.add_done_callback(_forget)
 
 

@@ -17,16 +17,16 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier import RedisUnusableError
+from notifier import AsyncNotifier, RedisUnusableError
 from notifier.limiter import Hold, Limiter, Permit
 from notifier.operations import access
 from notifier.queue import calls
 from notifier.scripts import keys
 from notifier.scripts.loader import run, script
-from notifier.settings import RedisSettings
+from notifier.settings import RedisSettings, parse_settings
 from notifier.settings.redis_url import parse
 from notifier.store.aio import connect_async
-from notifier.store.cluster import async_client_of, client_of, owner_of
+from notifier.store.cluster import Owner, async_client_of, client_of, owner_of
 from notifier.store.connection import check, connect
 from tests.faults.cluster import Node, RedisCluster
 from tests.faults.consistency import assert_empty_of_work
@@ -246,6 +246,33 @@ def test_an_asyncio_client_leaves_it_too(cluster: RedisCluster) -> None:
         await redis.aclose()
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["that worked before", "a fresh one"])
+def test_an_asyncio_producer_leaves_it_too(cluster: RedisCluster, knows: bool) -> None:
+    """Its deadline is over before redis-py's time-out is; and the URL names the node that hangs first."""
+    if cluster.owner(SLOT) is not cluster.nodes[0]:
+        cluster.move(SLOT, cluster.nodes[0]) if cluster.nodes[0] in cluster.others(SLOT) else cluster.fail_over(SLOT)
+    settings = parse_settings(
+        f"redis: {{url: '{cluster.url}', socket_timeout: 3s}}\nproviders: {{apns: {{client: console}}}}"
+    )
+
+    async def send() -> list[bool]:
+        said = []
+        Owner.silent.clear()
+        async with AsyncNotifier.of(settings) as notifier:
+            if knows:
+                await notifier.send(notification("ann", 0))
+            with cluster.frozen_owner(SLOT):
+                for n in range(3):
+                    try:
+                        await notifier.send(notification("ann", n))
+                        said.append(True)
+                    except RedisUnusableError:
+                        said.append(False)
+        return said
+
+    assert asyncio.run(send())[1:] == [True, True]
 
 
 def test_a_frozen_primary_is_waited_for_once(cluster: RedisCluster) -> None:

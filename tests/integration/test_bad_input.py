@@ -203,9 +203,9 @@ def test_a_producer_without_redis_is_told(tmp_path: Path) -> None:
 
 
 @contextmanager
-def _old_redis() -> Iterator[str]:
+def _old_redis(mode: bytes = b"standalone") -> Iterator[str]:
     """A server that says of itself that it is Redis 5.0.7, and nothing else of sense; its URL."""
-    answer = b"redis_version:5.0.7\r\nredis_mode:standalone\r\n"
+    answer = b"redis_version:5.0.7\r\nredis_mode:%s\r\n" % mode
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(20)
 
@@ -250,7 +250,11 @@ def _one_line(done: subprocess.CompletedProcess[str], status: int) -> str:
 
 def test_a_worker_that_cannot_start_says_so_in_one_line(tmp_path: Path) -> None:
     """A wrong password, an old Redis: one clear line on standard error, exit status 4."""
-    with EmbeddedRedis(extra_args=("--requirepass", "right")) as locked, _old_redis() as old:
+    with (
+        EmbeddedRedis(extra_args=("--requirepass", "right")) as locked,
+        _old_redis() as old,
+        _old_redis(b"sentinel") as sentinel,
+    ):
         config = write_config(tmp_path, locked.url)
         wrong = f"redis://:hunter2@127.0.0.1:{locked.port}/0"
         assert "refuses the password" in _one_line(_start(config, env={"NOTIFIER_REDIS_URL": wrong}), 4)
@@ -258,6 +262,8 @@ def test_a_worker_that_cannot_start_says_so_in_one_line(tmp_path: Path) -> None:
         line = _one_line(_start(config, env={"NOTIFIER_REDIS_URL": old}), 4)
         assert "5.0.7" in line
         assert "6.2" in line
+        line = _one_line(_start(config, env={"NOTIFIER_REDIS_URL": sentinel}), 4)
+        assert "is a sentinel; write its URL as redis+sentinel://host:26379" in line
 
 
 def test_no_worker_starts_where_redis_evicts(tmp_path: Path) -> None:

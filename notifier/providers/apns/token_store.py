@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from notifier.errors import NotifierError
-from notifier.scripts.keys import in_force, redis_key, under
+from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import Call, run_async, script
+from notifier.store.partitions import Partition
 
 
 class TokenStoreError(NotifierError):
@@ -40,13 +43,16 @@ class TokenStore(Protocol):
 
 
 class RedisTokenStore:
-    """The store of all workers on one Redis; its clock decides how old a token is.
+    """The store of all workers on one Redis, or on the partitions of a cluster; its clock decides how old a token is.
 
-    redis: a `redis.asyncio.Redis` whose replies are bytes.
+    partitions: with asyncio clients whose replies are bytes. The first keeps the token for all. While its node does not
+    answer, another does, the same for all workers.
     """
 
-    def __init__(self, redis: Any) -> None:
-        self._redis, self._prefixes = redis, in_force()
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        first, *others = partitions
+        random.Random(len(others)).shuffle(others)  # noqa: S311 - so that the next is seldom at the same node
+        self._partitions = deque((first, *others))
 
     async def look(self, name: str) -> Kept:
         """See `TokenStore.look`."""
@@ -54,12 +60,16 @@ class RedisTokenStore:
 
     async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
         """See `TokenStore.offer`."""
+        at = self._partitions[0]
         try:
-            with under(self._prefixes):  # of those that share it, whichever partition's message asks
+            with under(at.prefixes):
                 keys, args = [redis_key("token", name)], (seen, sealed, made_us)
-                return await run_async(self._redis, Call(script("token"), keys, args, lambda reply: Kept(*reply)))
-        except (RedisError, OSError) as error:
-            raise TokenStoreError(f"Redis does not keep the token: {type(error).__name__}") from None
+                return await run_async(at.client, Call(script("token"), keys, args, lambda reply: Kept(*reply)))
+        except BaseException as error:  # also where whoever asks has waited for long enough
+            self._partitions.rotate(-1)
+            if isinstance(error, RedisError | OSError):
+                raise TokenStoreError(f"Redis does not keep the token: {type(error).__name__}") from None
+            raise
 
 
 class LocalTokenStore:

@@ -92,6 +92,28 @@ def test_a_missing_password_is_told_also_of_a_long_command(server: EmbeddedRedis
     assert str(unusable(refused.value)) == "Redis wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
 
 
+@pytest.mark.parametrize("guess", [None, "guess"])
+def test_sentinels_that_refuse_the_password_are_named(server: EmbeddedRedis, tmp_path: Path, guess: str | None) -> None:
+    """They are there, so nobody waits for them: by a call of either kind of client, as by the check at the start."""
+    url, keys = f"redis+sentinel://127.0.0.1:{server.port}/mymaster", {}
+    if guess is not None:
+        (file := tmp_path / "password").write_text(guess)
+        keys = {"sentinel_password_file": str(file)}
+    config = write_config(tmp_path, url, redis={"url": url, **keys})
+    why = "the sentinels refuse the password; look at redis.sentinel_password_file"
+
+    async def ask() -> None:
+        async with AsyncNotifier.from_config(config, {}, follow=False) as made:
+            await made.send(note("ann"))
+
+    with pytest.raises(RedisUnusableError, match=why) as caught, Notifier.from_config(config, {}, follow=False) as made:
+        made.send(note("ann"))
+    assert not isinstance(caught.value, RedisAwayError)
+    with pytest.raises(RedisUnusableError, match=why):
+        asyncio.run(ask())
+    assert refusal(load_settings(config, {}).redis).endswith(why)
+
+
 def test_nobody_listening_is_told_alike_by_both_kinds_of_client() -> None:
     """The address and the system's own word; asyncio's words for it are not shown."""
 

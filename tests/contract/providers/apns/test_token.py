@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +23,9 @@ from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.apns.token_store import Kept, LocalTokenStore, RedisTokenStore, TokenStore, TokenStoreError
 from notifier.providers.contract import Outcome
+from notifier.scripts import keys
 from notifier.simulators.certificates import make_apns_key
+from notifier.store.partitions import Partition, Partitions
 from tests.contract.apns_rig import dispatch, make_provider, rig
 
 TEAM, KEY_ID = "TEAM123456", "KEY1234567"
@@ -33,7 +36,7 @@ class Clocked:
     """A real Redis's store whose clock a test sets ahead, and that counts the tokens it was offered."""
 
     def __init__(self, redis: Any) -> None:
-        self._store = RedisTokenStore(redis)
+        self._store = RedisTokenStore(Partitions.around(redis))
         self.ahead_us = 0
         self.offered = 0
         self.lost = False
@@ -235,9 +238,27 @@ async def test_errors_are_ours():
     """A Redis that refuses connections is a TokenStoreError, which is a NotifierError."""
     client = AsyncRedis(host="127.0.0.1", port=1, retry=Retry(NoBackoff(), 0))
     with pytest.raises(TokenStoreError) as caught:
-        await RedisTokenStore(client).look("name")
+        await RedisTokenStore(Partitions.around(client)).look("name")
     assert isinstance(caught.value, NotifierError)
     await client.aclose()
+
+
+async def test_another_partition_keeps_it_while_the_node_of_the_first_hangs(redis, key):
+    """So nothing of the others waits for that node, and all workers ask the same one."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = redis.connection_pool.connection_kwargs
+        hangs = AsyncRedis(port=mute.getsockname()[1], socket_timeout=60)
+        answers = AsyncRedis(host=address["host"], port=address["port"], db=address["db"])
+        served = [Partition(n, 2, keys.in_force(), client) for n, client in enumerate((hangs, answers))]
+        workers = [token(key, RedisTokenStore(served), patience_s=0.05) for _ in range(2)]
+        assert [await each.fetch() for each in workers] == [b"", b""]
+        for each in workers:
+            each._patience_s = 60.0  # the machine may be slow
+        first, second = [await each.fetch() for each in workers]
+        await hangs.aclose()
+        await answers.aclose()
+    assert first
+    assert first == second
 
 
 # As a strict server sees it.

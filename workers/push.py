@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -155,6 +156,7 @@ class PushWorker(Worker):
         self._partitions = partitions or Partitions.around(self.connection)
         self._served: list[Served] = []
         self._tended = 0
+        self._tended_at = math.inf
         self._functions = AllowedFunctions([])  # those of the configuration, once it works
         self._rq_jobs: ForkedRqJobs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -408,7 +410,7 @@ class PushWorker(Worker):
         return own if reload is None else own | reload.told()
 
     async def _tend_partitions(self, told: dict[Any, str]) -> None:
-        """Sweep what is served; of many partitions a twelfth at each beat."""
+        """Sweep what is served; of many partitions as many as have their turn since the last beat, which may last."""
         count = len(self._served)
         assert self.birth_date is not None
         own = {"hostname": str(self.hostname), "pid": str(self.pid), "version": str(self.version)}
@@ -416,7 +418,9 @@ class PushWorker(Worker):
         if count == 1:
             await self._served[0].tend(None, 0)
             return
-        for _ in range(-(-count // TURNS)):  # each by itself, as one may be away
+        now = time.monotonic()
+        since, self._tended_at = min(TURNS, max(BEAT_S, now - self._tended_at)), now
+        for _ in range(math.ceil(count * since / TURNS)):  # each by itself, as one may be away
             each, self._tended = self._served[self._tended % count], self._tended + 1
             if each.tending is None or each.tending.done():
                 tells = None if each is self._served[0] else told

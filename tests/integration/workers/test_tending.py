@@ -1,0 +1,52 @@
+"""How a worker that serves many partitions comes round to each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import workers.push
+from notifier.settings import parse_settings
+from workers import PushWorker
+from workers.push import BEAT_S
+from workers.served import TURNS
+
+COUNT = 32
+
+
+def test_all_partitions_have_their_turn_also_where_each_beat_lasts(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the node of its first partition hangs, a beat may wait for seconds: the others are told of it in time."""
+    tended, now = [0] * COUNT, 1_000.0
+    worker = PushWorker(["default"], connection=redis, settings=parse_settings("providers: {fcm: {client: console}}"))
+    worker.birth_date = datetime.now(UTC)
+
+    def served(n: int) -> Any:
+        async def tend(*_: object) -> None:
+            tended[n] += 1
+
+        return SimpleNamespace(tending=None, tend=tend)
+
+    worker._served = [served(n) for n in range(COUNT)]
+    monkeypatch.setattr(workers.push, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def beats(lasting_s: float) -> None:
+        nonlocal now
+        for _ in range(round(TURNS / lasting_s)):
+            now += lasting_s
+            await worker._tend_partitions({})
+            await asyncio.gather(*(each.tending for each in worker._served if each.tending))
+
+    async def go() -> None:
+        await beats(BEAT_S)
+        assert tended == [1] * COUNT
+        await beats(8 * BEAT_S)
+        assert tended == [2] * COUNT
+
+    asyncio.run(go())

@@ -26,7 +26,7 @@ from notifier.scripts.loader import run, script
 from notifier.settings import RedisSettings, parse_settings
 from notifier.settings.redis_url import parse
 from notifier.store.aio import connect_async
-from notifier.store.cluster import Owner, async_client_of, client_of, owner_of
+from notifier.store.cluster import async_client_of, client_of, owner_of
 from notifier.store.connection import check, connect
 from tests.faults.cluster import Node, RedisCluster
 from tests.faults.consistency import assert_empty_of_work
@@ -259,7 +259,6 @@ def test_an_asyncio_producer_leaves_it_too(cluster: RedisCluster, knows: bool) -
 
     async def send() -> list[bool]:
         said = []
-        Owner.silent.clear()
         async with AsyncNotifier.of(settings) as notifier:
             if knows:
                 await notifier.send(notification("ann", 0))

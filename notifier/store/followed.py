@@ -12,10 +12,9 @@ from weakref import WeakSet
 
 from redis import Redis
 
-from notifier.scripts.keys import redis_key
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint
-from notifier.store.published import Published, read_due, read_rates
+from notifier.store.published import Published, read_due, read_rates, written_in_force
 
 MISSED: Final = 5  # looks in a row that find no file: one that is only being replaced is there again before
 AGAIN_NS: Final = 1_000_000_000  # what has not changed for so long is not being written
@@ -89,9 +88,10 @@ class Followed:
         return published
 
     def _read(self, ask: Ask, seen: Seen, published: Published) -> Settings:
-        written = ask(lambda redis: redis.hget(redis_key("rates"), "rates")) if published.version else None
+        # Not what is published: that may begin later, or have been replaced meanwhile by what does.
+        written = ask(written_in_force)[1] if published.version else None
         self.note(seen, published)
-        rates = None if written is None else read_rates(written)
+        rates = read_rates(written) if written else None
         self.settings = load_settings(self.path, self._environ, rates=rates)
         return self.settings
 

@@ -69,20 +69,28 @@ def published_now(redis: Any) -> Published:
 
 def rates_in_force(redis: Any) -> tuple[Published, dict[str, Any] | None]:
     """As `published_rates`, until those of a later moment hold: of what is in force until then."""
-    published, rates = published_rates(redis)
+    published, written = written_in_force(redis)
+    rates = read_rates(written) if written else None
+    if rates is not None and not published.version:
+        published = Published(version_of(rates))
+    return published, rates
+
+
+def written_in_force(redis: Any) -> tuple[Published, bytes | None]:
+    """As `rates_in_force`, not yet read: what cannot be is refused once. Those of before have no version."""
+    version, at_us, rates = redis.hmget(redis_key("rates"), "version", "at", "rates")
+    published = decode(version, at_us)
     if published.at_us > time_us(redis):
-        written = redis.hget(redis_key("rates"), "until")
-        rates = read_rates(written) if written else None
-        published = Published() if rates is None else Published(version_of(rates))
+        return Published(), redis.hget(redis_key("rates"), "until")
     return published, rates
 
 
 def read_due(redis: Any, known: Published) -> Published:
-    """Return what is published; `known` while the new rates are to hold from a later moment on."""
+    """Return what is published; while that begins later `known`, or that others still hold, for who knows of none."""
     published = published_now(redis)
-    if published in {known, Published()}:
+    if published in {known, Published()} or time_us(redis) >= published.at_us:
         return published
-    return published if time_us(redis) >= published.at_us else known
+    return known if known.version or not redis.hget(redis_key("rates"), "until") else Published("until")
 
 
 def _written(rates: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ KEPT_S: Final = 3_600
 ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
 MAX_COMPARED: Final = 200_000  # characters of a file
 EARLY_S: Final = 5.0  # before published rates begin they are read
+LOOK_S: Final = 0.5  # until they begin, whether they are still to
 LONGEST_WAIT_S: Final = 60.0  # for them to begin
 
 
@@ -62,9 +63,7 @@ class Reload:
 
     async def begin(self) -> Settings:
         """The settings of the file, or where rates are published those."""
-        published, field = await self._ask(), "rates"
-        if await self._is_early(published):
-            published, field = await self._in_force(), "until"
+        published, field = await self._in_force()
         self._text = await asyncio.to_thread(self._read_text)
         if published.version:
             await self._load((), published, field)
@@ -139,9 +138,12 @@ class Reload:
     async def _ask(self) -> Published:
         return decode(*await self._any(lambda at: at.hmget(redis_key("rates"), "version", "at")))
 
-    async def _in_force(self) -> Published:
-        """Return what is in force until the published rates begin, if anything is; whoever loads it reads it."""
-        return Published("until" if await self._any(lambda at: at.hget(redis_key("rates"), "until")) else "")
+    async def _in_force(self) -> tuple[Published, str]:
+        """Return what holds now, and the field in which it stands: until published rates begin, another one."""
+        published = await self._ask()
+        if await self._left_s(published) <= 0:
+            return published, "rates"
+        return Published("until" if await self._any(lambda at: at.hget(redis_key("rates"), "until")) else ""), "until"
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
@@ -154,8 +156,8 @@ class Reload:
                 return None
             if applied is None:
                 self._check_whole(settings)
-            else:
-                await asyncio.sleep(min(max(await self._left_s(published), 0.0), LONGEST_WAIT_S))
+            elif field == "rates" and not await self._begins(published):
+                return await self._load(seen, *await self._in_force())
         except RedisError:
             self._followed.note((), published)
             raise
@@ -177,6 +179,17 @@ class Reload:
     async def _is_early(self, published: Published) -> bool:
         """Whether these rates begin later: a worker that only waited for them would look dead."""
         return bool(published.version) and EARLY_S < await self._left_s(published) <= LONGEST_WAIT_S
+
+    async def _begins(self, published: Published) -> bool:
+        """Wait until these rates begin; False if by then they were withdrawn, or others published: they never hold."""
+        for _ in range(int(LONGEST_WAIT_S / LOOK_S)):
+            left_s = await self._left_s(published)
+            if await self._ask() != published:
+                return False
+            if left_s <= 0:
+                break
+            await asyncio.sleep(min(left_s, LOOK_S))
+        return True
 
     async def _left_s(self, published: Published) -> float:
         """Return how long until they begin, by Redis's clock, so that every host changes at the same moment."""

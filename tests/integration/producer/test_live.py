@@ -16,6 +16,7 @@ from redis import Redis
 from notifier import AsyncNotifier, InvalidNotificationError, InvalidPreferenceError, Notifier, SettingsError
 from notifier.producer import aio, live
 from notifier.settings.rates import rates_in
+from notifier.store.followed import Followed
 from notifier.store.published import publish, withdraw
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
@@ -212,6 +213,39 @@ def test_published_rates_are_known(
     assert knows(producer)
     assert withdraw(redis)
     eventually(lambda: not knows(producer), "the file's own categories")
+
+
+def test_rates_in_force_hold_until_others_begin(make: Make, config: Path, redis: Redis) -> None:
+    """Laws 1 and 7: also where it starts meanwhile, or reads its file again. Rates that are withdrawn never begin."""
+    publish(redis, rates_in(with_news(config)), 0)
+    running = make(follow=False)
+    running.reload()
+    publish(redis, rates_in(yaml.safe_load(config.read_text(encoding="utf-8"))), 3_600_000_000)
+    starting = make(follow=False)
+    for producer in (running, starting):
+        producer.reload()
+        assert knows(producer)
+    withdraw(redis)
+    for producer in (running, starting):
+        producer.reload()
+        assert not knows(producer)
+
+
+def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(config: Path, redis: Redis) -> None:
+    """Laws 1 and 7: the others begin later, though they stand there already."""
+    own = rates_in(yaml.safe_load(config.read_text(encoding="utf-8")))
+    followed = Followed(config, {})
+    publish(redis, rates_in(with_news(config)), 0)
+
+    def ask(question: Callable[[Redis], Any]) -> Any:
+        told = question(redis)
+        publish(redis, own, 3_600_000_000)
+        return told
+
+    taken = followed.look(ask)
+    assert taken is not None
+    assert "news" in taken.categories
+    assert followed.look(lambda question: question(redis)) is None
 
 
 def test_reload(make: Make, config: Path) -> None:

@@ -20,7 +20,7 @@ from notifier.rules.policy import Policy, Window
 from notifier.settings import load_settings
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions
-from notifier.store.published import publish, rates_in_force, withdraw
+from notifier.store.published import publish, rates_before, rates_in_force, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from workers.configuration.reload import Reload
@@ -231,7 +231,7 @@ def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, 
     publish(redis, {"user": {"gap": "9s"}}, 0)
 
     def goes(question: Callable[[Redis], Any]) -> Any:
-        if isinstance(answer := question(redis), bytes):
+        if isinstance(answer := question(redis), tuple):  # with the rates
             raise RedisConnectionError("Connection reset by peer")
         return answer
 
@@ -365,28 +365,105 @@ def test_rates_of_a_later_moment_hold_up_no_beat(
     following(tmp_path, redis_server.url, story)
 
 
+@pytest.mark.parametrize("in_s", [4, 40])
 @pytest.mark.parametrize("gap_s", [1, 2])
 def test_who_begins_before_published_rates_do_waits_for_nothing(
-    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, *, gap_s: int
+    tmp_path: Path,
+    redis: Redis,
+    redis_server: EmbeddedRedis,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    gap_s: int,
+    in_s: int,
 ) -> None:
     """Until then it goes by those that all others still follow, the ones published before or its file."""
     if gap_s == 2:
         publish(redis, {"user": {"gap": "2s"}}, 0)
-    begins = publish(redis, {"user": {"gap": "9s"}}, 30 * UNITS["s"])
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-
     async def story(reload: Reload, _: AsyncRedis) -> None:
-        assert not any(slept), "it sends meanwhile"
+        begins = publish(redis, {"user": {"gap": "9s"}}, in_s * UNITS["s"])
+        monkeypatch.setattr(asyncio, "sleep", sleep)
         assert (await reload.begin()).policies().for_user("7").gap_us == gap_s * UNITS["s"]
-        redis.hset("notifier:rates", "at", begins.at_us - 30 * UNITS["s"])
+        assert slept == [], "it sends meanwhile"
+        redis.hset("notifier:rates", "at", begins.at_us - in_s * UNITS["s"])
         policies = await reload.changed()
         assert policies is not None
         assert policies.for_user("7").gap_us == 9 * UNITS["s"]
+
+    following(tmp_path, redis_server.url, story)
+
+
+def revert(redis: Redis) -> None:
+    """As the command: by the rates before, two seconds later."""
+    before = rates_before(redis)
+    assert before is not None
+    publish(redis, before, 2 * UNITS["s"])
+
+
+NONE = {"user": {"gap": "0s"}}
+# What is done, and the gap that holds then: the file's, that of the rates before, or of those that begin at once.
+TAKEN_BACK: dict[str, tuple[Callable[[Redis], object], int]] = {
+    "withdrawn": (withdraw, 1),
+    "reverted": (revert, 2),
+    "put off": (lambda redis: publish(redis, {"user": {"gap": "3s"}}, 30 * UNITS["s"]), 2),
+    "replaced by earlier ones": (lambda redis: publish(redis, {"user": {"gap": "3s"}}, 0), 3),
+}
+
+
+@pytest.mark.parametrize(("take_back", "gap_s"), TAKEN_BACK.values(), ids=TAKEN_BACK)
+def test_rates_that_are_taken_back_before_they_begin_never_hold(
+    tmp_path: Path,
+    redis: Redis,
+    redis_server: EmbeddedRedis,
+    monkeypatch: pytest.MonkeyPatch,
+    take_back: Callable[[Redis], object],
+    *,
+    gap_s: int,
+) -> None:
+    """Laws 1 and 7: a worker that has read them and waits for their moment goes by the others."""
+    publish(redis, {"user": {"gap": "2s"}}, 0)
+    taken: list[int] = []
+
+    async def sleep(_: float) -> None:
+        if not taken:
+            taken.append(1)
+            take_back(redis)
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        publish(redis, NONE, 4 * UNITS["s"])
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        policies = await reload.changed()
+        assert taken
+        assert (policies is None) == (gap_s == 2), "the others have not changed"
+        assert reload._followed.settings.user.policy().gap_us == gap_s * UNITS["s"]
+
+    following(tmp_path, redis_server.url, story)
+
+
+@pytest.mark.parametrize("later_s", [4, 40])  # near enough to be read, or not
+def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, *, later_s: int
+) -> None:
+    """The others begin later; until then hold those whose moment has come, though a worker had not read them yet."""
+
+    async def story(reload: Reload, client: AsyncRedis) -> None:
+        publish(redis, {"user": {"gap": "8s"}}, 0)
+        read = client.hget
+
+        async def hget(*key: Any) -> Any:
+            if not replaced:
+                replaced.append(publish(redis, NONE, later_s * UNITS["s"]))
+            return await read(*key)
+
+        replaced: list[Any] = []
+        monkeypatch.setattr(client, "hget", hget)
+        policies = await reload.changed()
+        assert policies is not None
+        assert policies.for_user("7").gap_us == 8 * UNITS["s"]
 
     following(tmp_path, redis_server.url, story)
 

@@ -13,15 +13,16 @@ from typing import Any, Final
 from notifier.notification.job import decode_reason, decode_targets
 from notifier.notification.json_values import fields_of
 from notifier.notification.notification import route, route_of_all
+from notifier.operations.in_force import Known
 from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
-from notifier.units import mask, moment
+from notifier.units import UNITS, mask, moment
 
-MAX_READ: Final = 500  # of each lane, and of dead tokens
+MAX_READ: Final = 500  # of each lane, of what is kept longer there, and of dead tokens
 PAGE: Final = 50
 UNKNOWN: Final = "no reason is kept"
 
@@ -43,15 +44,15 @@ class Bad:
     token: str = ""
 
 
-def view_bad(redis: Any, policies: Policies, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
+def view_bad(redis: Any, known: Known, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
     """List what ended badly lately, as plain data. part: of a job id or a user. page: from 0.
 
-    policies: they name the app by which a category goes.
+    known: it names the app by which a category goes, and says how long the failed are kept.
     counts: by outcome, reason, route and category, the most first, of all that was read. other_counts: how many more
     than those. found: one page. is_all: whether all was read. more: whether there is another page.
     Raises RedisUnusableError where no partition answers.
     """
-    told = ask_all(Partitions.around(redis), partial(_find, policies))
+    told = ask_all(Partitions.around(redis), partial(_find, known))
     met = [
         each
         for found, _ in told.all
@@ -71,15 +72,21 @@ def view_bad(redis: Any, policies: Policies, part: str = "", outcome: str = "", 
     }
 
 
-def _find(policies: Policies) -> Exchange[tuple[list[Bad], bool]]:
-    failed, all_failed = yield from _failed(policies)
+def _find(known: Known) -> Exchange[tuple[list[Bad], bool]]:
+    failed, all_failed = yield from _failed(known)
     dead, all_dead = yield from _dead()
     return [*failed, *dead], all_failed and all_dead
 
 
-def _failed(policies: Policies) -> Exchange[tuple[list[Bad], bool]]:
-    by_lane = yield Commands(lambda pipe: [pipe.zrevrange(rq_key("failed", lane), 0, MAX_READ) for lane in LANES])
-    ids = [each for lane in by_lane for each in lane[:MAX_READ]]
+def _failed(known: Known) -> Exchange[tuple[list[Bad], bool]]:
+    ((now_s, _),) = yield Commands(lambda pipe: pipe.time())
+    # Registries are ordered by when an entry is over. So what is kept longer, as RQ's own for a year, is read apart.
+    usual = now_s + -(-known.settings.keep_failed_us // UNITS["s"])
+    spans = (usual, f"({now_s}"), ("+inf", f"({usual}")
+    keys = [rq_key("failed", lane) for lane in LANES]
+    newest = {"desc": True, "byscore": True, "offset": 0, "num": MAX_READ + 1}
+    parts = yield Commands(lambda pipe: [pipe.zrange(key, *span, **newest) for key in keys for span in spans])
+    ids = [each for part in parts for each in part[:MAX_READ]]
 
     def ask(pipe: Any) -> None:
         for job_id in ids:
@@ -87,8 +94,8 @@ def _failed(policies: Policies) -> Exchange[tuple[list[Bad], bool]]:
             pipe.xrevrange(rq_key("results", "").encode() + job_id, count=1)
 
     told = yield Commands(ask)
-    found = [_bad(policies, job_id, told[2 * n], *_last(told[2 * n + 1])) for n, job_id in enumerate(ids)]
-    return found, all(len(lane) <= MAX_READ for lane in by_lane)
+    found = [_bad(known.policies, job_id, told[2 * n], *_last(told[2 * n + 1])) for n, job_id in enumerate(ids)]
+    return found, all(len(part) <= MAX_READ for part in parts)
 
 
 def _bad(policies: Policies, job_id: bytes, told: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:

@@ -185,7 +185,7 @@ def bad(state: State, request: Request) -> dict[str, Any]:
     query = request.query_params
     part, outcome, page = query.get("part", "")[:200], query.get("outcome", ""), query.get("page", "0")
     number = int(page) if page.isascii() and page.isdigit() and len(page) < 4 else 0  # noqa: PLR2004
-    found = view_bad(state.redis, state.in_force.read().policies, part, outcome, number)
+    found = view_bad(state.redis, state.in_force.read(), part, outcome, number)
     return found | {"at": state.now(), "part": part, "outcome": outcome, "page": number}
 
 

@@ -37,7 +37,9 @@ def bad_page(told: dict[str, Any], view: View) -> str:
         tag("h2", "The newest"),
         table(("when", "what", "reason", "route", "user", "job"), rows, "None is kept."),
         _pages(told),
-        None if told["is_all"] else hint("The newest 500 of each lane, and of dead tokens, were read."),
+        None
+        if told["is_all"]
+        else hint("The newest 500 of each lane, of those kept longer there, and of dead tokens, were read."),
     )
 
 

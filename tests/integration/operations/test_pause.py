@@ -271,6 +271,22 @@ def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> N
     assert server("/find?id=job-1")[2]["location"] in {"/job?id=job-1", "/user?id=job-1"}
 
 
+def test_the_newest_that_ended_badly_are_told_however_long_older_ones_are_kept(redis: Redis, server: Client) -> None:
+    """RQ keeps what failed of its own for a year. What is over is not told: of its job nothing is known any more."""
+    (now, _), week, year = redis.time(), 7 * 86_400, 365 * 86_400  # type: ignore[misc]
+    redis.zadd("rq:failed:default", {f"of-rq-{n}": now + year - n for n in range(501)})
+    redis.zadd("rq:failed:default", {f"rejected-{n}": now + week - n for n in range(501)})
+    redis.zadd("rq:failed:default", {"over": now - 1})
+    redis.xadd("rq:results:rejected-0", {"exc_string": encode_reason("400 BadTopic")})
+    told = json.loads(server("/api/v1/problems")[1])
+    assert (told["found"][0]["job_id"], told["is_all"]) == ("rejected-0", False)
+    assert sum(each["count"] for each in told["counts"]) == 1_000
+    found = [json.loads(server(f"/api/v1/problems?part={part}")[1])["found"] for part in ("rejected-500", "over")]
+    assert found == [[], []], "the newest alone, and nothing that is over"
+    redis.zremrangebyrank("rq:failed:default", 2, -1)
+    assert json.loads(server("/api/v1/problems")[1])["is_all"]
+
+
 def test_dead_tokens_are_counted_by_their_reason(redis: Redis, server: Client) -> None:
     """However many tokens, they are one row; each stands with its own below. What is cut off of the rows is told."""
     dead = {"user": "u", "platform": "fcm", "app": "driver", "reason": "404 UNREGISTERED"}

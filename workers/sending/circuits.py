@@ -97,7 +97,8 @@ class Circuits:
             self._unreached.delivered(route, device, now)
             self._worked_again(route, now)
             return answer, True
-        alone = refusals and now < self._worked.get(route, -APART_S) + APART_S
+        # While the circuit is open, nothing has got through since this message was refused.
+        alone = refusals and route not in self._shut and now < self._worked.get(route, -APART_S) + APART_S
         if answer.outcome is Outcome.FAULT and (alone or self._unreached.is_own_fault(route, device, now)):
             # The route works for others, so the fault is this message's own. A first fault proves nothing: the key may
             # have been revoked just now.

@@ -201,6 +201,13 @@ async def test_a_fault_of_one_message_is_its_own() -> None:
     assert circuits.record("apns", WRONG, 0) == (WRONG, True)
     await circuits.tell()
     assert redis.calls[1:] == [("apns", "down", "fault")]
+    circuits.use(SHUT)
+    assert circuits.record("apns", WRONG, 1) == (WRONG, True), "nobody got through since it was refused"
+    await circuits.tell()
+    assert redis.calls[2:] == [("apns", "down", "fault")]
+    circuits.record("apns", UP)
+    circuits.use(frozenset())
+    assert circuits.record("apns", WRONG, 1)[0].outcome is Outcome.REFUSED
 
 
 async def test_a_worker_steps_back_ever_longer() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.http2.requests import MAX_UNANSWERED
 from notifier.simulators.faults import FAULTS
+from notifier.simulators.provider_contract.stage import SECOND_US
 from tests.contract.rigs import APNS, NETWORKED, Rig, Simulators, Stage
 
 DELIVERED, REJECTED, DEAD, RETRY = Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY
@@ -121,3 +126,34 @@ async def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
         assert counted.count(DELIVERED) >= 15
         assert set(counted) <= {DELIVERED, UNSENT, UNKNOWN}
         assert (await s.insist(await s.device())).outcome is DELIVERED
+
+
+def tls_of(simulators: Simulators) -> ssl.SSLContext:
+    """The simulators' certificate, for a server of a test's own that speaks HTTP/2."""
+    folder = Path(simulators.told["apns"]["ca_file"]).parent
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "server.pem", folder / "server.key")
+    tls.set_alpn_protocols(["h2"])
+    return tls
+
+
+async def test_a_server_that_talks_and_never_answers(simulators: Simulators) -> None:
+    """After some requests without an answer its connection is left, however much it says; a new one delivers."""
+    opened = itertools.count(1)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        settings, ping = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0anything"
+        status_200 = b"\0\0\1\1\5\0\0\0\1\x88"  # the only headers of the first stream
+        writer.write(settings)
+        said = ping if next(opened) == 1 else status_200
+        while read := await reader.read(65536):
+            if b'"aps"' in read:
+                writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(talk, "localhost", 0, ssl=tls_of(simulators)) as server:
+        endpoint = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+        async with APNS.stage(simulators, timeout_us=SECOND_US, endpoint=endpoint) as s:
+            silent = await many(s, MAX_UNANSWERED)
+            assert {(answer.outcome, answer.reason) for answer in silent} == {(UNKNOWN, "Timeout")}
+            assert (await s.insist(await s.device())).outcome is DELIVERED

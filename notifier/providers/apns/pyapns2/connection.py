@@ -32,6 +32,7 @@ from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
 from notifier.providers.transport.http2.requests import (
     MAX_STREAMS,
+    MAX_UNANSWERED,
     RESPONSE_BYTES,
     STATUS_DIGITS,
     Response,
@@ -87,6 +88,7 @@ class Connection(HTTP20Connection):
         self._blocked: dict[int, Request] = {}  # bodies that wait for a window
         self.retired = False  # takes no more requests
         self.answered = False
+        self._unanswered = 0  # requests, one after the other
         self.failure: Exception | None = None  # how reading from it ended
         self._greeted = False  # the server's settings are known
         self.recent_recv_streams: set[int] = set()  # hyper adds those that something came for
@@ -209,8 +211,9 @@ class Connection(HTTP20Connection):
             return
         self._close(request.stream_id)
         self._reset(request.stream_id)
-        if timed_out and self.heard_at < request.begun_at:
-            # Not a word until the timeout: what waits shall not run into the same silence.
+        self._unanswered += timed_out
+        if timed_out and (self.heard_at < request.begun_at or self._unanswered >= MAX_UNANSWERED):
+            # Not a word until the timeout, or words that are no answers: what waits shall not run into the same.
             self.retired = True
 
     def abort(self) -> None:
@@ -238,7 +241,7 @@ class Connection(HTTP20Connection):
             return None
         headers = {name.lower(): value for name, value in stream.response_headers.items()}
         status = headers.get(b":status", b"")
-        self.answered = True
+        self.answered, self._unanswered = True, 0
         return Response(
             int(status) if status.isdigit() and len(status) == STATUS_DIGITS else 0,
             headers,

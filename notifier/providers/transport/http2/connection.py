@@ -8,10 +8,9 @@ from typing import Final
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.backoff import ENOUGH_S
-from notifier.providers.transport.http2.requests import MAX_STREAMS, Request, Waiting
+from notifier.providers.transport.http2.requests import MAX_STREAMS, MAX_UNANSWERED, Request, Waiting
 from notifier.providers.transport.http2.wire import Said, Wire
 
-MAX_UNANSWERED: Final = 3
 LATE_S: Final = 0.25  # after `send_by`: late by less is long before the lease ends, if a moment after an expiry
 SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
 

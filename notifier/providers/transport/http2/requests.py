@@ -38,6 +38,7 @@ class Response:
 
 STATUS_DIGITS: Final = 3
 MAX_STREAMS: Final = 1000  # of our own, for a server that names no limit
+MAX_UNANSWERED: Final = 3  # requests, one after the other, on a connection that is spoken on
 RESPONSE_BYTES: Final = 16_384  # more of an error page is not kept
 STATUSES: Final = range(200, 600)
 

@@ -129,12 +129,16 @@ async def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
 
 
 def tls_of(simulators: Simulators) -> ssl.SSLContext:
-    """The simulators' certificate, for a server of a test's own that speaks HTTP/2."""
+    """With the simulators' certificate, for a server of a test's own that speaks HTTP/2."""
     folder = Path(simulators.told["apns"]["ca_file"]).parent
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "server.pem", folder / "server.key")
     tls.set_alpn_protocols(["h2"])
     return tls
+
+
+def place_of(server: asyncio.Server) -> str:
+    return f"localhost:{server.sockets[0].getsockname()[1]}"
 
 
 async def test_a_server_that_talks_and_never_answers(simulators: Simulators) -> None:
@@ -151,9 +155,38 @@ async def test_a_server_that_talks_and_never_answers(simulators: Simulators) -> 
                 writer.write(said)
         writer.close()
 
-    async with await asyncio.start_server(talk, "localhost", 0, ssl=tls_of(simulators)) as server:
-        endpoint = f"https://localhost:{server.sockets[0].getsockname()[1]}"
-        async with APNS.stage(simulators, timeout_us=SECOND_US, endpoint=endpoint) as s:
-            silent = await many(s, MAX_UNANSWERED)
-            assert {(answer.outcome, answer.reason) for answer in silent} == {(UNKNOWN, "Timeout")}
-            assert (await s.insist(await s.device())).outcome is DELIVERED
+    async with (
+        await asyncio.start_server(talk, "localhost", 0, ssl=tls_of(simulators)) as server,
+        APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place_of(server)}") as s,
+    ):
+        silent = await many(s, MAX_UNANSWERED)
+        assert {(answer.outcome, answer.reason) for answer in silent} == {(UNKNOWN, "Timeout")}
+        assert (await s.insist(await s.device())).outcome is DELIVERED
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ("none", "connection refused at {}"),
+        ("http1", "{}: the server does not speak HTTP/2"),
+        ("closes", "{}: ended before it answered anything"),
+    ],
+)
+async def test_why_apple_is_not_reached_is_told(simulators: Simulators, server: str, words: str) -> None:
+    """Whoever waits is told in the words of a person, with the host: nothing else says what to mend."""
+    tls = tls_of(simulators)
+    if server == "http1":
+        tls.set_alpn_protocols(["http/1.1"])
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if server != "closes":
+            await reader.read()
+        writer.close()
+
+    listening = await asyncio.start_server(meet, "localhost", 0, ssl=tls)
+    async with listening:
+        place = place_of(listening)
+        if server == "none":
+            listening.close()
+        async with APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place}") as s:
+            assert {answer.seen for answer in await many(s, 3)} - {""} == {words.format(place)}

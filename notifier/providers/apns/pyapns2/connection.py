@@ -102,7 +102,7 @@ class Connection(HTTP20Connection):
             return state
 
     def connect(self) -> None:
-        """Connect and greet the server. Raises OSError, or what h2 makes of a server that is none."""
+        """Connect and greet the server. Raises OSError, and ProtocolError for a server that has no HTTP/2."""
         until = time.monotonic() + self._timeout_s
         plain = socket.create_connection((self.host, self.port), timeout=self._timeout_s)
         try:
@@ -114,7 +114,7 @@ class Connection(HTTP20Connection):
             raise
         self._sock = BufferedSocket(secure, self.network_buffer_size)
         if secure.selected_alpn_protocol() != "h2":
-            raise OSError("the server does not speak HTTP/2")
+            raise ProtocolError("the server does not speak HTTP/2")
         secure.settimeout(0)
         self.h2.initiate_connection()
         self.h2.update_settings({SettingCodes.ENABLE_PUSH: 0})

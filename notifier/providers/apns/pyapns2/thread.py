@@ -17,6 +17,7 @@ import structlog
 from notifier.providers.apns.pyapns2.connection import Connection
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.backoff import SECOND_US, Backoff
+from notifier.providers.transport.words import unreachable_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +149,7 @@ class Owner(threading.Thread):
             self._log.info("connection_lost", error=type(error).__name__)
             self._end(connection)
             if not connection.answered:
-                self._failed(connection.heard_at, "ConnectionLost", "ended before it answered anything")
+                self._failed(connection, connection.heard_at, "ConnectionLost", "ended before it answered anything")
 
     def _receive(self, connection: Connection) -> None:
         self._results += connection.receive()
@@ -207,7 +208,8 @@ class Owner(threading.Thread):
             connection.connect()
         except Exception as error:  # noqa: BLE001 - as in `_use`
             connection.hang_up()
-            self._failed(now, type(error).__name__, str(error))
+            words = unreachable_words(error, connection.host, connection.port) if isinstance(error, OSError) else ""
+            self._failed(connection, now, type(error).__name__, str(error), words)
             self._refuse_waiting()
             return False
         self._living.add(connection)
@@ -228,18 +230,20 @@ class Owner(threading.Thread):
         self._selector.unregister(connection)
         self._results += [(request, request.lost("ConnectionLost")) for request in connection.hang_up()]
 
-    def _failed(self, began: float, kind: str, why: str) -> None:
-        now = time.monotonic()
+    def _failed(self, connection: Connection, began: float, kind: str, why: str, words: str = "") -> None:
+        now, host, port = time.monotonic(), connection.host, connection.port
+        self._backoff.seen = words or f"{host}:{port}: {why}"
         # Once as a warning: while it lasts, every attempt says the same.
         log = self._log.warning if self._backoff.failed(began, now) else self._log.debug
-        log("provider_unreachable", error=kind, why=why, wait_ms=self._backoff.left_us(now) // 1000)
+        wait_ms = self._backoff.left_us(now) // 1000
+        log("provider_unreachable", host=host, port=port, error=kind, why=why, wait_ms=wait_ms)
 
     def _refuse_waiting(self) -> None:
         now = time.monotonic()
         apart_us = math.ceil((self._not_before - now) * SECOND_US)
-        answer = Answer(
-            Outcome.UNSENT, reason="Unreachable", retry_after_us=max(self._backoff.left_us(now), apart_us, 0) or None
-        )
+        wait_us = max(self._backoff.left_us(now), apart_us, 0) or None
+        seen = self._backoff.seen if self._backoff.failing else ""
+        answer = Answer(Outcome.UNSENT, reason="Unreachable", retry_after_us=wait_us, seen=seen)
         while self._waiting:
             self._results.append((self._waiting.popleft(), answer))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -141,27 +142,50 @@ def place_of(server: asyncio.Server) -> str:
     return f"localhost:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_a_server_that_talks_and_never_answers(simulators: Simulators) -> None:
-    """After some requests without an answer its connection is left, however much it says; a new one delivers."""
-    opened = itertools.count(1)
+STATUS_200 = b"\0\0\1\1\5\0\0\0\1\x88"  # the headers that are all of the first stream's response
+OPEN_200 = b"\0\0\1\1\4\0\0\0\1\x88"  # the same, and something is to follow
+NO_ERROR = b"\0\0\4\3\0\0\0\0\1\0\0\0\0"  # a reset of the first stream that says so
+GO_AWAY = b"\0\0\x08\7\0\0\0\0\0\0\0\0\0\0\0\0\0"  # as if no stream had been processed
+PING = b"\0\0\x08\6\0\0\0\0\0anything"
+
+
+@contextlib.asynccontextmanager
+async def apple_that_says(simulators: Simulators, *answers: bytes) -> AsyncIterator[Stage]:
+    """In Apple's place a server: each connection says one of these to all that it is sent, later ones the last."""
+    turn = itertools.chain(answers, itertools.repeat(answers[-1]))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        settings, ping = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0anything"
-        status_200 = b"\0\0\1\1\5\0\0\0\1\x88"  # the only headers of the first stream
-        writer.write(settings)
-        said = ping if next(opened) == 1 else status_200
+        writer.write(b"\0\0\0\4\0\0\0\0\0")  # its settings
+        answer = next(turn)
         while read := await reader.read(65536):
             if b'"aps"' in read:
-                writer.write(said)
+                writer.write(answer)
         writer.close()
 
     async with (
         await asyncio.start_server(talk, "localhost", 0, ssl=tls_of(simulators)) as server,
-        APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place_of(server)}") as s,
+        APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place_of(server)}") as stage,
     ):
+        yield stage
+
+
+async def test_a_server_that_talks_and_never_answers(simulators: Simulators) -> None:
+    """After some requests without an answer its connection is left, however much it says; a new one delivers."""
+    async with apple_that_says(simulators, PING, STATUS_200) as s:
         silent = await many(s, MAX_UNANSWERED)
         assert {(answer.outcome, answer.reason) for answer in silent} == {(UNKNOWN, "Timeout")}
         assert (await s.insist(await s.device())).outcome is DELIVERED
+
+
+@pytest.mark.parametrize(
+    "said",
+    [STATUS_200 + NO_ERROR, OPEN_200 + NO_ERROR, OPEN_200, STATUS_200 + GO_AWAY, OPEN_200 + GO_AWAY],
+    ids=["ended, reset", "reset", "never ended", "ended, gone", "gone"],
+)
+async def test_a_status_that_came_is_the_answer(simulators: Simulators, said: bytes) -> None:
+    """Whatever becomes of its stream, a message that was accepted is not sent again."""
+    async with apple_that_says(simulators, said) as s:
+        assert (await s.send()).outcome is DELIVERED
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ with _aliases():
     from h2.config import H2Configuration
     from h2.connection import ConnectionState, H2Connection
     from h2.errors import ErrorCodes
-    from h2.exceptions import ProtocolError
+    from h2.exceptions import ProtocolError, StreamClosedError
     from h2.settings import SettingCodes
     from hyper import HTTP20Connection
     from hyper.common.bufsocket import BufferedSocket
@@ -77,4 +77,5 @@ __all__ = [
     "Payload",
     "ProtocolError",
     "SettingCodes",
+    "StreamClosedError",
 ]

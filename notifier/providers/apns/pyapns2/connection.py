@@ -26,6 +26,7 @@ from notifier.providers.apns.pyapns2.compat import (
     Locked,
     ProtocolError,
     SettingCodes,
+    StreamClosedError,
 )
 from notifier.providers.apns.pyapns2.push import Pusher
 from notifier.providers.contract import Answer, Outcome
@@ -71,7 +72,10 @@ class _H2(H2Connection):
 
     def _receive_rst_stream_frame(self, frame: Any) -> Any:
         self.resets[frame.stream_id] = frame.error_code
-        return super()._receive_rst_stream_frame(frame)
+        try:
+            return super()._receive_rst_stream_frame(frame)
+        except StreamClosedError:  # RFC 9113, 8.1: a server that has answered may reset; here it ended the connection
+            return [], []
 
 
 class Connection(HTTP20Connection):
@@ -142,6 +146,7 @@ class Connection(HTTP20Connection):
         request.stream_id = self.next_stream_id
         self.open[request.stream_id] = request
         self._client.push(request)
+        request.stream = self.streams[request.stream_id]
         self._send_body(request)
         if self.next_stream_id > HIGHEST_STREAM_ID:
             self.retired = True
@@ -196,11 +201,12 @@ class Connection(HTTP20Connection):
         if (last := self.h2.last_stream_id) is not None:
             self.retired = True
             # RFC 9113, 6.8: above the last stream nothing was or will be processed.
-            results |= {i: Answer(Outcome.UNSENT, reason="GoAway") for i in self.open if i > last}
+            unsent = Answer(Outcome.UNSENT, reason="GoAway")
+            results |= {i: request.response or unsent for i, request in self.open.items() if i > last}
         ended = [(self._close(i), result) for i, result in results.items() if result is not None]
         for stream_id, request in list(self._blocked.items()):
             if time.monotonic() >= request.send_by_s:
-                ended.append((self._close(stream_id), Answer(Outcome.UNSENT, reason="TooLate")))
+                ended.append((self._close(stream_id), request.lost("TooLate")))
             else:
                 self._send_body(request)
         return ended
@@ -232,21 +238,22 @@ class Connection(HTTP20Connection):
         return left
 
     def _result(self, stream_id: int, reset: int | None) -> Result | None:
+        request = self.open[stream_id]
+        stream = request.stream
+        if stream.response_headers is not None:
+            headers = {name.lower(): value for name, value in stream.response_headers.items()}
+            status = headers.get(b":status", b"")
+            self.answered, self._unanswered = True, 0
+            request.response = Response(
+                int(status) if status.isdigit() and len(status) == STATUS_DIGITS else 0,
+                headers,
+                b"".join(stream.data)[:RESPONSE_BYTES],
+            )
+        elif reset == ErrorCodes.REFUSED_STREAM:
+            return Answer(Outcome.UNSENT, reason="RefusedStream")
         if reset is not None:
-            if reset == ErrorCodes.REFUSED_STREAM:
-                return Answer(Outcome.UNSENT, reason="RefusedStream")
-            return self.open[stream_id].lost("StreamReset")
-        stream = self.streams[stream_id]
-        if not stream.remote_closed or stream.response_headers is None:
-            return None
-        headers = {name.lower(): value for name, value in stream.response_headers.items()}
-        status = headers.get(b":status", b"")
-        self.answered, self._unanswered = True, 0
-        return Response(
-            int(status) if status.isdigit() and len(status) == STATUS_DIGITS else 0,
-            headers,
-            b"".join(stream.data)[:RESPONSE_BYTES],
-        )
+            return request.lost("StreamReset")
+        return request.response if stream.remote_closed else None
 
     def _close(self, stream_id: int) -> Request:
         self._stream_close_cb(stream_id)

@@ -6,14 +6,14 @@ import asyncio
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from notifier.providers.contract import Answer, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from notifier.providers.transport.http2.requests import Result
+    from notifier.providers.transport.http2.requests import Response, Result
 
 
 @dataclass(slots=True, eq=False, repr=False)  # its parts hold a token and a message
@@ -31,6 +31,8 @@ class Request:
     result: asyncio.Future[Result] = field(init=False)
     timer: asyncio.TimerHandle | None = None
     stream_id: int = 0
+    stream: Any = None  # hyper's, which the connection forgets when it is reset
+    response: Response | None = None  # also one whose end has not come
     sent: int = 0  # bytes of the body
     begun_at: float = 0.0
     begun: bool = False
@@ -57,8 +59,12 @@ class Request:
             self._given_up = True
             return self.begun
 
-    def lost(self, reason: str) -> Answer:
-        """Return the result without a response: UNKNOWN if the whole of it may have left, else UNSENT."""
+    def lost(self, reason: str) -> Result:
+        """Return the result without a response's end: what came of it, else UNKNOWN if all of the request may have
+        left, and UNSENT if not.
+        """
+        if self.response is not None:
+            return self.response
         complete = self.begun and self.sent == len(self.body)
         return Answer(Outcome.UNKNOWN if complete else Outcome.UNSENT, reason=reason)
 

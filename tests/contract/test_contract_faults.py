@@ -142,6 +142,7 @@ def place_of(server: asyncio.Server) -> str:
     return f"localhost:{server.sockets[0].getsockname()[1]}"
 
 
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 STATUS_200 = b"\0\0\1\1\5\0\0\0\1\x88"  # the headers that are all of the first stream's response
 OPEN_200 = b"\0\0\1\1\4\0\0\0\1\x88"  # the same, and something is to follow
 NO_ERROR = b"\0\0\4\3\0\0\0\0\1\0\0\0\0"  # a reset of the first stream that says so
@@ -155,7 +156,7 @@ async def apple_that_says(simulators: Simulators, *answers: bytes) -> AsyncItera
     turn = itertools.chain(answers, itertools.repeat(answers[-1]))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\0\0\0\4\0\0\0\0\0")  # its settings
+        writer.write(SETTINGS)
         answer = next(turn)
         while read := await reader.read(65536):
             if b'"aps"' in read:
@@ -186,6 +187,36 @@ async def test_a_status_that_came_is_the_answer(simulators: Simulators, said: by
     """Whatever becomes of its stream, a message that was accepted is not sent again."""
     async with apple_that_says(simulators, said) as s:
         assert (await s.send()).outcome is DELIVERED
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_connection_that_stalled_tells_what_it_has_read(simulators: Simulators, *, goes_on: bool) -> None:
+    """What had no answer was read once its own connection answers a PING sent after it; others prove nothing of it.
+
+    Where the connection ends before, it tells nothing.
+    """
+    stalled = asyncio.Event()
+    asked = b"\0\0\x08\6\0\0\0\0\0"
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(SETTINGS)
+        ping = (await reader.readuntil(asked), await reader.readexactly(8))[1]
+        await stalled.wait()
+        if goes_on:
+            writer.write(b"\0\0\x08\6\1\0\0\0\0" + ping)
+            await reader.read()
+        writer.close()
+
+    async with (
+        await asyncio.start_server(stall, "localhost", 0, ssl=tls_of(simulators)) as server,
+        APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place_of(server)}") as s,
+    ):
+        answer = await s.send()
+        assert (answer.outcome, answer.reason) == (UNKNOWN, "Timeout")
+        assert answer.passed is not None
+        assert not answer.passed.done()
+        stalled.set()
+        assert await answer.passed is goes_on
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from notifier.providers.apns.pyapns2.connection import Connection
 from notifier.providers.apns.pyapns2.requests import Request
 from notifier.providers.apns.pyapns2.thread import Owner
 from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.http2.reads import SILENCE_S
 
 if TYPE_CHECKING:
     import ssl
@@ -86,17 +87,21 @@ class Channel:
             self._give_up(request, "Timeout" if begun or now < request.send_by else "TooLate")
 
     def _give_up(self, request: Request, reason: str) -> None:
-        begun = request.give_up()
-        request.resolve(request.lost(reason))
+        begun, lost = request.give_up(), request.lost(reason)
+        if isinstance(lost, Answer) and lost.outcome is Outcome.UNKNOWN:
+            loop = asyncio.get_running_loop()
+            lost.passed = request.passed = loop.create_future()
+            loop.call_later(SILENCE_S, request.resolve, False)  # also where the thread is stuck
+        request.resolve(lost)
         if begun and self._owner is not None:
             self._owner.drop(request, timed_out=reason == "Timeout")
 
     @staticmethod
-    def _deliver(loop: asyncio.AbstractEventLoop, results: Iterable[tuple[Request, Result]]) -> None:
+    def _deliver(loop: asyncio.AbstractEventLoop, results: Iterable[tuple[Request, Result | bool]]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended, and with it all who waited
             loop.call_soon_threadsafe(_resolve, results)
 
 
-def _resolve(results: Iterable[tuple[Request, Result]]) -> None:
+def _resolve(results: Iterable[tuple[Request, Result | bool]]) -> None:
     for request, result in results:
         request.resolve(result)

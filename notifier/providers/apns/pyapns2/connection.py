@@ -7,6 +7,7 @@ for ever, loses results or raises: connecting, writing bodies, GOAWAY, resets, f
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from ssl import SSLWantReadError
@@ -31,6 +32,7 @@ from notifier.providers.apns.pyapns2.compat import (
 from notifier.providers.apns.pyapns2.push import Pusher
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
+from notifier.providers.transport.http2.reads import SILENCE_S
 from notifier.providers.transport.http2.requests import (
     MAX_STREAMS,
     MAX_UNANSWERED,
@@ -61,6 +63,7 @@ class _H2(H2Connection):
         self.encoder = HeaderEncoder()
         self.last_stream_id: int | None = None  # of a GOAWAY
         self.resets: dict[int, int] = {}
+        self.pongs: list[bytes] = []
 
     def _receive_goaway_frame(self, frame: Any) -> Any:
         super()._receive_goaway_frame(frame)
@@ -69,6 +72,11 @@ class _H2(H2Connection):
         reason = word(fields_of(frame.additional_data or b"").get("reason"))
         structlog.get_logger(__name__).info("goaway", code=frame.error_code, reason=reason)
         return [], []
+
+    def _receive_ping_frame(self, frame: Any) -> Any:
+        if "ACK" in frame.flags:
+            self.pongs.append(frame.opaque_data)
+        return super()._receive_ping_frame(frame)
 
     def _receive_rst_stream_frame(self, frame: Any) -> Any:
         self.resets[frame.stream_id] = frame.error_code
@@ -89,6 +97,7 @@ class Connection(HTTP20Connection):
         self._more: Mapping[str, str] = {}
         self._authority = ""
         self.open: dict[int, Request] = {}
+        self.asked: dict[bytes, tuple[Request, float]] = {}  # given up: by what PING, and until when, it tells of them
         self._blocked: dict[int, Request] = {}  # bodies that wait for a window
         self.retired = False  # takes no more requests
         self.answered = False
@@ -182,8 +191,8 @@ class Connection(HTTP20Connection):
         """Ask whether it is still there; `flush` sends it."""
         self.h2.ping(b"notifier")
 
-    def receive(self) -> list[tuple[Request, Result]]:
-        """Read what has come; the requests that it answers or ends, and how. See `failure` then."""
+    def receive(self) -> list[tuple[Request, Result | bool]]:
+        """Read what has come; the requests that it answers or ends, and how, or has read. See `failure` then."""
         try:
             self._single_read()
             while self._sock.pending():  # decrypted already: the socket would not say that there is more
@@ -203,7 +212,11 @@ class Connection(HTTP20Connection):
             # RFC 9113, 6.8: above the last stream nothing was or will be processed.
             unsent = Answer(Outcome.UNSENT, reason="GoAway")
             results |= {i: request.response or unsent for i, request in self.open.items() if i > last}
+        ended: list[tuple[Request, Result | bool]]
         ended = [(self._close(i), result) for i, result in results.items() if result is not None]
+        pongs, self.h2.pongs = self.h2.pongs, []
+        while self.asked.keys() & pongs:  # frames are read in order, so one tells of those before it as well
+            ended.append((self.asked.pop(next(iter(self.asked)))[0], True))
         for stream_id, request in list(self._blocked.items()):
             if time.monotonic() >= request.send_by_s:
                 ended.append((self._close(stream_id), request.lost("TooLate")))
@@ -215,6 +228,10 @@ class Connection(HTTP20Connection):
         """End the stream of a request that nobody waits for any longer."""
         if self.open.get(request.stream_id) is not request:
             return
+        if request.passed is not None:
+            payload = request.stream_id.to_bytes(8)
+            self.asked[payload] = (request, time.monotonic() + SILENCE_S)
+            self.h2.ping(payload)
         self._close(request.stream_id)
         self._reset(request.stream_id)
         self._unanswered += timed_out
@@ -229,9 +246,16 @@ class Connection(HTTP20Connection):
                 # Not the TLS socket's own shutdown, which takes away what the owning thread is reading with.
                 socket.socket.shutdown(sock._sck, socket.SHUT_RDWR)  # noqa: SLF001
 
-    def hang_up(self) -> list[Request]:
-        """Close, in any state; the requests that are left without an answer."""
-        left, self.open = list(self.open.values()), {}
+    @property
+    def silent_at(self) -> float:
+        """Until when it may show that it has read what was given up."""
+        return next((until for _, until in self.asked.values()), math.inf)
+
+    def hang_up(self) -> list[tuple[Request, Result | bool]]:
+        """Close, in any state; what becomes of the requests that are left."""
+        left: list[tuple[Request, Result | bool]] = [(each, False) for each, _ in self.asked.values()]
+        left += [(each, each.lost("ConnectionLost")) for each in self.open.values()]
+        self.open, self.asked = {}, {}
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)  # its parts hold a token and a message
 class Request:
-    """One POST on its way. `result` is set in the event loop, exactly once; the rest is the thread's once begun.
+    """One POST on its way. `result` and `passed` are the event loop's; the rest is the thread's once begun.
 
     headers: as for HTTP/2, in bytes. send_by: on the event loop's clock, in seconds; `send_by_s` and `begun_at` are on
     the thread's, `time.monotonic`. begun: whether anything of it may have left.
@@ -33,6 +33,7 @@ class Request:
     stream_id: int = 0
     stream: Any = None  # hyper's, which the connection forgets when it is reset
     response: Response | None = None  # also one whose end has not come
+    passed: asyncio.Future[bool] | None = None  # of the `Answer`
     sent: int = 0  # bytes of the body
     begun_at: float = 0.0
     begun: bool = False
@@ -68,7 +69,10 @@ class Request:
         complete = self.begun and self.sent == len(self.body)
         return Answer(Outcome.UNKNOWN if complete else Outcome.UNSENT, reason=reason)
 
-    def resolve(self, result: Result) -> None:
-        """Set the result, in the event loop, unless there is one or the one who asked has gone."""
-        if not self.result.done():
+    def resolve(self, result: Result | bool) -> None:
+        """Set the result, or whether it was read without one, in the event loop: once, and if somebody still asks."""
+        if isinstance(result, bool):
+            if self.passed is not None and not self.passed.done():
+                self.passed.set_result(result)
+        elif not self.result.done():
             self.result.set_result(result)

@@ -42,7 +42,7 @@ class Owner(threading.Thread):
     def __init__(
         self,
         new_connection: Callable[[], Connection],
-        deliver: Callable[[list[tuple[Request, Result]]], None],
+        deliver: Callable[[list[tuple[Request, Result | bool]]], None],
         timeout_s: float,
     ) -> None:
         super().__init__(name="apns2", daemon=True)
@@ -52,7 +52,7 @@ class Owner(threading.Thread):
         self._log = structlog.get_logger(__name__)
         self._waiting: deque[Request] = deque()
         self._dropped: deque[tuple[Request, bool]] = deque()
-        self._results: list[tuple[Request, Result]] = []
+        self._results: list[tuple[Request, Result | bool]] = []
         self._connection: Connection | None = None
         self._living: set[Connection] = set()
         self._backoff = Backoff()
@@ -127,18 +127,20 @@ class Owner(threading.Thread):
         self._send_waiting()
         for connection in list(self._living):
             self._use(connection, Connection.flush)
-            if connection.retired:
+            if time.monotonic() >= connection.silent_at:
+                self._end(connection)
+            elif connection.retired:
                 self._retire(connection)
         self._hand_over()
 
     def _select_timeout_s(self) -> float | None:
         if self._waiting and self._connection is None:
             return 0.0
-        if self._connection is None:
-            return None
-        heard_at = self._connection.heard_at
-        until = self._answer_by if self._asked_at > heard_at else heard_at + IDLE_S
-        return max(until - time.monotonic(), 0.0)
+        until = min((connection.silent_at for connection in self._living), default=math.inf)
+        if self._connection is not None:
+            heard_at = self._connection.heard_at
+            until = min(until, self._answer_by if self._asked_at > heard_at else heard_at + IDLE_S)
+        return None if until == math.inf else max(until - time.monotonic(), 0.0)
 
     def _use(self, connection: Connection, action: Callable[[Connection], None]) -> None:
         if connection not in self._living:
@@ -220,15 +222,17 @@ class Owner(threading.Thread):
     def _retire(self, connection: Connection) -> None:
         if self._connection is connection:
             self._connection = None
-        if not connection.open:
+        if not (connection.open or connection.asked):
             self._end(connection)
 
     def _end(self, connection: Connection) -> None:
-        self._living.discard(connection)
+        if connection not in self._living:
+            return
+        self._living.remove(connection)
         if self._connection is connection:
             self._connection = None
         self._selector.unregister(connection)
-        self._results += [(request, request.lost("ConnectionLost")) for request in connection.hang_up()]
+        self._results += connection.hang_up()
 
     def _failed(self, connection: Connection, began: float, kind: str, why: str, words: str = "") -> None:
         now, host, port = time.monotonic(), connection.host, connection.port

@@ -223,6 +223,7 @@ async def test_a_connection_that_stalled_tells_what_it_has_read(simulators: Simu
     ("server", "words"),
     [
         ("none", "connection refused at {}"),
+        ("silent", "no connection to {} in time"),
         ("http1", "{}: the server does not speak HTTP/2"),
         ("closes", "{}: ended before it answered anything"),
     ],
@@ -238,7 +239,7 @@ async def test_why_apple_is_not_reached_is_told(simulators: Simulators, server: 
             await reader.read()
         writer.close()
 
-    listening = await asyncio.start_server(meet, "localhost", 0, ssl=tls)
+    listening = await asyncio.start_server(meet, "localhost", 0, ssl=None if server == "silent" else tls)
     async with listening:
         place = place_of(listening)
         if server == "none":

@@ -13,6 +13,7 @@ from notifier.providers.apns.pyapns2.requests import Request
 from notifier.providers.apns.pyapns2.thread import Owner
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.reads import SILENCE_S
+from notifier.providers.transport.words import unreachable_words
 
 if TYPE_CHECKING:
     import ssl
@@ -32,6 +33,7 @@ class Channel:
 
     def __init__(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> None:
         self._new_connection = partial(Connection, host, port, tls=tls, timeout_s=timeout_s)
+        self._no_connection = unreachable_words(TimeoutError(), host, port)
         self._timeout_s = timeout_s
         self._under_way: set[Request] = set()
         self._owner: Owner | None = None
@@ -92,6 +94,8 @@ class Channel:
             loop = asyncio.get_running_loop()
             lost.passed = request.passed = loop.create_future()
             loop.call_later(SILENCE_S, request.resolve, False)  # also where the thread is stuck
+        elif isinstance(lost, Answer) and self._owner is not None and not self._owner.connected:
+            lost.seen = self._no_connection
         request.resolve(lost)
         if begun and self._owner is not None:
             self._owner.drop(request, timed_out=reason == "Timeout")

@@ -77,6 +77,11 @@ class Owner(threading.Thread):
         self._dropped.append((request, timed_out))
         self._ring()
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that takes requests."""
+        return self._connection is not None
+
     def stop(self) -> None:
         """Hang up and end; what is waiting or under way gets no result any more."""
         self.stopping = True

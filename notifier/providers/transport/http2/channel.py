@@ -118,6 +118,9 @@ class Channel:
                     self._connection.note_starved(max(self._opened_at, request.deadline - self._timeout_s))
                 elif reason == "Timeout":
                     reason = "NoStream"  # the server answers others, if too slowly for all
+            if self._connection is None:  # it had the same time to be opened, and has not ended yet
+                seen = unreachable_words(TimeoutError(), self._host, self._port)
+                request.resolve(Answer(Outcome.UNSENT, reason=reason, seen=seen))
             request.lose(reason)
 
     # The connection.

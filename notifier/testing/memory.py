@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
+from itertools import chain
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 from notifier.errors import Refused
 from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Before, Replay
@@ -22,6 +23,7 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
+from notifier.producer.stream import ANYONE
 from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held
@@ -41,6 +43,7 @@ _UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  #
 S = TypeVar("S")
 P = ParamSpec("P")
 T = TypeVar("T")
+G = TypeVar("G", Gone, Ended)
 
 
 @dataclass
@@ -96,8 +99,8 @@ class MemoryExchanges:
         self._begins_us = int(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, Preferences] = {}
-        self._gone_read: defaultdict[str, set[str]] = defaultdict(set)
-        self._ended_read: defaultdict[str, set[str]] = defaultdict(set)
+        # By group: to which consumer each was given, and when; to '' and at NEVER what it has acknowledged.
+        self._given: defaultdict[str, dict[Gone | Ended, tuple[str, int]]] = defaultdict(dict)
         self._sends: defaultdict[str, defaultdict[str | None, Sends]] = defaultdict(lambda: defaultdict(Sends))
         self._replays = 0
         self.accepted: dict[str, Accepted] = {}
@@ -335,28 +338,39 @@ class MemoryExchanges:
         """See `Exchanges.routes`. No provider is ever away."""
         return []
 
-    def feedback(self, group: str, *_: object, **__: object) -> Search[Gone]:
-        """See `Exchanges.feedback`: the devices of what was rejected, once for each group. It never waits."""
-        for entry in self._unread(self._gone_read, group, ("rejected",)):
-            sent = entry.notification
-            for device in sent.devices:
-                at = self.at(entry.ends_us).astimezone(UTC)
-                yield Item(Gone(device.token, device.platform, sent.app, sent.user, entry.reason, at, entry.job_id))
+    def feedback(self, group: str, consumer: str | None, *, lease: timedelta, **_: object) -> Search[Gone]:
+        """See `Exchanges.feedback`: the devices of what was rejected. It never waits."""
+        return self._unread(self._gone, group, consumer or ANYONE, lease)
 
-    def events(self, group: str, *_: object, **__: object) -> Search[Ended]:
-        """See `Exchanges.events`: what has ended by now, once for each group. It never waits."""
-        for entry in self._unread(self._ended_read, group, get_args(Outcome)):
+    def _gone(self) -> Iterator[Gone]:
+        for entry in self.ended:
+            sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
+            for device in sent.devices if self.state(entry) == "rejected" else ():
+                yield Gone(device.token, device.platform, sent.app, sent.user, entry.reason, at, entry.job_id)
+
+    def events(self, group: str, consumer: str | None, *, lease: timedelta, **_: object) -> Search[Ended]:
+        """See `Exchanges.events`: what has ended by now. It never waits."""
+        return self._unread(self._events, group, consumer or ANYONE, lease)
+
+    def _events(self) -> Iterator[Ended]:
+        for entry in self.ended:
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             outcome = cast("Outcome", self.state(entry))
             ref = sent.data.get("ref")
             job_id, why = entry.job_id, entry.reason
-            yield Item(Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, entry.superseded_by, ref))
+            yield Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, entry.superseded_by, ref)
 
-    def _unread(self, read: Mapping[str, set[str]], group: str, states: Container[str]) -> Iterator[Accepted]:
-        for entry in self.ended:
-            if self.state(entry) in states and entry.job_id not in read[group]:
-                read[group].add(entry.job_id)
-                yield entry
+    def _unread(self, find: Callable[[], Iterable[G]], group: str, consumer: str, lease: timedelta) -> Search[G]:
+        """As `stream.Reader` gives them: what this consumer left behind, what is new, what others left behind."""
+        given, free_us = self._given[group], self.now_us - lease // timedelta(microseconds=1)
+        for each in chain(
+            (each for each in find() if consumer != ANYONE and given.get(each, ("", 0))[0] == consumer),
+            (each for each in find() if each not in given),
+            (each for each in find() if given[each][1] <= free_us),
+        ):
+            given[each] = consumer, self.now_us
+            yield Item(each)
+            given[each] = "", NEVER
 
 
 class _Onward(Replay):

@@ -178,6 +178,39 @@ def test_each_end_is_told_once_and_when_it_was() -> None:
     assert list(made.events("g")) == []
 
 
+def test_an_end_over_which_the_loop_broke_is_told_again() -> None:
+    """As by Redis: to the same consumer at once, to any other once the lease has passed; what is new comes before."""
+    made = fake("user: {gap: 1h}\nevents: {keep: 1d}")
+
+    def broken(consumer: str | None) -> str:
+        for ended in made.events("g", consumer, lease=timedelta(minutes=1)):
+            return ended.user
+        return ""
+
+    for user in ("anna", "bert", "carl"):
+        made.send(note(user))
+    assert [broken("mine"), broken("mine"), broken("others"), broken(None)] == ["anna", "anna", "bert", "carl"]
+    assert [broken(None), broken("mine")] == ["", "anna"]
+    made.advance("1m")
+    made.send(note("dora"))
+    assert [ended.user for ended in made.events("g", "others")] == ["bert", "dora", "anna", "carl"]
+    assert list(made.events("g", "mine", lease=timedelta())) == []
+    assert [ended.user for ended in made.events("another")] == ["anna", "bert", "carl", "dora"]
+
+
+def test_a_dead_token_over_which_the_loop_broke_is_told_again() -> None:
+    """Each device by itself, once its lease has passed; those that were done with are not."""
+    made = fake("user: {gap: 1h}")
+    made.fail_next("rejected")
+    made.send(note("anna", "T", fcm("anna"), fcm("bert")))
+    (first, _), told = (list(made.feedback("all")), made.feedback())
+    assert next(told) == first
+    second = next(told)
+    assert list(made.feedback()) == []
+    made.advance("1m")
+    assert list(made.feedback()) == [second]
+
+
 def test_looser_rules_let_nothing_go_in_the_past() -> None:
     """What waited goes from the moment of the choice on, by the rules that hold then."""
     made = fake("user: {gap: 10s}")

@@ -78,7 +78,7 @@ class FakeNotifier(Notifier):
     """A `Notifier` in memory: real validation, the real rules, and a time that moves by `advance` alone.
 
     Everything that `Notifier` has works. What providers hold back, retries, `max_waiting` in all and an `overflow` that
-    makes room are left out, and `limiter` counts apart from what is sent.
+    makes room are left out.
     Without an argument it has the configuration that `Notifier` would find, or else the one that `notifier config init`
     writes; its Redis is not asked.
     """

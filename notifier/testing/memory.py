@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,6 @@ from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held
 from notifier.queue.history import Delay, Record
-from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.quiet_hours import PACE, ByClock, Decider
@@ -37,6 +37,7 @@ from notifier.store.exchange import Exchange, Item, Search
 from notifier.units import moment
 from notifier.user_limits.choice import Choice
 from notifier.user_limits.memory import MemoryUserLimiter
+from notifier.user_limits.protocol import UserPermit
 
 Failure = Literal["rejected", "failed"]
 _UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # they free their dedupe keys
@@ -101,12 +102,11 @@ class MemoryExchanges:
         self._chosen: dict[str, Preferences] = {}
         # By group: to which consumer each was given, and when; to '' and at NEVER what it has acknowledged.
         self._given: defaultdict[str, dict[Gone | Ended, tuple[str, int]]] = defaultdict(dict)
-        self._sends: defaultdict[str, defaultdict[str | None, Sends]] = defaultdict(lambda: defaultdict(Sends))
         self._replays = 0
         self.accepted: dict[str, Accepted] = {}
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.now_us = 0
-        self.limiter = MemoryUserLimiter(lambda: self._begins_us + self.now_us, policies=lambda: self._policies)
+        self.limiter = _Limiter(self._us, policies=lambda: self._policies, changed=self._changed)
 
     def use(self, settings: Settings) -> None:
         """See `Exchanges.use`. Nothing has been accepted yet."""
@@ -121,6 +121,9 @@ class MemoryExchanges:
     def clock(self) -> datetime:
         """The simulated time."""
         return self.at(self.now_us)
+
+    def _us(self) -> int:
+        return self._begins_us + self.now_us
 
     @at_once
     def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
@@ -150,23 +153,29 @@ class MemoryExchanges:
         entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
         if self.failures and not isinstance(self.failures[0], Exception):
             entry.failure, entry.refusal = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
-        self._fix(user)
-        self.accepted[job.id] = entry
-        self._replay(user)
+        with self._changed(user):
+            self.accepted[job.id] = entry
         return job.id
 
     def _of(self, user: str) -> list[Accepted]:
         found = [e for e in self.accepted.values() if e.notification.user == user and not e.cancelled]
         return sorted(found, key=lambda entry: entry.arrives_us)
 
+    @contextmanager
+    def _changed(self, user: str) -> Iterator[None]:
+        """Change what holds for a user: what has ended stays as it is, all else is computed anew."""
+        self._fix(user)
+        yield
+        self._replay(user)
+
     def _replay(self, user: str) -> None:
         """Compute anew when each of a user's goes that waits. What failed takes no one's place: its permit is back."""
-        policies, now_us = self._policies_of(user), self._begins_us + self.now_us
+        policies, now_us = self._policies_of(user), self._us()
         going = [entry for entry in self._of(user) if not entry.fixed or _lives_on(entry)]
         events = [_event(entry) for entry in going]
         failed = {n for n, entry in enumerate(going) if entry.failure}
-        # Redis has forgotten the others.
-        before = Before(0, {name: deepcopy(each) for name, each in self._sends[user].items() if each.until_us > now_us})
+        sends = self.limiter.sends[user]  # Redis has forgotten those that no rule asks for
+        before = Before(0, {name: deepcopy(each) for name, each in sends.items() if each.until_us > now_us})
         replay = _Onward(
             policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed
         )
@@ -204,7 +213,8 @@ class MemoryExchanges:
                 category = entry.notification.category
                 rules, at = policies.rules(user, category), self._begins_us + entry.ends_us
                 for name, policy in ((None, rules.user), (category, rules.category.policy)):
-                    self._sends[user][name].add(policy, "", at, at, cost=rules.category.cost)
+                    sends = self.limiter.sends[user][name]
+                    sends.add(policy, "", at, at, cost=rules.category.cost, longest_us=sends.longest_us(at))
 
     def _superseding(self, n: int, going: Sequence[Accepted]) -> Accepted:
         """Return the one that superseded the n-th: the next that comes under the same collapse id, or to its digest."""
@@ -243,28 +253,29 @@ class MemoryExchanges:
 
     @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
-        """See `Exchanges.prefer`. What has ended stays as it is; all else is computed anew."""
+        """See `Exchanges.prefer`."""
         chosen = edit(self._chosen.get(user, Preferences()), self.clock())
-        self._fix(user)
-        self._chosen[user] = chosen
-        self._replay(user)
-        return self._chosen[user]
+        with self._changed(user):
+            self._chosen[user] = chosen
+        return chosen
 
     @at_once
     def acquire(self, user: str, category: str) -> Permit | Hold:
         """See `Exchanges.acquire`."""
-        text, now_us = self._chosen.get(user, Preferences()).encode(), self._begins_us + self.now_us
-        choice = Choice.of(self._policies, user, category, text, now_us)
-        rules, latest, clock = choice.rules, self.limiter.sends[user, None].latest, None
+        self._fix(user)
+        choice = Choice.of(self._policies, user, category, self._chosen.get(user, Preferences()).encode(), self._us())
+        rules, latest, clock = choice.rules, self.limiter.sends[user][None].latest, None
         if choice.zone is not None:  # nobody has waited, so there is no pace
             clock = ByClock(Rules(choice.own, rules.category), choice.zone, NEVER, 1, latest, latest)
         mute = Mute(moment(choice.muted_us)) if choice.muted_us else None
         return self.limiter.ask(user, rules, rules.category.cost, take=True, mute=mute, clock=clock)
 
     @at_once
-    def forget(self, user: str, *, hard: bool) -> Cancellation:  # noqa: ARG002 - of the protocol
+    def forget(self, user: str, *, hard: bool) -> Cancellation:
         """See `Exchanges.forget`. What ended stays, for the test to look at."""
         cancelled = self._cancel(self._of(user))
+        if hard:
+            self.limiter.reset(user, *self._policies.categories)
         self._chosen.pop(user, None)
         of = {entry.job_id for entry in self.accepted.values() if entry.notification.user == user}
         self._by_key = {key: kept for key, kept in self._by_key.items() if kept[1] not in of}
@@ -371,6 +382,26 @@ class MemoryExchanges:
             given[each] = consumer, self.now_us
             yield Item(each)
             given[each] = "", NEVER
+
+
+class _Limiter(MemoryUserLimiter):
+    """The limiter of what is sent too: both stand on one record. changed: see `MemoryExchanges`."""
+
+    def __init__(self, *args: Any, changed: Callable[[str], AbstractContextManager[None]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._changed = changed
+
+    def ask(self, user: str, *args: Any, **options: Any) -> UserPermit | Hold:
+        with self._changed(user):
+            return super().ask(user, *args, **options)
+
+    def refund(self, permit: UserPermit) -> bool:
+        with self._changed(permit.user):
+            return super().refund(permit)
+
+    def reset(self, user: str, *categories: str) -> int:
+        with self._changed(user):
+            return super().reset(user, *categories)
 
 
 class _Onward(Replay):

@@ -21,14 +21,13 @@ from notifier.user_limits.protocol import UserPermit, kept_for, split
 class MemoryUserLimiter:
     """A `UserLimiter` in this process, safe for its threads. It gives the answers that `RedisLimiter` gives.
 
-    clock: µs since the epoch. policies: as of `RedisLimiter`. sends: of each user, and
-    of each user's categories.
+    clock: µs since the epoch. policies: as of `RedisLimiter`. sends: of each user, under None, and of each category.
     """
 
     def __init__(self, clock: Callable[[], int], *, policies: Callable[[], Policies] = Policies) -> None:
         self.clock = clock
         self._policies = policies
-        self.sends: defaultdict[tuple[str, str | None], Sends] = defaultdict(Sends)
+        self.sends: defaultdict[str, defaultdict[str | None, Sends]] = defaultdict(lambda: defaultdict(Sends))
         self._lock = threading.Lock()
         self._permits = count(1)
 
@@ -48,14 +47,14 @@ class MemoryUserLimiter:
     def refund(self, permit: UserPermit) -> bool:
         """See `UserLimiter.refund`."""
         with self._lock:
-            return sum(self.sends[permit.user, name].remove(permit.id) for name in {None, permit.category}) > 0
+            return sum(self.sends[permit.user][name].remove(permit.id) for name in {None, permit.category}) > 0
 
     def reset(self, user: str, *categories: str) -> int:
         """See `UserLimiter.reset`."""
         with self._lock:
-            forgotten = len(self.sends[user, None])
+            forgotten = len(self.sends[user][None])
             for name in (None, *categories):
-                self.sends.pop((user, name), None)
+                self.sends[user].pop(name, None)
         return forgotten
 
     def ask(
@@ -72,9 +71,9 @@ class MemoryUserLimiter:
         policy, category = split(rules)
         rules = Rules(policy, replace(category or Category(""), cost=cost))
         with self._lock:
-            now, scopes = self.clock(), [(policy, self.sends[user, None])]
+            now, scopes = self.clock(), [(policy, self.sends[user][None])]
             if category is not None:
-                scopes.append((category.policy, self.sends[user, category.name]))
+                scopes.append((category.policy, self.sends[user][category.name]))
             for each, sends in scopes if not rules.category.bypass else ():
                 if each.burst is not None:
                     sends.take_in(each.burst, now)

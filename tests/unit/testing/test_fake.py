@@ -27,6 +27,7 @@ from notifier import (
 from notifier.django import sending
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
+from notifier.user_limits.protocol import UserPermit
 from tests.harness.support import fcm, note
 
 ROOT = Path(__file__).parents[3]
@@ -222,6 +223,33 @@ def test_looser_rules_let_nothing_go_in_the_past() -> None:
     made.advance("1m")
     since = [(sent.at - made.outbox[0].at).total_seconds() for sent in made.outbox]
     assert since == [0, 1800, 1810]
+
+
+def test_what_is_acquired_and_what_is_sent_stand_on_one_record() -> None:
+    """Both count for both, as in Redis: of `acquire` and of the limiter, taken back or forgotten."""
+    made = fake("user: {gap: 10s}\ncategories: {default: {lane: default}, chat: {lane: default, gap: 1m}}")
+    policy = made.policies.for_user("anna")
+    made.send(note("anna"))
+    made.advance("4s")
+    assert made.acquire("anna") == made.limiter.acquire("anna", policy) == Hold(6_000_000, "user gap 10s")
+    made.advance("6s")
+    assert isinstance(made.acquire("anna", "chat"), Permit)
+    jobs = [made.send(note("anna", category=each)) for each in ("default", "chat")]
+    expected = [status.expected_at for each in jobs if (status := made.status(each))]
+    assert expected == [made.now + timedelta(seconds=10), made.now + timedelta(minutes=1)]
+    made.advance("10s")
+    assert made.acquire("anna") == Hold(10_000_000, "user gap 10s")
+    permit = made.limiter.acquire("bert", policy)
+    assert isinstance(permit, UserPermit)
+    made.send(note("bert"))
+    assert (made.delivered("bert"), made.limiter.refund(permit), len(made.delivered("bert"))) == ([], True, 1)
+    assert made.limiter.refund(permit) is False
+    made.send(note("bert"))
+    assert (len(made.waiting("bert")), made.limiter.reset("bert"), made.waiting("bert")) == (1, 1, [])
+    made.forget("bert")
+    assert isinstance(made.acquire("bert"), Hold)
+    made.forget("bert", hard=True)
+    assert isinstance(made.acquire("bert"), Permit)
 
 
 def test_acquire_knows_what_users_chose() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from numbers import Real
 from typing import Final, Literal, TypeAlias
 
 from notifier.limiter.answers import Point
@@ -147,9 +148,13 @@ def ahead_us(value: Timeout) -> int:
     """How long a caller is ready to wait, in µs: text, a timedelta, seconds, or None for ever."""
     if value is None:
         return FOR_EVER_US
+    if isinstance(value, str):
+        return duration_us(value)
     if isinstance(value, timedelta):
         value = value.total_seconds()  # what is left until a deadline may be less than none
-    return round(min(max(duration_us(value) if isinstance(value, str) else value * 1e6, 0), FOR_EVER_US))
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:  # noqa: PLR0124 - NaN alone is not
+        raise TypeError(f"a duration is text such as '1.5s', a timedelta or seconds, not {value!r}")
+    return round(min(max(value, 0), FOR_EVER_US / 1e6) * 1e6)
 
 
 def ranks_by(by: By, count: int) -> str:

@@ -14,6 +14,7 @@ import redis.asyncio
 
 from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
 from notifier.limiter import Hold, Permit
+from notifier.limiter.requests import Timeout
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
 from notifier.producer.aio_users import AsyncUsers
@@ -36,7 +37,7 @@ from notifier.store.aio import in_turn
 from notifier.store.exchange import Exchange, Search, exchange_async, nothing
 from notifier.store.partitions import Partition, connect_all_async, search_at_async
 from notifier.store.pipelining import together_async, whole
-from notifier.user_limits.aio import AsyncUserLimiter, Timeout, seconds
+from notifier.user_limits.aio import AsyncUserLimiter, seconds
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -50,7 +51,7 @@ class AsyncNotifier(Producer):
     """Accepts notifications in an asyncio program; every method is that of `Notifier`, awaited.
 
     It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline:
-    `timeout=`, in seconds or as a timedelta, else `redis.socket_timeout` of the configuration. Then it raises
+    `timeout=` (seconds, a timedelta or "2s"), else `redis.socket_timeout` of the configuration. Then it raises
     RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
     One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most 50 calls
     under way at once; the others wait, within their deadline.
@@ -87,12 +88,16 @@ class AsyncNotifier(Producer):
         await asyncio.to_thread(self._file().reload)
 
     async def _follow(self, timeout: Timeout) -> float:
-        """Begin to follow the configuration, before a call goes by it or asks Redis; returns how many s that took."""
+        """Begin to follow the configuration, before a call goes by it or asks Redis; returns how many s that took.
+
+        Here a time-out is checked: what does the call, and would have to be closed, is not made yet.
+        """
+        within = seconds(timeout, self._timeout)
         if not self._follows or self._live is None or self._live.has_begun:
             return 0.0
         begun = time.monotonic()
         with suppress(TimeoutError, RuntimeError):  # the latter as the interpreter ends, and begins no thread any more
-            async with asyncio.timeout(min(FIRST_LOOK_S, seconds(timeout, self._timeout) / 2)):
+            async with asyncio.timeout(min(FIRST_LOOK_S, within / 2)):
                 await asyncio.to_thread(self._live.begin)
         return time.monotonic() - begun
 
@@ -273,12 +278,12 @@ class AsyncNotifier(Producer):
         if len(asked) > 1 and not self._exchanges.waits_for_replicas:
             return split.answers(await self._together(asked, timeout, spent))
         one = self._exchanges.waits_for_replicas
-        tries = [self._ended(self._run(at, steps, timeout, spent, on_one_connection=one)) for at, steps in asked]
-        return split.answers(await asyncio.gather(*tries))
+        run = partial(self._run, timeout=timeout, spent=spent, on_one_connection=one)
+        return split.answers(await asyncio.gather(*[self._ended(partial(run, *each)) for each in asked]))
 
-    async def _ended(self, ask: Awaitable[T]) -> T | NotifierError:
+    async def _ended(self, ask: Callable[[], Awaitable[T]]) -> T | NotifierError:
         try:
-            return await ask
+            return await ask()
         except NotifierError as error:
             return error
 

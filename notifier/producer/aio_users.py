@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime, timedelta
 from typing import Any
 
+from notifier.limiter.requests import Timeout
 from notifier.producer.users import KEEP, Edits, HoursGiven, Windows, entry_of, nothing, unchanged
 from notifier.rules.preferences import Preferences, What
-from notifier.user_limits.aio import Timeout
 
 
 class AsyncUsers:

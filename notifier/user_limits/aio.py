@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from asyncio import Semaphore
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold
+from notifier.limiter.requests import Timeout, ahead_us
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run_async
@@ -20,13 +20,12 @@ from notifier.user_limits.protocol import UserPermit
 from notifier.user_limits.redis import acquire_call, refund_call, reset_call
 
 T = TypeVar("T")
-Timeout = float | timedelta | None
 
 
 class AsyncUserLimiter:
     """`UserLimiter` on a `redis.asyncio.Redis`, every method awaited.
 
-    timeout: how long a call may take, in seconds or as a timedelta; each call may give another.
+    timeout: how long a call may take, in seconds, as a timedelta or as text; each call may give another.
     Raises LimiterUnreachableError where Redis cannot be asked in that time: then nothing may be sent.
     """
 
@@ -69,7 +68,5 @@ class AsyncUserLimiter:
 
 
 def seconds(timeout: Timeout, otherwise: float) -> float:
-    """A time-out in seconds."""
-    if timeout is None:
-        return otherwise
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    """A time-out in seconds; raises TypeError or ValueError for what is none."""
+    return otherwise if timeout is None else ahead_us(timeout) / 1e6

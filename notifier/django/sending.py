@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from functools import cache
 from pathlib import Path
 
@@ -33,13 +32,14 @@ def get_notifier() -> Notifier:
 def send_on_commit(notification: Notification, *, using: str | None = None, robust: bool = False) -> str | None:
     """Send once the transaction is committed, and not at all if it is rolled back; without a transaction at once.
 
+    It is sent as it is now, whatever becomes of its mappings until then.
     Returns the job id that the notification will have, so that it can be stored in the same transaction; None for one
     with a dedupe key: an earlier one may take its place, and that is known after the commit.
     Raises InvalidNotificationError at once. If Redis fails after the commit, the error is raised where the
     transaction ends; robust: it is logged by Django instead.
     """
     notifier = get_notifier()
-    notifier.check(notification)
-    job_id = secrets.token_hex(10) if notification.dedupe_key is None else None
-    transaction.on_commit(lambda: notifier.send(notification, job_id=job_id), using=using, robust=robust)
-    return job_id
+    with notifier._builder.span("send", notification) as trace:  # noqa: SLF001 - what `send` does, in two steps
+        job = notifier._builder.build(notification, trace=trace)  # noqa: SLF001
+    transaction.on_commit(lambda: notifier._enqueue([job]), using=using, robust=robust)  # noqa: SLF001
+    return None if job.dedupe else job.id

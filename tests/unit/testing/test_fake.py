@@ -6,6 +6,7 @@ import asyncio
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -513,6 +514,23 @@ def test_the_django_app_refuses_at_once_what_is_no_notification(
     monkeypatch.setattr(sending, "config_path", lambda: None)
     with pytest.raises(InvalidNotificationError, match=f"^notification: must be a Notification, is {kind}$"):
         sending.send_on_commit(what)
+
+
+def test_the_django_app_sends_what_was_given_and_checked(
+    notifier_outbox: FakeNotifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the caller does with its mapping until the commit changes nothing; nor does it make the hook raise."""
+    hooks: list[Callable[[], object]] = []
+    monkeypatch.setattr(sending, "config_path", lambda: None)
+    monkeypatch.setattr(sending.transaction, "on_commit", lambda hook, **_: hooks.append(hook))
+    data: dict[str, Any] = {}
+    for data["order"] in range(3):
+        sending.send_on_commit(note(f"user-{data['order']}", data=data))
+    data["order"] = object()
+    assert not notifier_outbox.accepted
+    for hook in hooks:
+        hook()
+    assert [each.data["order"] for each in notifier_outbox.accepted] == [0, 1, 2]
 
 
 def test_what_stands_for_several_says_so() -> None:

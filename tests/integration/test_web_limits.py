@@ -24,7 +24,7 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.integration.web_rig import Site, answer, fastapi_app, serve_asgi, site
 
 START = "1700000040000000"
-OF_DJANGO = ("django async", "django async class", "django async middleware")
+OF_DJANGO = ("django async", "django async class", "django async dispatch", "django async middleware")
 ASYNC = ("asgi", "fastapi", "fastapi middleware", *OF_DJANGO)
 KINDS = (*ASYNC, "wsgi", "late wsgi", "flask", "flask wsgi", "django", "django middleware")
 NOWHERE = "redis://127.0.0.1:1"

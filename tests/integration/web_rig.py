@@ -27,6 +27,7 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from django.test.utils import override_settings
 from django.urls import path
+from django.utils.decorators import method_decorator
 from django.views import View
 
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, Policy
@@ -126,7 +127,7 @@ def flask_app(decorate: Callable[[Any], Any] = lambda view: view) -> flask.Flask
 
 @contextmanager
 def django_urls(
-    decorate: Callable[[Any], Any] = lambda view: view, *, is_async: bool = False, is_class: bool = False, **more: Any
+    decorate: Callable[[Any], Any] = lambda view: view, *, is_async: bool = False, of_class: str = "", **more: Any
 ) -> Any:
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="x", LOGGING_CONFIG=None, DEBUG=False)
@@ -145,7 +146,11 @@ def django_urls(
             return await async_view(request, route)
 
     urls, view = ModuleType("rig_urls"), async_view if is_async else plain_view
-    urls.urlpatterns = [path("<str:route>", decorate(ClassView.as_view() if is_class else view))]  # type: ignore[attr-defined]
+    if of_class == "dispatch":
+        limited: Any = method_decorator(decorate, name="dispatch")(ClassView).as_view()
+    else:
+        limited = decorate(ClassView.as_view() if of_class else view)
+    urls.urlpatterns = [path("<str:route>", limited)]  # type: ignore[attr-defined]
     exceeds = "notifier.limiter.middleware.django.answer_exceeded"
     with override_settings(ROOT_URLCONF=urls, **{"MIDDLEWARE": [exceeds]} | more):
         yield
@@ -236,9 +241,10 @@ def site(kind: str, limiter: Any, *limits: Any, answer: Any = None) -> Iterator[
             flask_one = flask_app()
             flask_one.wsgi_app = WSGILimits(flask_one.wsgi_app, limiter, *limits, **how)  # type: ignore[method-assign]
             served = serve_wsgi(flask_one)
-        elif kind in {"django", "django async", "django async class"}:
+        elif kind in {"django", "django async", "django async class", "django async dispatch"}:
             is_async, limited = kind != "django", of_django.rate_limit(limiter, *limits, **how)
-            stack.enter_context(django_urls(limited, is_async=is_async, is_class=kind.endswith("class")))
+            of_class = kind.removeprefix("django async ") if is_async and kind != "django async" else ""
+            stack.enter_context(django_urls(limited, is_async=is_async, of_class=of_class))
             served = serve_asgi(ASGIHandler(), limiter) if is_async else serve_wsgi(WSGIHandler())
         else:
             assert kind in {"django middleware", "django async middleware"}

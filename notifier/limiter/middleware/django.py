@@ -22,7 +22,10 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
     guard = Guard(limiter, limits, answer)
 
     def decorate(view: View) -> View:
-        if iscoroutinefunction(view):  # inspect knows no mark of Django before 3.12
+        # Of an async class `method_decorator` gives a bound `dispatch`, which is plain and returns what is awaited.
+        bound = getattr(getattr(view, "func", view), "__self__", None)
+        # inspect knows no mark of Django before 3.12
+        if iscoroutinefunction(view) or getattr(bound, "view_is_async", False):
 
             @functools.wraps(view)
             async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -16,13 +16,12 @@ from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, expect_later, find_forecast
 from notifier.limiter import Hold, Permit
 from notifier.notification.job import decode_reason, read_meta
-from notifier.notification.json_values import check_unicode
 from notifier.producer.admission import accepted, all_accepted, by_choice, refused
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, read_ended
 from notifier.producer.feedback import Gone, read_gone
 from notifier.producer.memory_limit import MemoryLimit
-from notifier.producer.stream import Reader, find_each
+from notifier.producer.stream import Reader, check_reader, find_each
 from notifier.producer.users import Edit, nothing, unchanged
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held, find_routes
@@ -208,8 +207,7 @@ class Exchanges:
         return find_each(self._reader("events", group, consumer, lease), decode, follow=follow)
 
     def _reader(self, stream: str, group: str, consumer: str | None, lease: timedelta) -> Reader:
-        check_unicode("group", str(group))
-        check_unicode("consumer", str(consumer))
+        check_reader(group, consumer, lease)
         return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)
 
     def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:

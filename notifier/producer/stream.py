@@ -10,13 +10,24 @@ from typing import Any, Final, TypeVar
 
 from redis.exceptions import ResponseError
 
+from notifier.errors import InvalidNotificationError
+from notifier.notification.json_values import check_text
 from notifier.store.exchange import Commands, Exchange, Item, Search
 
 T = TypeVar("T")
 ANYONE: Final = "anyone"  # the consumer of all who give no name; whose crash it was, the lease tells
+MAX_NAME: Final = 1_024  # bytes of the name of a group, or of a consumer
 BLOCK_S: Final = 2.5  # how long one call waits at most for something new
 
 Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+def check_reader(group: object, consumer: object, lease: object) -> None:
+    """Raise InvalidNotificationError for names that Redis cannot have, and for a lease that is no span of time."""
+    check_text("group", group, MAX_NAME)
+    check_text("consumer", consumer or ANYONE, MAX_NAME)
+    if not isinstance(lease, timedelta):
+        raise InvalidNotificationError("lease", f"must be a timedelta, is {type(lease).__name__}")
 
 
 def find_each(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> Search[T]:

@@ -24,7 +24,7 @@ from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
-from notifier.producer.stream import ANYONE
+from notifier.producer.stream import ANYONE, check_reader
 from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held
@@ -351,7 +351,7 @@ class MemoryExchanges:
 
     def feedback(self, group: str, consumer: str | None, *, lease: timedelta, **_: object) -> Search[Gone]:
         """See `Exchanges.feedback`: the devices of what was rejected. It never waits."""
-        return self._unread(self._gone, group, consumer or ANYONE, lease)
+        return self._unread(self._gone, group, consumer, lease)
 
     def _gone(self) -> Iterator[Gone]:
         for entry in self.ended:
@@ -361,7 +361,7 @@ class MemoryExchanges:
 
     def events(self, group: str, consumer: str | None, *, lease: timedelta, **_: object) -> Search[Ended]:
         """See `Exchanges.events`: what has ended by now. It never waits."""
-        return self._unread(self._events, group, consumer or ANYONE, lease)
+        return self._unread(self._events, group, consumer, lease)
 
     def _events(self) -> Iterator[Ended]:
         for entry in self.ended:
@@ -371,8 +371,10 @@ class MemoryExchanges:
             job_id, why = entry.job_id, entry.reason
             yield Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, entry.superseded_by, ref)
 
-    def _unread(self, find: Callable[[], Iterable[G]], group: str, consumer: str, lease: timedelta) -> Search[G]:
+    def _unread(self, find: Callable[[], Iterable[G]], group: str, name: str | None, lease: timedelta) -> Search[G]:
         """As `stream.Reader` gives them: what this consumer left behind, what is new, what others left behind."""
+        check_reader(group, name, lease)
+        consumer = name or ANYONE
         given, free_us = self._given[group], self.now_us - lease // timedelta(microseconds=1)
         for each in chain(
             (each for each in find() if consumer != ANYONE and given.get(each, ("", 0))[0] == consumer),

@@ -26,6 +26,7 @@ from notifier.producer.exchanges import CHUNK, Status
 from notifier.queue import calls
 from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
+from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.processes import stop
 from tests.harness.support import (
@@ -394,6 +395,11 @@ def first(found: Any) -> Any:
         (lambda made: made.acquire("x" * 257), "user: is 257 bytes long; at most 256 are allowed"),
         (lambda made: first(made.feedback("\ud800")), "group: is not valid Unicode text"),
         (lambda made: first(made.feedback("x", "\ud800")), "consumer: is not valid Unicode text"),
+        (lambda made: first(made.feedback(None)), "group: must be text, is NoneType"),
+        (lambda made: first(made.feedback(["a"])), "group: must be text, is list"),
+        (lambda made: first(made.feedback(42)), "group: must be text, is int"),
+        (lambda made: first(made.feedback("x", 42)), "consumer: must be text, is int"),
+        (lambda made: first(made.feedback("x", lease=5)), "lease: must be a timedelta, is int"),
     ],
 )
 def test_a_name_that_nobody_can_have_is_refused(producer: Notifier, config: Path, call: Any, why: str) -> None:
@@ -403,12 +409,10 @@ def test_a_name_that_nobody_can_have_is_refused(producer: Notifier, config: Path
         async with AsyncNotifier.from_config(config, follow=False) as made:
             await call(made)
 
-    with pytest.raises(InvalidNotificationError) as caught:
-        call(producer)
-    assert str(caught.value) == why
-    with pytest.raises(InvalidNotificationError) as caught:
-        asyncio.run(awaited())
-    assert str(caught.value) == why
+    for ask in (lambda: call(producer), lambda: call(FakeNotifier(config)), lambda: asyncio.run(awaited())):
+        with pytest.raises(InvalidNotificationError) as caught:
+            ask()
+        assert str(caught.value) == why
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from typing import Any, Final
 from notifier.limiter.protocol import BLOCK, BURST
 from notifier.rules.policy import Policy, check_fits_all
 from notifier.rules.zones import zone_at
-from notifier.units import LONGEST_US, format_duration
+from notifier.units import format_duration
 
 MAX_PLANS: Final = 1024
-LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # a time has 7 bytes
 ID_BYTES: Final = 2
 ENDS: Final = 2
 
@@ -53,8 +52,6 @@ class StaleError(Exception):
 def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]], ...] = ()) -> Plan:
     """The plan for these; raises ValueError where the rules never admit the cost, or reach too far back."""
     check_fits_all(policy, cost)
-    if policy.horizon_us > LONGEST_KEPT_US:
-        raise ValueError("rules reach back 1500 years at most: make a burst smaller, or a time shorter")
     windows = tuple((window.limit, window.interval_us) for window in policy.windows)
     burst = (policy.burst.limit, policy.burst.every_us) if policy.burst else None
     reasons = {-1: "", 0: f"gap {format_duration(policy.gap_us)}", BURST: str(policy.burst), BLOCK: "blocked"}

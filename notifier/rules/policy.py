@@ -12,11 +12,12 @@ from notifier.rules.kinds.burst import Burst
 from notifier.rules.kinds.gap import Gap
 from notifier.rules.kinds.kind import RuleOfSends
 from notifier.rules.kinds.window import Window
-from notifier.units import LARGEST_LIMIT
+from notifier.units import LARGEST_LIMIT, LONGEST_US
 
 __all__ = ["Burst", "Policy", "Window"]
 
 MAX_BUCKETS: Final = 1_000
+LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # a time has 7 bytes in the limiter's keys
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
@@ -155,12 +156,14 @@ NO_RULES: Final = Policy()
 
 
 def check_fits_all(policy: Policy, cost: int, most: int = LARGEST_LIMIT) -> None:
-    """Raise ValueError for what is no cost, or one that some rule never admits."""
+    """Raise ValueError for what is no cost, or never admitted by some rule, and for rules that reach too far back."""
     if type(cost) is not int or not 1 <= cost <= most:
         raise ValueError(f"cost must be a whole number from 1 to {most}, is {cost!r}")
     for rule in policy.listed:
         if cost > rule.max_cost:
             raise ValueError(f"a cost of {cost} never fits into {rule}")
+    if policy.horizon_us > LONGEST_KEPT_US:
+        raise ValueError("rules reach back 1500 years at most: make a burst smaller, or a time shorter")
 
 
 @lru_cache(maxsize=1024)  # for tens of thousands of users there are few

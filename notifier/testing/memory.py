@@ -19,6 +19,7 @@ from notifier.limiter import Hold, Permit
 from notifier.notification import Notification
 from notifier.notification.counted import counted
 from notifier.notification.job import decode_data
+from notifier.notification.notification import check_user
 from notifier.producer.admission import all_accepted, by_choice
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
@@ -402,7 +403,7 @@ class _Limiter(MemoryUserLimiter):
             return super().refund(permit)
 
     def reset(self, user: str, *categories: str) -> int:
-        with self._changed(user):
+        with self._changed(check_user(user)):
             return super().reset(user, *categories)
 
 

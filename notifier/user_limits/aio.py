@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold
 from notifier.limiter.requests import Timeout, ahead_us
+from notifier.notification.notification import check_user
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import Call, run_async
@@ -59,7 +60,7 @@ class AsyncUserLimiter:
     async def _run(self, user: str, make: Callable[[], Call[T]], timeout: Timeout) -> T:
         within = seconds(timeout, self._timeout)
         try:
-            with self._partitions.at(user) as redis:
+            with self._partitions.at(check_user(user)) as redis:
                 return await in_turn(self._slots, run_async(redis, make()), within)
         except TimeoutError:
             raise LimiterUnreachableError(f"the limiter's Redis does not answer within {within:g} s") from None

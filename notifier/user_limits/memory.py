@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 from notifier.limiter import Hold
+from notifier.notification.notification import check_user
 from notifier.rules.category import Category, check_cost
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
@@ -40,7 +41,7 @@ class MemoryUserLimiter:
         return self._checked(user, rules, cost, take=False)
 
     def _checked(self, user: str, rules: Policy | Rules, cost: int, *, take: bool) -> UserPermit | Hold:
-        kept = kept_for(user, rules, self._policies())
+        kept = kept_for(check_user(user), rules, self._policies())
         check_cost(*split(kept), cost)
         return self.ask(user, kept, cost, take=take)
 
@@ -51,6 +52,7 @@ class MemoryUserLimiter:
 
     def reset(self, user: str, *categories: str) -> int:
         """See `UserLimiter.reset`."""
+        user = check_user(user)
         with self._lock:
             forgotten = len(self.sends[user][None])
             for name in (None, *categories):

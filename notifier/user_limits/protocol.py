@@ -28,6 +28,7 @@ class UserLimiter(Protocol):
 
     `rules` is a Policy for the user alone, or Rules for user and category together. Time is the limiter's own.
     A refused attempt is not a send: asking again and again never pushes the next moment away.
+    Raises InvalidNotificationError for a user that no notification could have.
     """
 
     def acquire(self, user: str, rules: Policy | Rules, *, cost: int = 1) -> UserPermit | Hold:
@@ -58,8 +59,10 @@ def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
 def kept_for(user: str, rules: Policy | Rules, policies: Policies) -> Policy | Rules:
     """The same rules, whose sends are kept for as long as the workers' rules need them.
 
-    Raises ValueError for rules that only the workers keep.
+    Raises TypeError for what is none, and ValueError for rules that only the workers keep.
     """
+    if not isinstance(rules, Policy | Rules):
+        raise TypeError(f"rules are a Policy, or Rules, not {rules!r}: write Policy((Window(5, '1m'),))")
     policy, category = split(rules)
     policy = _kept(policy, policies.for_user(user))
     if category is None:

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.protocol import Hold
+from notifier.notification.notification import check_user
 from notifier.rules.category import check_cost
 from notifier.rules.marks import rule_words
 from notifier.rules.policies import Policies, Rules
@@ -60,7 +61,7 @@ class RedisLimiter:
 
     def _ask(self, user: str, make: Callable[[], Call[T]]) -> T:
         try:
-            with self._partitions.at(user) as redis:
+            with self._partitions.at(check_user(user)) as redis:
                 call = make()
                 return in_turn(redis, lambda: run(redis, call))
         except RedisError as error:

@@ -7,14 +7,14 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from notifier.errors import LimiterUnreachableError
+from notifier.errors import InvalidNotificationError, LimiterUnreachableError
 from notifier.limiter import Hold, Permit
 from notifier.queue import calls
 from notifier.queue.calls import Job
@@ -37,7 +37,7 @@ START = 1_700_000_000_000_000
 S = 1_000_000
 M = 60 * S
 THREE = Policy((Window(3, interval_us=M),))
-ODD_USERS = ("a", "a}:chat", "{a}", "a:chat", "ü", "u\u0308", " a ", "a\n", "x" * 200, "*", "")
+ODD_USERS = ("a", "a}:chat", "{a}", "a:chat", "ü", "u\u0308", " a ", "a\n", "x" * 200, "*")
 
 
 class Clock:
@@ -218,6 +218,24 @@ def test_a_cost_that_cannot_be_is_refused(subject: Subject, cost: int) -> None:
     with pytest.raises(ValueError, match="cost"):
         subject.limiter.acquire("ann", THREE, cost=cost)
     permit(subject.limiter.acquire("ann", THREE, cost=3))
+
+
+@pytest.mark.parametrize("user", [42, None, ["a"], "", "\ud800", "x" * 257])
+def test_a_user_that_nobody_can_be_is_refused(subject: Subject, user: Any) -> None:
+    """In words, as by `Notifier.acquire`: it is the caller's error, and no outage."""
+    for ask in (subject.limiter.acquire, subject.limiter.peek, lambda user, _: subject.limiter.reset(user)):
+        with pytest.raises(InvalidNotificationError, match=r"^user: "):
+            ask(user, THREE)
+
+
+def test_rules_that_are_none_are_refused(subject: Subject) -> None:
+    """Text is for the limiters of keys; and what reaches back further than Redis can count is told too."""
+    wrong: Any = "5/minute"
+    with pytest.raises(TypeError, match="rules are a Policy, or Rules, not '5/minute'"):
+        subject.limiter.acquire("ann", wrong)
+    for endless in (Policy(gap_us=10**20), Policy(burst=Burst(10**12, every_us=10**15))):
+        with pytest.raises(ValueError, match="1500 years at most"):
+            subject.limiter.acquire("ann", endless)
 
 
 def test_a_cost_is_bounded(subject: Subject) -> None:

@@ -26,8 +26,9 @@ RULES = RuleTable(Policies(Policy(gap_us=3_600 * S)))
 
 def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at_us: int | None = None) -> None:
     """So many for each user, in turns."""
+    metas = {user: json.dumps({"user": user, "category": "default"}).encode() for user in users}
     jobs = [
-        Job(f"{name}-{user}-{n}", "default", b"data", json.dumps({"user": user}).encode(), send_at_us=send_at_us)
+        Job(f"{name}-{user}-{n}", "default", b"data", metas[user], send_at_us=send_at_us)
         for n in range(each)
         for user in users
     ]

@@ -115,7 +115,12 @@ def test_with_them_nothing_runs_at_either_node(half_moved: tuple[Node, Node]) ->
 def test_a_call_waits_for_its_slot(cluster: RedisCluster, half_moved: tuple[Node, Node], client: Any) -> None:
     """It is refused as a whole, and goes through by itself once the slot has moved."""
     source, target = half_moved
-    call = calls.enqueue([calls.Job("one", "bulk", b"x", b'{"user": "u"}')], dedupe_for_us=1, timeout_s=1, stamp="")
+    call = calls.enqueue(
+        [calls.Job("one", "bulk", b"x", b'{"user": "u", "category": "default"}')],
+        dedupe_for_us=1,
+        timeout_s=1,
+        stamp="",
+    )
     refused, owner = threading.Event(), client.connection_pool.connection_kwargs["owner"]
     take_up = owner.note
 
@@ -403,7 +408,12 @@ def test_a_user_of_a_role_may_do_it(cluster: RedisCluster, role: str, client: An
         check(stranger)
     with closing(connect(RedisSettings(url=url))) as signed_in:
         check(signed_in)
-        call = calls.enqueue([calls.Job("one", "bulk", b"x", b'{"user": "u"}')], dedupe_for_us=1, timeout_s=1, stamp="")
+        call = calls.enqueue(
+            [calls.Job("one", "bulk", b"x", b'{"user": "u", "category": "default"}')],
+            dedupe_for_us=1,
+            timeout_s=1,
+            stamp="",
+        )
         assert run(signed_in, call) == ["one"]
 
 

@@ -80,7 +80,10 @@ def assert_clean(redis: Redis) -> None:
 def test_the_share_of_a_partition_is_not_told_as_the_limit_of_all(redis: Redis) -> None:
     """`max_waiting` says 9: each of four partitions takes two, and the third is told of that one alone."""
     settings = parse_settings("redis: {url: 'redis+cluster://127.0.0.1:1', partitions: 4}\nmax_waiting: 9")
-    jobs = [calls.Job(f"j{n}", "default", b"", b'{"user": "ann"}', overflow="reject") for n in range(3)]
+    jobs = [
+        calls.Job(f"j{n}", "default", b"", b'{"user": "ann", "category": "default"}', overflow="reject")
+        for n in range(3)
+    ]
     with pytest.raises(OverloadedError, match=r": 2 wait in one of 4 partitions, and its share of max_waiting is 2$"):
         exchange(redis, Exchanges(settings).enqueue(jobs))
 

@@ -41,6 +41,7 @@ from tests.harness.support import (
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "gone": {"windows": ["1/1h"]}},
+    "categories": {"chat": {"lane": "urgent"}, "slow": {"lane": "default", "windows": ["1/1h"]}},
     "keep_failed": "1h",
     "worker": {**WORKER, "functions": ["math.factorial", "errands"]},
 }
@@ -288,6 +289,17 @@ def test_its_expiry_and_its_limits_hold(world: World) -> None:
     assert state(world.producer, gone) == "expired"
 
 
+@pytest.mark.parametrize("meta", [None, {"user": "slow"}, {"user": "slow", "category": "slow"}])
+def test_a_category_limits_wherever_it_is_named(world: World, meta: Any) -> None:
+    """Law 1: a meta that names the user alone does not let the category's limits be passed by."""
+    user = f"slow-{meta and len(meta)}"
+    meta = meta and meta | {"user": user}
+    first, second = (world.deliver(payload(user, f"slow {n}", category="slow"), meta=meta) for n in range(2))
+    ends(world.producer, first, "delivered")
+    eventually(lambda: state(world.producer, second) in {"waiting", "delivered"}, "its place")
+    assert state(world.producer, second) == "waiting"
+
+
 TOKEN = apns("x").token
 BAD: list[tuple[str, Any, Any]] = [
     ("user", payload("berta", "bad"), {"user": "anna", "category": "default"}),
@@ -309,6 +321,8 @@ BAD: list[tuple[str, Any, Any]] = [
     ("expires_in", payload("anna", "bad", expires_in="1h"), None),
     ("expires_in", payload("anna", "bad", expires_in=float("nan")), None),
     ("expires_in", payload("anna", "bad", expires_in=10**300), {"user": "anna"}),
+    ("expires_in", payload("anna", "bad"), {"user": "anna", "category": "default", "expires_in": "5"}),
+    ("expires_in", payload("anna", "bad", expires_in=5), {"user": "anna", "category": "default"}),
     ("recipient", payload("anna", "bad", recipient="x"), {"user": "anna"}),
     ("send_at", payload("anna", "bad", send_at="2030-01-01"), None),
     ("data", payload("anna", "bad", data=[1]), None),

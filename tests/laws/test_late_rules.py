@@ -52,7 +52,10 @@ def settle(leased: calls.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
 def backlog(redis: Redis) -> calls.Leased:
     """Some of ann's wait by the old rules behind one in flight."""
     follow(redis, "old", NOW)
-    jobs = [Job(f"job{n}", "default", b"data", json.dumps({"user": "ann"}).encode()) for n in range(5)]
+    jobs = [
+        Job(f"job{n}", "default", b"data", json.dumps({"user": "ann", "category": "default"}).encode())
+        for n in range(5)
+    ]
     run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
     (leased,) = run(redis, pull(OLD, NOW)).leased
     return leased

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.harness.take import enter
 
 COUNT = 24
 SLOW_MS = 12_000
+NAMED = {"user": "ann", "category": "default"}
 WORKER = {"lease": "40s", "grace": "30s"}
 
 
@@ -57,7 +59,7 @@ def test_jobs_without_meta_go_in_order(
             for one in fleet:
                 stack.enter_context(one).ready(redis)
         for n, title in enumerate(titles):
-            meta = {"user": "ann"} if n % 5 == 4 else None  # some give it
+            meta = NAMED if n % 5 == 4 else None  # some give it
             deliver(queue(redis), "ann", title, meta)
         if first == "jobs":
             for one in fleet:
@@ -84,7 +86,7 @@ def test_nothing_in_flight_is_waited_for_to_read_a_job(redis: Redis, tmp_path: P
 def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> None:
     """It stays at the head of its queue, and who comes after it behind it, until it is read; nothing is read twice."""
     lane = queue(redis)
-    names = [deliver(lane, "ann", f"{n}", {"user": "ann"} if n in {0, 3} else None) for n in range(5)]
+    names = [deliver(lane, "ann", f"{n}", NAMED if n in {0, 3} else None) for n in range(5)]
     rubbish = lane.enqueue("math.factorial", 3).id
 
     def pull() -> calls.Pulled:
@@ -99,8 +101,8 @@ def test_what_is_to_be_read_keeps_its_place_and_is_read_once(redis: Redis) -> No
     assert [job.job_id.decode() for job in pulled.unread] == [names[1], names[2], names[4], rubbish]
     assert waiting() == [*names[1:], rubbish]
     assert pulled.rq_jobs == []
-    metas = [(job.job_id, "" if job.job_id.decode() == rubbish else '{"user": "ann"}') for job in pulled.unread]
-    run(redis, backlogs.steer([*metas, (b"deleted", '{"user": "ann"}')]))
+    metas = [(job.job_id, "" if job.job_id.decode() == rubbish else json.dumps(NAMED)) for job in pulled.unread]
+    run(redis, backlogs.steer([*metas, (b"deleted", json.dumps(NAMED))]))
     assert not redis.exists("rq:job:deleted")
     pulled = pull()
     assert pulled.unread == []
@@ -120,7 +122,7 @@ def test_what_its_reader_said_nothing_of_is_read_under_a_lease(redis: Redis) -> 
 
     for at_s in (0, 1, 10):  # whoever comes meanwhile reads it too: the first may only have been slow
         assert [job.job_id for job in pull(at_s).unread] == [poison, behind]
-    run(redis, backlogs.steer([(behind, '{"user": "bob"}')]))
+    run(redis, backlogs.steer([(behind, '{"user": "bob", "category": "default"}')]))
     pulled = pull(11)
     assert (pulled.unread, pulled.taken) == ([], 2)
     assert [job_id for job_id, _ in pulled.rq_jobs] == [poison.decode()]

@@ -74,7 +74,7 @@ class World:
 
     def plain(self, user: str, job_id: str, *, title: str = "plain", lane: str = "default", **options: Any) -> None:
         device = {"platform": "apns", "token": apns(user).token}
-        meta = {"user": user, **options.pop("meta", {})}
+        meta = {"user": user, "category": "default", **options.pop("meta", {})}
         kwargs = {"user": user, "devices": [device], "title": title}
         queue(self.redis, lane).enqueue("notifier.deliver", kwargs=kwargs, meta=meta, job_id=job_id, **options)
 
@@ -271,7 +271,7 @@ def test_a_worker_ends_after_as_many_jobs_as_it_may_do(world: World) -> None:
         world.all_right()
 
 
-@pytest.mark.parametrize("meta", [{}, {"user": "anna"}], ids=["free", "limited"])
+@pytest.mark.parametrize("meta", [{}, {"user": "anna", "category": "default"}], ids=["free", "limited"])
 def test_a_job_whose_hand_over_got_no_answer_runs(
     world: World, monkeypatch: pytest.MonkeyPatch, meta: dict[str, str]
 ) -> None:
@@ -308,7 +308,7 @@ def test_a_job_that_runs_is_not_left_alone(world: World, monkeypatch: pytest.Mon
     else:
         monkeypatch.setattr(workers.rq.jobs, "rq_run", lambda told: rq_run(told) if len(away) > 1 else is_away())
     for job_id, *call in (("first", "time.sleep", 1.5), ("second", "json.loads", "[7]")):
-        queue(world.redis).enqueue(*call, job_id=job_id, meta={"user": "anna"})
+        queue(world.redis).enqueue(*call, job_id=job_id, meta={"user": "anna", "category": "default"})
     world.work(job_monitoring_interval=1)
     first, second = world.job("first"), world.job("second")
     assert away
@@ -321,7 +321,7 @@ def test_a_job_that_runs_is_not_left_alone(world: World, monkeypatch: pytest.Mon
 
 def test_what_rq_has_given_up_is_not_the_workers(world: World) -> None:
     """A repeated hand-over is this worker's while RQ has the job from it; not once RQ has queued it again."""
-    queue(world.redis).enqueue("json.loads", "[7]", job_id="other", meta={"user": "anna"})
+    queue(world.redis).enqueue("json.loads", "[7]", job_id="other", meta={"user": "anna", "category": "default"})
     leased = world.lease()
     handed = RqJob("other", leased.permit, leased.user, leased.category).settlement("handed_to_rq")
     assert [world.settles(handed) for _ in range(2)] == [True] * 2

@@ -121,7 +121,7 @@ steering = st.one_of(
         st.dictionaries(st.sampled_from(NAMES[3:]), odd_json, max_size=2),
     ),
     st.builds(lambda value: json.dumps(value).encode(), odd_json),
-    st.just(b'{"user": "anna"}'),
+    st.just(b'{"user": "anna", "category": "default"}'),
     st.builds(
         lambda zone: json.dumps({"user": "anna", "category": "night", "zone": zone}).encode(),
         st.sampled_from(["Europe/Berlin", "nowhere", "../../etc/passwd", "\x00", "\ud800", ""]),
@@ -208,10 +208,16 @@ def where(redis: Redis, job_id: bytes) -> str:
     hostile=[(b"x", "default", {b"data": b'["notifier.deliver", null, [], {"\\ud800": 1}]', b"origin": b"default"})]
 )
 @example(hostile=[(b"\xff\xfe", "default", {b"data": b"1", b"origin": b"default"})])
-@example(hostile=[(b"x", "default", {b"data": b"1", b"origin": b"nowhere", b"meta": b'{"user": "anna"}'})])
+@example(
+    hostile=[
+        (b"x", "default", {b"data": b"1", b"origin": b"nowhere", b"meta": b'{"user": "anna", "category": "default"}'})
+    ]
+)
 @example(hostile=[(b"x", "bulk", {b"data": b"1"})])
-@example(hostile=[(b"", "bulk", {b"data": b"1", b"meta": b'{"user": "anna"}', b"origin": b"bulk"})])
-@example(hostile=[(b"x", "urgent", {b"meta": b'{"user": "anna"}'})])
+@example(
+    hostile=[(b"", "bulk", {b"data": b"1", b"meta": b'{"user": "anna", "category": "default"}', b"origin": b"bulk"})]
+)
+@example(hostile=[(b"x", "urgent", {b"meta": b'{"user": "anna", "category": "default"}'})])
 @example(hostile=[(b"x:dependents", "default", "set")])
 @example(
     hostile=[

@@ -322,8 +322,8 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
 
 def test_one_dedupe_key_is_one_notification(redis: Redis) -> None:
     """Two jobs with one dedupe key are one; the same call again is the same job."""
-    world = World(redis, Policies())
-    jobs = [Job(job_id, "default", b"", b'{"user": "ann"}', dedupe="{ann}:k") for job_id in ("a", "b", "a")]
+    world, meta = World(redis, Policies()), b'{"user": "ann", "category": "default"}'
+    jobs = [Job(job_id, "default", b"", meta, dedupe="{ann}:k") for job_id in ("a", "b", "a")]
     call = calls.enqueue(jobs, dedupe_for_us=M, timeout_s=60, stamp="", clock=str(world.now))
     assert run(redis, call) == ["a", "a", "a"]
     assert look(redis, world).taken == 1
@@ -348,8 +348,9 @@ def test_meta_that_is_no_text_is_no_notification(redis: Redis) -> None:
     world = World(redis, Policies())
     good = ["André", "Zoë", "日本", "한국", "😀", "\U0010ffff", "\ud7ff\ue000"]
     bad = [b"Andr\xe9", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\xc3\xa9\x82\xac", b"a\x80"]
-    metas = [json.dumps({"user": user}, ensure_ascii=False).encode() for user in good]
-    metas += [b'{"user": "%s"}' % user for user in bad] + [b'{"user": "ann", "zone": "%s"}' % zone for zone in bad]
+    metas = [json.dumps({"user": user, "category": "default"}, ensure_ascii=False).encode() for user in good]
+    metas += [b'{"user": "%s", "category": "default"}' % user for user in bad]
+    metas += [b'{"user": "ann", "category": "default", "zone": "%s"}' % zone for zone in bad]
     jobs = [Job(f"job{n}", "default", b"", meta) for n, meta in enumerate(metas)]
     call = calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
     assert run(redis, call) == [job.id for job in jobs]

@@ -14,6 +14,7 @@ from notifier.notification.rq_call import PICKLED, RqCall, read_pickle
 from notifier.rules.category import DEFAULT_CATEGORY
 from workers.rq.functions import AllowedFunctions
 
+LONGEST_S: Final = LONGEST_EXPIRY.total_seconds()
 CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
@@ -45,7 +46,7 @@ def steering_of(
     if not is_plain(stands):
         raise InvalidNotificationError("user, or another field of meta", "is not Unicode")
     expires_in = stands.get("expires_in")
-    if isinstance(expires_in, int | float) and not abs(expires_in) <= LONGEST_EXPIRY.total_seconds():
+    if expires_in is not None and not (type(expires_in) in {int, float} and abs(expires_in) <= LONGEST_S):
         raise InvalidNotificationError("expires_in", "must be a number of seconds, of a hundred years at most")
     return json.dumps(stands)
 

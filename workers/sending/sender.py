@@ -125,6 +125,7 @@ class Sender:
         try:
             check_crashes(leased.crashes)
             notification = counted(decode(leased), category, leased.stands_for)
+            check_expiry(notification, leased)
         except InvalidNotificationError as error:
             circuits.not_sent()
             return self._malformed(leased, error)
@@ -391,6 +392,12 @@ def decode(leased: Leased) -> Notification:
 def _read_answers(written: bytes | None) -> dict[str, str]:
     """Return the final answers of devices, by their places; nothing if somebody else has written there."""
     return {place: str(word) for place, word in fields_of(written).items()}
+
+
+def check_expiry(notification: Notification, leased: Leased) -> None:
+    """Raise InvalidNotificationError where it was to expire, and its producer wrote that only where no script reads."""
+    if notification.expires_in is not None and leased.left_us is None:
+        raise InvalidNotificationError("expires_in", "stands beside a meta that lacks it; write it there")
 
 
 def check_crashes(crashes: int) -> None:

@@ -37,17 +37,18 @@ end
 -- What our producers write of most: to decode it as JSON takes three times as long.
 local PLAIN = '^{"user":"([%w ._@:+-]+)","category":"([a-z0-9][a-z0-9_-]*)"}$'
 
--- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none. Its category is filled
--- in.
+-- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none, or leaves out the
+-- category: that may stand in what is called, which a worker reads.
 local function steering(text_of_meta)
   local user, category = string.match(text_of_meta or '', PLAIN)
   if user then return {user = user, category = category} end
   local ok, meta = pcall(cjson.decode, text_of_meta or '')
   if not ok or type(meta) ~= 'table' or type(meta.user) ~= 'string' or meta.user == '' then return nil end
   if not is_text(meta.user) or type(meta.zone) == 'string' and not is_text(meta.zone) then return nil end
-  meta.category = meta.category or 'default'
   if type(meta.category) ~= 'string' or not string.match(meta.category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
-  -- NaN is not either.
-  if type(meta.expires_in) == 'number' and not (math.abs(meta.expires_in) <= MAX_EXPIRES) then return nil end
+  local lasts = meta.expires_in
+  if lasts ~= nil and lasts ~= cjson.null and not (type(lasts) == 'number' and math.abs(lasts) <= MAX_EXPIRES) then
+    return nil -- so is NaN
+  end
   return meta
 end

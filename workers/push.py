@@ -41,7 +41,7 @@ from notifier.queue.spans import Spans
 from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
 from notifier.settings.loading import unread
-from notifier.store.connection import ask, check, comes_back, eviction_warning, time_us, unusable
+from notifier.store.connection import ask, check, check_same, comes_back, eviction_warning, time_us, unusable
 from notifier.store.exchange import exchange
 from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition, Partitions
@@ -198,6 +198,8 @@ class PushWorker(Worker):
             for line in unread(os.environ, settings.providers.platforms()):
                 self._structlog.warning("unknown_variable", reason=line)
             wait_for_redis(self.connection)
+            if self._settings is None:
+                check_same(self.connection, settings.redis)
             redises = asyncio_clients(self._partitions)
             self._functions = AllowedFunctions(settings.worker.functions)
             built = self._build(settings, redises) if self._providers is None else self._providers

@@ -6,7 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
@@ -288,6 +288,19 @@ def check(client: redis.Redis) -> None:
         raise RedisUnusableError(f"Redis at {where} is version {version or 'unknown'}; 6.2 or newer is needed")
     if policy := evicts_by(info):
         raise RedisUnusableError(f"Redis at {where} {EVICTS.format(policy)}")
+
+
+def check_same(client: redis.Redis, config: RedisSettings) -> None:
+    """Raise SettingsError where RQ's command has connected, by options of its own, to another Redis than this one."""
+    both = (client, client_of(config))
+    databases = [each.connection_pool.connection_kwargs.get("db") or 0 for each in both]
+    with suppress(redis.exceptions.RedisError):
+        if databases[0] == databases[1] and len({each.info("server").get("run_id") for each in both}) == 1:
+            return
+    at, named = (f"{address(each)}/{database}" for each, database in zip(both, databases, strict=True))
+    raise SettingsError(
+        f"RQ has connected to Redis at {at}, but redis.url names {named}: give it to rq worker as --url"
+    )
 
 
 def evicts_by(info: Mapping[str, Any]) -> str:

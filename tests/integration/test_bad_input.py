@@ -329,3 +329,27 @@ def test_rq_worker_is_told_the_same(redis: Redis, redis_server: EmbeddedRedis, t
     done = rq("worker", "--worker-class", "workers.PushWorker", "--url", redis_server.url, "default", config=config)
     assert "user.gap" in _one_line(done, 3)
     assert redis.scard("rq:workers") == 0
+
+
+@pytest.mark.parametrize("beside", ["same server", "another"])
+def test_rq_worker_at_another_redis_is_refused(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path, beside: str
+) -> None:
+    """RQ's command connects by its own `--url`: one that is not the configured Redis is told, and no password."""
+    at = redis_server.url.removeprefix("redis://")
+    named = at.rpartition("/")[0] + "/1" if beside == "same server" else "localhost:1/0"
+    options = ("--worker-class", "workers.PushWorker", "--url", f"redis://default:hunter2@{at}", "--burst", "default")
+    line = _one_line(rq("worker", *options, config=write_config(tmp_path, f"redis://{named}")), 3)
+    assert at in line
+    assert named in line
+    assert "--url" in line
+    assert redis.scard("rq:workers") == 0
+
+
+def test_rq_worker_may_name_the_configured_redis_otherwise(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """What counts is the server that answers, and the number of its database."""
+    other = redis_server.url.replace("127.0.0.1", "localhost", 1)
+    assert other != redis_server.url
+    config = write_config(tmp_path, other)
+    options = ("--worker-class", "workers.PushWorker", "--url", redis_server.url, "--burst", "default")
+    assert rq("worker", *options, config=config).returncode == 0

@@ -32,7 +32,7 @@ _SECRET_WORD: Final = re.compile(
 _TOKEN_WORD: Final = re.compile(r"tokens?")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
-_MASKED_TOKEN: Final = re.compile(r"(?:.{6}…..)|…")
+_MASKED_TOKEN: Final = re.compile(r".{6}…..|…(?:[0-9a-f]{8})?")
 _COLOR: Final = re.compile(r"\x1b\[[\d;]*m")
 _RESULT: Final = re.compile(r"^(Worker .*?: result: ).*", re.DOTALL)
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64,}")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rq.logutils import colorizer, green
 
 from notifier.log import configure_logging, mask_secrets, mask_text
+from notifier.units import mask
 
 TOKEN = "0123456789abcdef" * 4
 
@@ -189,7 +190,8 @@ def test_what_only_sounds_like_a_secret_is_kept() -> None:
 def test_a_token_is_shown_as_everywhere_enough_to_tell_two_apart() -> None:
     """A token is shortened as `mask` does it, and one that is shortened already is left as it is."""
     assert masked(token=TOKEN) == {"token": "012345…ef"}
-    assert masked(token="012345…ef") == {"token": "012345…ef"}
+    for shown in ("012345…ef", mask('{"endpoint": "https://push.example/1"}')):
+        assert masked(token=shown) == {"token": shown}
     assert masked(device_tokens=[TOKEN, "short"]) == {"device_tokens": ["012345…ef", "…"]}
     assert masked(token={"a": TOKEN}) == {"token": "…"}
 

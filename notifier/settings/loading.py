@@ -16,6 +16,7 @@ from notifier.settings.checks import redis_url
 from notifier.settings.errors import Finding, findings, line_of
 from notifier.settings.rates import SECTIONS, rates_in, version_of
 from notifier.settings.schema import Settings
+from notifier.settings.schema_providers import suffix_of
 from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.users_files import files_at, read_users
 from notifier.settings.yaml_source import MAX_BYTES, Mark, Problem, Source, YamlError, decode, read_yaml
@@ -201,10 +202,11 @@ def _checked(source: Source) -> Settings:
     raise SettingsError("\n".join(lines))
 
 
-def unread(environ: Mapping[str, str], platforms: Mapping[str, object]) -> list[str]:
+def unread(environ: Mapping[str, str], platforms: Mapping[str, Any]) -> list[str]:
     """A line for each variable of our name that nothing reads. platforms: of packages too, which have their own."""
-    known = (*READ, *OF_APPS)
-    prefixes = (*(f"{name}_" for name in OF_APPS), *(f"{OURS}{name.upper()}_" for name in platforms if name not in OWN))
+    apps = {secret: getattr(platforms.get(secret.split("_")[1].lower()), "apps", ()) for secret in OF_APPS}
+    known = (*READ, *OF_APPS, *(f"{secret}_{suffix_of(app)}" for secret in OF_APPS for app in apps[secret]))
+    prefixes = tuple(f"{OURS}{name.upper()}_" for name in platforms if name not in OWN)
     odd = [name for name in sorted(environ) if name.startswith(OURS) and name not in known]
     return [_says(name, known) for name in odd if not name.startswith(prefixes)]
 

@@ -45,7 +45,7 @@ class PlatformSettings(Section, Generic[App]):
     def _told_apart(cls, apps: dict[str, App]) -> dict[str, App]:
         seen: dict[str, str] = {}
         for name in apps:
-            if (other := seen.setdefault(_suffix(name), name)) != name:
+            if (other := seen.setdefault(suffix_of(name), name)) != name:
                 raise wrong_at(name, f"cannot be told from {other} in the names of environment variables")
         return apps
 
@@ -113,13 +113,13 @@ class PlatformSettings(Section, Generic[App]):
         """
         where = f"providers.{self.platform}"
         if app is not None:
-            given, own = self.apps[app], f"{variable}_{_suffix(app)}"
+            given, own = self.apps[app], f"{variable}_{suffix_of(app)}"
             if environ.get(own) or not given.model_fields_set.isdisjoint((key, *with_it)):
                 return checks.from_environment_or_file(environ, own, getattr(given, key), f"{where}.apps.{app}.{key}")
         return checks.from_environment_or_file(environ, variable, getattr(self, key), f"{where}.{key}")
 
 
-def _suffix(app: str) -> str:
+def suffix_of(app: str) -> str:
     """Return an app's name as it ends the names of its environment variables."""
     return app.upper().replace("-", "_")
 

@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any
 
 import pytest
 from redis import Redis, SSLConnection
@@ -113,9 +114,13 @@ def test_an_editor_finds_the_schema(run: Run, tmp_path: Path) -> None:
 def test_a_variable_that_nothing_reads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFIER_REDIS_ULR", "redis://somewhere")
     assert "did you mean NOTIFIER_REDIS_URL?" in run("config", "check").out.replace("\n", " ")
-    known = {"NOTIFIER_APNS_KEY_DRIVER": "", "NOTIFIER_NTFY_TOKEN": "", "NOTIFIER_CONFIG": "", "PATH": ""}
-    assert unread(known, {"apns": None, "ntfy": None}) == []
-    assert len(unread({"NOTIFIER_APNS_KEI": ""}, {"apns": None})) == 1
+    apns = "team_id: SIMTEAM001, key_id: SIMULATED1, topic: com.example.app, apps: {my-driver: {topic: com.example.b}}"
+    platforms: dict[str, Any] = {**parse_settings(f"providers: {{apns: {{{apns}}}}}").providers.platforms()}
+    known = {"NOTIFIER_APNS_KEY_MY_DRIVER": "", "NOTIFIER_NTFY_TOKEN": "", "NOTIFIER_CONFIG": "", "PATH": ""}
+    assert unread(known, platforms | {"ntfy": None}) == []
+    (told,) = unread({"NOTIFIER_APNS_KEY_MYDRIVER": ""}, platforms)
+    assert "did you mean NOTIFIER_APNS_KEY_MY_DRIVER?" in told
+    assert len(unread(dict.fromkeys(("NOTIFIER_APNS_KEI", "NOTIFIER_FCM_SERVICE_ACCOUNT_NOBODY"), ""), platforms)) == 2
 
 
 def test_no_categories_are_told(run: Run, tmp_path: Path) -> None:

@@ -57,8 +57,10 @@ class AsyncNotifier(Producer):
     under way at once; the others wait, within their deadline.
     """
 
+    _takes = redis.asyncio.Redis
+
     def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
-        """`from_config` builds one from the YAML. client: it must answer in bytes."""
+        """`from_config` builds one from the YAML."""
         super().__init__(client, settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
         self._slots = asyncio.Semaphore(MAX_CALLS)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification.notification import check_user
@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 class Producer:
     """A producer by its settings: its exchanges with Redis, which a subclass runs on its kind of client."""
 
+    _takes: ClassVar[type]
+
     def __init__(self, client: Any, settings: Settings) -> None:
-        """`from_config` builds one from the YAML. client: of redis-py, or `Partitions`. Raises SettingsError."""
+        """See `from_config`. client: of `_takes`, or `Partitions`. Raises SettingsError, and TypeError for others."""
+        if not isinstance(client, (self._takes, Partitions)) or _answers_otherwise(client):
+            takes = f"{self._takes.__module__.removesuffix('.client')}.Redis(decode_responses=False, protocol=2)"
+            raise TypeError(f"{type(self).__name__} takes a {takes}, or is made by from_config")
         self._partitions = Partitions.around(client)
         if len(self._partitions) != settings.redis.partitions:
             raise SettingsError(f"redis.partitions is {settings.redis.partitions}: make it by `of` or `from_config`")
@@ -149,3 +154,9 @@ class Producer:
             user = check_user(user)
             where = [self._partitions.of_user(user)]
         return [(at, self._exchanges.status(job_id, user)) for at in where]
+
+
+def _answers_otherwise(client: Any) -> bool:
+    """Whether its replies have other types or shapes than are read here, such as text in place of bytes."""
+    options = {} if isinstance(client, Partitions) else client.connection_pool.connection_kwargs
+    return bool(options.get("decode_responses") or str(options.get("protocol")) == "3")

@@ -55,6 +55,8 @@ class Notifier(Producer):
     asyncio program use AsyncNotifier.
     """
 
+    _takes = Redis
+
     def __init__(self, redis: Redis | Partitions, settings: Settings) -> None:
         """`from_config` builds one from the YAML."""
         super().__init__(redis, settings)

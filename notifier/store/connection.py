@@ -113,7 +113,8 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
             client = redis.Redis.from_pool(BlockingConnectionPool.from_url(config.url, timeout=within, **options))
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
-            pool.connection_class(**pool.connection_kwargs)
+            pool.connection_class(**pool.connection_kwargs)  # checks them
+            pool.connection_kwargs |= {"protocol": 2, "decode_responses": False}  # whatever else the URL asks for
         read_files_again(client, config)  # a password that stands in the URL goes before the file's
     except (TypeError, ValueError, redis.exceptions.RedisError) as error:
         # Of the text no more than a name: a URL may hold a password.

@@ -296,6 +296,13 @@ def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
         connect(named("redis://127.0.0.1/0?protocol=9"))
 
 
+def test_replies_are_as_they_are_read_here_whatever_the_url_asks_for() -> None:
+    """Bytes, by RESP2: a URL is often shared with programs that want text."""
+    with closing(connect(named("redis://h?decode_responses=yes&protocol=3"))) as client:
+        options = client.connection_pool.connection_kwargs
+        assert (options["decode_responses"], options["protocol"]) == (False, 2)
+
+
 @pytest.mark.parametrize(
     ("url", "where"),
     [

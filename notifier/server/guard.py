@@ -20,6 +20,9 @@ OPEN: Final = frozenset({"/healthz", "/readyz"})
 READING: Final = frozenset({"GET", "HEAD"})
 FORGET_S: Final = 300.0
 SLOWER_S, SLOWEST_S = 0.05, 2.0  # so much for each wrong token of late
+MAX_SLOWED: Final = (
+    16  # far fewer than MAX_OF_ADDRESS: who waits holds a connection, and all of a proxy's have one address
+)
 # In the scope: the name of the token, or the one that was given with everybody's; whether its holder may act.
 WHO: Final = "notifier.who"
 MAY_ACT: Final = "notifier.may_act"
@@ -36,6 +39,7 @@ class Guard:
         """token: is asked at each request, because its file may change."""
         self._app, self._token, self._is_open = app, token, is_open
         self._wrong, self._wrong_at = 0, 0.0  # tokens in a row of minutes
+        self._slowed = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the class."""
@@ -74,7 +78,12 @@ class Guard:
         self._wrong, self._wrong_at = self._wrong + 1, now
         if str(self._wrong).strip("0") == "1":
             structlog.get_logger("notifier.server").warning("wrong_tokens", count=self._wrong)
-        await asyncio.sleep(min(SLOWEST_S, SLOWER_S * self._wrong))
+        if self._slowed < MAX_SLOWED:
+            self._slowed += 1
+            try:
+                await asyncio.sleep(min(SLOWEST_S, SLOWER_S * self._wrong))
+            finally:
+                self._slowed -= 1
 
 
 def _given(authorization: bytes) -> tuple[str, bytes]:

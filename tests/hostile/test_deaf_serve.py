@@ -192,6 +192,22 @@ def test_wrong_tokens_are_slowed_and_counted(client: Client, monkeypatch: pytest
     assert client.with_token()("/")[0] == 200
 
 
+def test_wrong_tokens_keep_out_nobody_who_has_the_right_one(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one address, as all of a proxy's are: the few that are made to wait leave connections for others."""
+    monkeypatch.setattr(guard, "SLOWER_S", 5.0)
+    monkeypatch.setattr(guard, "SLOWEST_S", 5.0)
+    tried: list[int] = []
+    callers_of = guard.callers_of
+    monkeypatch.setattr(guard, "callers_of", lambda text: [tried.append(1), *callers_of(text)][1:])
+    with ExitStack() as stack:
+        for n in range(connections.MAX_OF_ADDRESS):
+            wrong = connected(client.port, stack)
+            wrong.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\n\r\n")
+            eventually(lambda n=n: len(tried) == n + 1, "it to be read")
+        assert client("/healthz")[0] == 200
+        assert client.with_token()("/")[0] == 200
+
+
 @pytest.mark.parametrize(
     "token", [" ", "\t", "short", "a b\nc" * 10, "x" * 15, "ü" * 20, "ann act short", "ann do " + "x" * 20]
 )

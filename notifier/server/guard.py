@@ -20,9 +20,8 @@ OPEN: Final = frozenset({"/healthz", "/readyz"})
 READING: Final = frozenset({"GET", "HEAD"})
 FORGET_S: Final = 300.0
 SLOWER_S, SLOWEST_S = 0.05, 2.0  # so much for each wrong token of late
-MAX_SLOWED: Final = (
-    16  # far fewer than MAX_OF_ADDRESS: who waits holds a connection, and all of a proxy's have one address
-)
+# At once; far fewer than MAX_OF_ADDRESS, as who waits holds a connection, and all of a proxy's have one address.
+MAX_SLOWED: Final = 16
 # In the scope: the name of the token, or the one that was given with everybody's; whether its holder may act.
 WHO: Final = "notifier.who"
 MAY_ACT: Final = "notifier.may_act"

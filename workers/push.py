@@ -157,6 +157,7 @@ class PushWorker(Worker):
         self._served: list[Served] = []
         self._tended = 0
         self._tended_at = math.inf
+        self._rates_lock = asyncio.Lock()
         self._functions = AllowedFunctions([])  # those of the configuration, once it works
         self._rq_jobs: ForkedRqJobs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -305,8 +306,10 @@ class PushWorker(Worker):
         if reload is not None:
             settings = await self._begin(reload, settings)
         sender = self._serve(settings, both, providers, "" if reload is None else reload.version)
-        if self._stop_requested:
-            for each in self._served:
+        for each in self._served:
+            if reload is not None:
+                each.engine.look_at_rates = partial(self._follow_rates, reload)
+            if self._stop_requested:
                 each.engine.stop()
         tended = asyncio.Event()
         beat = asyncio.create_task(self._beat(sender, reload, tended))
@@ -392,9 +395,7 @@ class PushWorker(Worker):
                 with contextlib.suppress(RedisError):  # others have the rates, if the first partition is away
                     await redis.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:
-                    if (policies := await reload.changed()) is not None:
-                        for each in self._served:
-                            await each.take_up(policies, reload.version)
+                    await self._follow_rates(reload)
                     await reload.retime()
                 told = {**self._describe(reload), LIMITS: self._served[0].parts.turns.capacity.describe()}
                 await asyncio.to_thread(self._tend, told)
@@ -405,6 +406,13 @@ class PushWorker(Worker):
             tended.set()
             await self._tend_partitions(self._describe(reload))
             await asyncio.sleep(BEAT_S)
+
+    async def _follow_rates(self, reload: Reload) -> None:
+        """Take up changed rates: at each beat, and for engines before they take more. Who comes second waits."""
+        async with self._rates_lock:
+            if (policies := await reload.changed()) is not None:
+                for each in self._served:
+                    await each.take_up(policies, reload.version)
 
     def _describe(self, reload: Reload | None) -> dict[Any, str]:
         """Return the fields by which people know this worker, for its hash of each partition."""

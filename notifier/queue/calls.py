@@ -127,6 +127,7 @@ class Pulled:
     producer's job at the head of a backlog, (job id, data), whose targets are to be told; or in zones, (zone, job id),
     a zone that Redis does not know, which is to be written, or taken out of the job.
     unpublished: Redis does not know who has rules of their own, see `own_rules.publish`; everybody is untold then.
+    rates: None; or others hold by now, and are to be looked at before anything is taken, see `Worker`.
     """
 
     now_us: int
@@ -147,6 +148,7 @@ class Pulled:
     chosen: list[tuple[str, str]]
     unpublished: bool
     queued: int
+    rates: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,8 @@ class Worker:
     """Name the worker that calls, its lanes, the most urgent first, and how long it leases what it takes.
 
     claimant: see claims.lua; '' is the worker's name. keep: what is left of what ends. leads: it leads the idle workers
-    of its lanes, see idle_leaders.lua. clock: for tests alone, µs in place of Redis's clock.
+    of its lanes, see idle_leaders.lua. clock: for tests alone, µs in place of Redis's clock. rates: as the last reply
+    told of them, once it has looked at them.
     """
 
     name: str = ""
@@ -164,6 +167,7 @@ class Worker:
     keep: Retention = KEEP_NOTHING
     leads: bool = False
     clock: str = ""
+    rates: bytes = b""
 
 
 class Room(NamedTuple):
@@ -192,6 +196,7 @@ def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> C
         rules=rules.text,
         told=json.dumps(flat) if flat else "",
         targets=json.dumps(dict(told.targets)) if told.targets else "",
+        rates=worker.rates,
     )
     return Call(script("pull"), [], [*args, *worker.lanes], _pulled)
 
@@ -221,6 +226,7 @@ def _pulled(reply: list[Any]) -> Pulled:
         chosen=_pairs(of.chosen),
         unpublished=bool(of.unpublished),
         queued=of.queued,
+        rates=of.rates,
     )
 
 

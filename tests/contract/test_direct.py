@@ -73,9 +73,10 @@ class Worker:
         """Who has other rules."""
         publish_own_rules(self.redis, self.rules)
 
-    def pull(self, rooms: Mapping[str, int] | None = None, told: Sequence[Named] = ()) -> Pulled:
+    def pull(self, rooms: Mapping[str, int] | None = None, told: Sequence[Named] = (), rates: bytes = b"") -> Pulled:
         """Look once."""
-        return run(self.redis, calls.pull(self._caller(), calls.Room(50, rooms), self.rules, Told(told)))
+        caller = replace(self._caller(), rates=rates)
+        return run(self.redis, calls.pull(caller, calls.Room(50, rooms), self.rules, Told(told)))
 
     def take(self, keep: Retention = KEEP_NOTHING, *, direct: bool = True) -> list[Leased]:
         """Look, and tell what is asked. Not direct: all are visited."""
@@ -88,6 +89,23 @@ class Worker:
     def settle(self, leased: list[Leased], keep: Retention = KEPT) -> None:
         done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
         run(self.redis, calls.settle(done, self.rules, calls.Worker(name=self.name, keep=keep, clock=str(self.now))))
+
+
+def test_nothing_is_taken_by_rates_that_have_been_replaced(redis: Redis) -> None:
+    """Law 1: who looked at the published rates before is to look first, also where that is long ago."""
+    worker = Worker(redis)
+    worker.publish()
+    worker.accept(job())
+    redis.hset("notifier:rates", "at", NOW + 1)
+    assert worker.pull().rates is None, "these begin later"
+    redis.hset("notifier:rates", "at", NOW - 1)
+    worker.accept(job("two", "bert"))
+    refused = worker.pull()
+    assert (refused.rates, refused.leased, refused.shut) == (b"%d" % (NOW - 1), [], None)
+    assert [each.job_id for each in worker.pull(rates=b"%d" % (NOW - 1)).leased] == ["two"]
+    redis.delete("notifier:rates")
+    worker.accept(job("three", "cleo"))
+    assert worker.pull(rates=b"%d" % (NOW - 1)).rates == b"", "they were withdrawn"
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Law 7: a changed file applies to what is already waiting, without a restart, a loss or a second send."""
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +123,28 @@ def test_published_rates_hold_for_all_at_one_moment(held: Held, redis: Redis) ->
         return at == {0: published} and told == {(published.version, "redis", "")}
 
     eventually(agreed, "all three to follow")
+
+
+def test_who_stood_still_goes_on_by_the_rates_in_force(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, simulators: Simulators
+) -> None:
+    """Laws 1 and 7: it is stopped, as where its machine is, and what falls due meanwhile waits for the new rates.
+
+    The window keeps what was sent for as long as the new rates ask for it.
+    """
+    path = write_config(tmp_path, redis_server.url, simulators.providers(), user={"windows": ["100/1h"], "gap": "3s"})
+    with worker(path, name="still") as still, notifier(path) as sender:
+        still.ready(redis)
+        for n in range(2):
+            sender.send_many(note(f"user-{user}", f"still-{user}-{n}") for user in range(20))
+        eventually(lambda: len(simulators.titles("still-")) == 20 and not redis.zcard("notifier:leases"), "the first")
+        os.killpg(still.process.pid, signal.SIGSTOP)
+        publish(redis, {"user": {"windows": ["1/1h"]}, "categories": {"default": {"lane": "default"}}}, 0)
+        eventually(lambda: redis.zcount("notifier:wakeups:default", 0, time.time_ns() // 1000) == 20, "the others")
+        os.killpg(still.process.pid, signal.SIGCONT)
+        sender.send(note("another", "another"))
+        eventually(lambda: simulators.titles("another"), "one that may go")
+        assert len(simulators.titles("still-")) == 20
 
 
 def test_withdrawn_rates_give_way_to_the_files(held: Held, redis: Redis) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -55,6 +55,8 @@ class Engine:
         self._follow(policies, self._table(policies, version), version)
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
+        self.look_at_rates: Callable[[], Awaitable[None]] | None = None  # that are published, and take them up
+        self._rates = b""  # of the last look
         self._most = sys.maxsize  # jobs that this engine does
         self._stopping = asyncio.Event()
         self._may_look = True  # nobody else looks for this one
@@ -185,6 +187,11 @@ class Engine:
             if not isinstance(pulled, Exception):  # what it has leased begins whatever became of the others
                 self._take_up(pulled, asked_at)
             _raise_first([*others, pulled])
+            if pulled.rates is not None:
+                if self.look_at_rates is not None:
+                    await self.look_at_rates()
+                self._rates = pulled.rates
+                return True
             rooms |= pulled.rooms
             self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
             is_full = len(pulled.leased) >= room or (pulled.taken > 0 and pulled.queued > 0)
@@ -258,6 +265,7 @@ class Engine:
             claimant=self.flights.claimant,
             keep=self._tuning.keep,
             leads=self._idle.leads,
+            rates=self._rates,
         )
 
     async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:

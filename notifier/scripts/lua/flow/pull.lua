@@ -21,6 +21,8 @@
 --   whose backlog stays shut until the caller has written the zone into @zones, or where there is no such zone has
 --   taken push_zone out of the job.
 --   unpublished: 1 to write @own_rules: until then everybody is to be told of.
+--   rates: false; or others hold by now than the caller has looked at, from this moment on, '' if none are published
+--   any more: it is to look at them, and nothing was taken.
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
 --! needs job_key lane_shares least_share let_go_of_held look_by note_candidate note_due orders own_rules preferences
@@ -31,7 +33,7 @@ local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
 for field = 1, PULLED.n do reply[field] = {} end
 reply[PULLED.now], reply[PULLED.next], reply[PULLED.taken] = now, -1, 0
-reply[PULLED.unpublished], reply[PULLED.idle], reply[PULLED.queued] = 0, 0, 0
+reply[PULLED.unpublished], reply[PULLED.idle], reply[PULLED.queued], reply[PULLED.rates] = 0, 0, 0, false
 
 -- first: the µs at which the first of a set is due, or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
@@ -84,6 +86,14 @@ end
 if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
   leave_told()
   reply[PULLED.next] = 'suspended'
+  return reply
+end
+
+-- A caller that stood still would send by rates that were replaced long ago.
+local holds_at = redis.call('HGET', '@rates', 'at') or ''
+if holds_at ~= ARGV[PULL.rates] and (tonumber(holds_at) or 0) <= now then
+  leave_told()
+  reply[PULLED.rates], reply[PULLED.shut] = holds_at, false
   return reply
 end
 

@@ -18,6 +18,7 @@ import workers.loop.idle
 import workers.served
 from notifier.queue.calls import Pulled
 from notifier.scripts.loader import Call
+from notifier.scripts.records import PullFields
 from notifier.settings import parse_settings
 from notifier.store.connection import is_passing, unusable
 from notifier.store.partitions import Partition
@@ -105,12 +106,14 @@ class Rounds:
             turns=Turns(Capacity({}), batch=10, most=10), rq_jobs=rq_jobs, tuning=tuning,
         )  # fmt: skip
         self.engine = Engine(self.parts, SETTINGS.policies())
+        self.rates: list[Any] = []  # as the engine says in each look that it knows them
 
     async def _alone(self, _redis: Any, call: Call[Any]) -> None:
         self.did.append(call.script.name)
 
     async def _together(self, _redis: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         self.did.append(" ".join(call.script.name for call in calls))
+        self.rates += [call.args[PullFields._fields.index("rates")] for call in calls if call.script.name == "pull"]
         return [*(call.decode([1]) for call in calls[:-1]), self._answers.pop(0)] if calls else []
 
     def go(self, rounds: int = 1) -> list[str]:
@@ -127,7 +130,7 @@ class Rounds:
 def pulled(**more: Any) -> Pulled:
     """The reply to a pull that found nothing."""
     plain = {"now_us": 1, "next_us": None, "suspended": False, "rooms": {}, "taken": 0, "shut": None}
-    return Pulled(**{**NOTHING, **plain, "idle": 0, "queued": 0, "unpublished": False, **more})
+    return Pulled(**{**NOTHING, **plain, "idle": 0, "queued": 0, "unpublished": False, "rates": None, **more})
 
 
 def test_a_round_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +139,18 @@ def test_a_round_is_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds.engine.flights._settlements.append(returned(leased("a")))
     assert rounds.go(2) == ["settle pull", "hand_over pull", "waits"]
     assert not rounds.engine.flights.busy
+
+
+def test_who_is_told_of_other_rates_looks_at_them_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says from then on that it knows these, whether it can follow them or not."""
+    rounds = Rounds(monkeypatch, [pulled(rates=b"7"), pulled()])
+
+    async def look() -> None:
+        rounds.did.append("looks")
+
+    rounds.engine.look_at_rates = look
+    assert rounds.go(2) == ["pull", "looks", "pull", "waits"]
+    assert rounds.rates == [b"", b"7"]
 
 
 def test_somebody_idle_is_called_before_this_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:

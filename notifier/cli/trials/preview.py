@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from notifier.cli.options import A_TIME, JsonOption, a_time, duration_us
-from notifier.cli.output import ProgressBar, Rows, answer, fail
+from notifier.cli.output import ProgressBar, Rows, answer, complain, fail
 from notifier.cli.trials.record import recording
 from notifier.cli.users import entries_in
 from notifier.forecast.trace import Recorded, read_trace, trace_of
@@ -20,6 +20,7 @@ from notifier.operations.in_force import read_known
 from notifier.operations.preview.plot import span, svg
 from notifier.operations.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
 from notifier.producer.notifier import Notifier
+from notifier.rules.policies import Policies, WaitingLimits
 from notifier.rules.preferences import Preferences, among
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.partitions import opened_all
@@ -71,7 +72,7 @@ def preview(
     begins_us = None if begins is None else int(a_time(begins, "--begins").timestamp() * UNITS["s"])
     live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
     path = settings_path(old or context.obj)
-    before, after = load_settings(path).policies(), load_settings(new).policies()
+    before, after = load_settings(path).policies(), _policies_in(new)
     names: dict[Side, str] = {"old": path.name, "new": new.name}
     if live_us is None:
         assert trace is not None
@@ -99,6 +100,13 @@ def preview(
             _write(plot, svg(sent_at, names))
         if user is None:
             answer(asdict(report), *_report(report), json=json)
+
+
+def _policies_in(new: Path) -> Policies:
+    settings = load_settings(new)
+    if settings.waiting_limits() != WaitingLimits():
+        complain(f"{new.name}: max_waiting is not replayed: what it refuses or drops is shown as waiting")
+    return settings.policies()
 
 
 def _chosen_in(file: Path, users: Container[str]) -> dict[str, Preferences]:

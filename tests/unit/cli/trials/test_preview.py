@@ -54,6 +54,15 @@ def test_the_command(run: Run) -> None:
     assert found["overall"]["new"]["longest_us"] == 2 * S
 
 
+def test_what_is_not_replayed_is_said(run: Run) -> None:
+    """A file with a max_waiting: beside the answer, which shows what would be refused or dropped as waiting."""
+    new = yaml.safe_load(Path("new.yaml").read_text())
+    Path("new.yaml").write_text(yaml.safe_dump(new | {"tiers": {"vip": {"max_waiting": 9}}, "users": {"ann": "vip"}}))
+    status, _, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl")
+    said = "new.yaml: max_waiting is not replayed: what it refuses or drops is shown as waiting\n"
+    assert (status, err) == (0, said)
+
+
 def test_the_command_shows_what_collapses(run: Run) -> None:
     """A column of its own, where something does."""
     new = yaml.safe_load(Path("new.yaml").read_text())

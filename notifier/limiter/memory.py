@@ -140,7 +140,7 @@ class MemoryKeys:
         check_used(used)
         at, _, end = permit.id.partition("-")
         with self._lock:
-            sends = self._keys.get(permit.key)
+            sends = self._keys.get(permit.key) if end.isdecimal() else None  # in hex it is a permit of Redis
             return sends is not None and sends.change(int(at), int(end), used, self._clock()) is not None
 
     def block(self, key: str, for_: str | timedelta) -> None:
@@ -257,7 +257,7 @@ class InMemory(Asking):
 class MemoryLimiter(InMemory, KeyLimiter):
     """A limiter in this process, safe for its threads; it gives the answers of `Limiter`.
 
-    clock: µs since the epoch, this machine's if none is given. limits: policies by name. usage_keep: how long the use
+    clock: µs since the epoch, this machine's if none is given. limits: rates by name. usage_keep: how long the use
     of a key is known after its last; None counts no usage.
     """
 

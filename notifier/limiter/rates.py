@@ -13,18 +13,18 @@ from notifier.rules.rate_text import RATES_FORM, Rule, parse_rates, rules_in_tex
 from notifier.units import shown
 
 Rates: TypeAlias = "str | Policy | Window | CalendarWindow | Burst | Iterable[str | Window | CalendarWindow | Burst]"
-Limits: TypeAlias = Mapping[str, Policy] | Callable[[], Mapping[str, Policy]]
+Limits: TypeAlias = Mapping[str, Rates] | Callable[[], Mapping[str, Rates]]
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
-def as_policy(rates: Rates, named: Callable[[], Mapping[str, Policy]] = dict) -> Policy:
+def as_policy(rates: Rates, named: Callable[[], Mapping[str, Rates]] = dict) -> Policy:
     """Return the policy that `rates` are: text, a name of `named()`, rules, or several of these that hold together.
 
     Raises TypeError for what is no rate at all, and ValueError, saying what would be right, for a wrong one.
     """
     if isinstance(rates, str):
-        return _checked(_named(rates.strip(), named())) if is_name(rates) else parse_rates(rates)
+        return as_policy(_named(rates.strip(), named())) if is_name(rates) else parse_rates(rates)
     if isinstance(rates, Policy):
         return _checked(rates)
     if isinstance(rates, Window | CalendarWindow | Burst):
@@ -50,7 +50,7 @@ def _rules_in(part: object) -> Iterable[Rule]:
     raise TypeError(f"rates hold text, Window or Burst, not {type(part).__name__}; {RATES_FORM}")
 
 
-def _named(name: str, named: Mapping[str, Policy]) -> Policy:
+def _named(name: str, named: Mapping[str, Rates]) -> Rates:
     if name not in named:
         known = f"known are {', '.join(sorted(named))}" if named else "no limits are configured"
         raise ValueError(f"no limit is named {shown(name)}: {known}; or {RATES_FORM}")

@@ -52,7 +52,7 @@ class Requests:
         zone: str = DEFAULT_ZONE,
         clock: str = "",
     ) -> None:
-        """limits: policies by name, or what gives those of now.
+        """limits: rates by name, or what gives those of now.
 
         usage_keep: how long the use of a key is known after its last; None counts no usage. zone: of calendar windows.
         """
@@ -65,8 +65,8 @@ class Requests:
         self.keep_us = None if usage_keep is None else duration_us(usage_keep)
         self._plans: dict[tuple[Rates, int], Plan] = {}
 
-    def limits(self) -> Mapping[str, Policy]:
-        """The policies that have names, as of now."""
+    def limits(self) -> Mapping[str, Rates]:
+        """The rates that have names, as of now."""
         return self._limits() if callable(self._limits) else self._limits
 
     def policy(self, rates: Rates) -> Policy:
@@ -77,7 +77,7 @@ class Requests:
         """Check what was asked for, where it enters."""
         raw = check_key(key)
         try:
-            plan = self._plans.get((rates, cost))
+            plan = self._plans.get((rates, cost)) if type(cost) is int else None  # True is no 1
         except TypeError:  # a list
             plan = None
         return Request(key, raw, self._plan(rates, cost) if plan is None else plan)
@@ -88,7 +88,7 @@ class Requests:
         stands = isinstance(rates, str) and not is_name(rates) and not policy.calendar
         known: Rates = rates if stands else policy
         if type(cost) is not int:
-            return plan_of(policy, cost)  # True is no 1
+            return plan_of(policy, cost)
         plan = self._plans.get((known, cost))
         if plan is None:
             if len(self._plans) >= MAX_PLANS:

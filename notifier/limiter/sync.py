@@ -76,7 +76,7 @@ class InRedis(Asking):
         """client: a `redis.Redis` or `redis.RedisCluster`; of AsyncLimiter one of `redis.asyncio`. As many calls run at
         once as its pool has connections, 100 at most; others wait, as long as its socket_timeout says, or 5 s.
 
-        limits: policies by name, for `rates`, or a function that gives those of now.
+        limits: rates by name, for `rates`, or a function that gives those of now.
 
         on_error: what to answer where Redis cannot be asked: "raise" LimiterUnreachableError, "hold" (closed), "permit"
         (open), or "memory": this process limits by itself, by its share of the rates among so many `processes`. Except

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from notifier.rules.zones import Unit
-from notifier.units import UNITS, shown
+from notifier.units import UNITS, checked_limit, shown
 
 LARGEST_CALENDAR_LIMIT: Final = 1_000  # each send is kept as itself for as long as the window may be
 SPANS: Final = {"day": UNITS["d"], "week": 7 * UNITS["d"], "month": 31 * UNITS["d"]}
@@ -22,6 +22,12 @@ class CalendarWindow:
 
     limit: int
     unit: Unit
+
+    def __post_init__(self) -> None:
+        """Raise TypeError or ValueError for what no day, week or month has."""
+        checked_limit(self.limit)
+        if self.unit not in SPANS:
+            raise ValueError(f"a calendar window is of a {', '.join(SPANS)}, not {self.unit!r}")
 
     @property
     def max_cost(self) -> int:

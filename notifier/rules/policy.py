@@ -41,13 +41,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Raise TypeError for what is no rule, ValueError where nothing could go: it would be noticed much later."""
-        if not isinstance(self.windows, tuple):
-            raise TypeError(f"Policy.windows is a tuple of Window, not {type(self.windows).__name__}")
-        for window in self.windows:
-            if not isinstance(window, Window):
-                raise TypeError(f"Policy.windows holds Window, not {window!r}: write Window(5, '1m') for 5/minute")
-        if type(self.gap_us) is not int:
-            raise TypeError(f"Policy.gap_us is a whole number of microseconds, not {self.gap_us!r}")
+        _check_all("windows", self.windows, Window, "Window(5, '1m') for 5/minute")
+        _check_all("calendar", self.calendar, CalendarWindow, "CalendarWindow(5, 'day') for 5/calendar-day")
+        for name, us in (("gap_us", self.gap_us), ("kept_us", self.kept_us)):
+            if type(us) is not int or us < 0:
+                raise TypeError(f"Policy.{name} is a whole number of microseconds from 0, not {us!r}")
         if self.burst is not None and not isinstance(self.burst, Burst):
             raise TypeError(f"Policy.burst is a Burst, not {self.burst!r}: write Burst(20, '3m')")
         if (self.quiet or self.send) and not longest_open_us(self.closed_minutes):
@@ -150,6 +148,14 @@ class Policy:
         parts += [f"quiet {hours}" for hours in self.quiet]
         parts += [f"send {text_of(hours)}" for hours in self.send]
         return ", ".join(parts) or "no rules"
+
+
+def _check_all(name: str, rules: object, kind: type, right: str) -> None:
+    if not isinstance(rules, tuple):
+        raise TypeError(f"Policy.{name} is a tuple of {kind.__name__}, not {type(rules).__name__}")
+    for rule in rules:
+        if not isinstance(rule, kind):
+            raise TypeError(f"Policy.{name} holds {kind.__name__}, not {rule!r}: write {right}")
 
 
 NO_RULES: Final = Policy()

@@ -8,6 +8,7 @@ import multiprocessing
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -100,6 +101,30 @@ def subject(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Subject]:
         made = Subject(request.param, redis, runner)
         yield made
         made.close()
+
+
+@pytest.mark.parametrize("cost", [True, 1.0, 2.0])
+def test_what_is_no_cost_is_refused_whatever_was_asked_before(subject: Subject, cost: Any) -> None:
+    """True and 1.0 are equal to the 1 of an earlier call, and no cost all the same."""
+    for _ in range(2):
+        with pytest.raises(ValueError, match="cost must be a whole number"):
+            subject.limiter.acquire("k", "77/minute", cost=cost)
+        for known in (1, 2):
+            subject.limiter.acquire("k", "77/minute", cost=known)
+
+
+def test_named_limits_may_be_text(subject: Subject) -> None:
+    """As the section `limits` of the YAML has them."""
+    limiter = subject.make("named", limits={"login": "1/minute"})
+    assert limiter.acquire("k", "login")
+    assert limiter.acquire("k", "login") == Hold(60 * S, "1/1m")
+
+
+def test_a_permit_of_another_kind_of_limiter_is_not_taken_back(subject: Subject) -> None:
+    """In memory a permit of Redis is unknown, as one that has lapsed."""
+    permit = subject.limiter.acquire("k", "5/minute")
+    assert subject.limiter.refund(replace(permit, id=f"{permit.at_us - 1}-23f7")) is False
+    assert subject.limiter.refund(permit) is True
 
 
 def test_it_answers_with_what_is_left(subject: Subject) -> None:

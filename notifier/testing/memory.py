@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -131,9 +131,10 @@ class MemoryExchanges:
         """See `Exchanges.enqueue`."""
         if self.failures and isinstance(self.failures[0], Exception):
             raise self.failures.pop(0)  # type: ignore[misc]  # it is one
-        return all_accepted([self._accept(job) for job in jobs])
+        together = {job.id for job in jobs}
+        return all_accepted([self._accept(job, together) for job in jobs])
 
-    def _accept(self, job: calls.Job) -> str | Refused:
+    def _accept(self, job: calls.Job, together: Container[str]) -> str | Refused:
         kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))
         if earlier and self.now_us < kept_us and self.state(self.accepted[earlier]) not in _UNSENT:
             return earlier
@@ -143,7 +144,11 @@ class MemoryExchanges:
         user: str = meta["user"]
         job = by_choice(job, self._chosen.get(user, Preferences()), self._max_waiting, self._policies)
         if job.max_waiting is not None and job.overflow == "reject":
-            waiting = sum(entry.ends_us > self.now_us for entry in self._of(user))
+            # Redis has queued all of a call before the first can go.
+            waiting = sum(
+                entry.ends_us > self.now_us or (entry.job_id in together and entry.into is None)
+                for entry in self._of(user)
+            )
             if waiting >= job.max_waiting:
                 return Refused(user, "user", waiting, job.max_waiting)
         if job.dedupe:

@@ -102,6 +102,17 @@ def test_what_is_wrong_or_too_much_is_refused() -> None:
     assert made.send_many([note("bert"), note("carl")]) == 2
 
 
+def test_what_is_accepted_together_waits_together() -> None:
+    """Redis takes a hundred in one step, before a worker can send the first: so many of a user, and no more."""
+    made = fake("user: {windows: [5/1m], max_waiting: 4}")
+    with pytest.raises(OverloadedError) as caught:
+        made.send_many([note("anna", f"{n}") for n in range(10)])
+    assert [each.place for each in caught.value.refused] == [4, 5, 6, 7, 8, 9]
+    assert len(made.delivered("anna")) == 4
+    made.send_many([note("anna") for _ in range(4)])
+    assert len(made.waiting("anna")) == 3
+
+
 def test_each_end_is_told() -> None:
     """Cancelled, expired, superseded and dropped; a job id or a dedupe key that was seen is accepted once."""
     made = fake(

@@ -104,9 +104,11 @@ class MemoryKeys:
         key, plan = request.key, request.plan
         sends = self._keys.get(key) or KeySends()
         try:
-            at, rule = (0, -1) if mode == "add" else sends.opens(plan, now)
+            at, rule = sends.opens(plan, now)
         except StaleError as stale:
             return self._ask_one(self.requests.renewed([request], stale)[0], mode, ahead, now)
+        if mode == "add":  # whatever the rules say: only `room` asks for them
+            at, rule = 0, -1
         place = sends.place_for(plan, at, now) if at > now and rule != BLOCK else None
         at = max(at if place is None else place, now)
         takes = mode in {"take", "add"}

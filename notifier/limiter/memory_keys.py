@@ -77,7 +77,7 @@ class KeySends:
         at, rule = 0, -1
         for n, (limit, begins) in enumerate(plan.dates, len(plan.windows) + 1):
             nth = self._nth(max(1, limit - plan.cost + 1))
-            if not begins[0] <= now < begins[1] or nth >= begins[-1]:
+            if not begins[0] <= now < begins[1] or nth >= begins[-2]:  # `room` asks for the date after
                 raise StaleError(now, max(now, nth))
             leaves = begins[bisect_right(begins, nth)] if nth >= begins[0] else 0
             if leaves > at:

@@ -760,6 +760,23 @@ def test_days_and_months_by_the_calendar(subject: Subject) -> None:
         subject.make("nowhere", zone="Middle-earth/Shire")
 
 
+def test_permits_of_later_days_tell_what_is_left_of_their_day(subject: Subject) -> None:
+    """Of each day, however far ahead; beside a short window the day is named where it has the least room."""
+    permits = [subject.limiter.reserve("k", "2/calendar-day") for _ in range(9)]
+    assert [(each.remaining, each.rule) for each in permits] == [(n, "2/calendar-day") for n in [1, 0] * 4 + [1]]
+    ends = [each.reset_after - each.wait for each in permits]
+    assert all(timedelta() < each <= timedelta(days=1) for each in ends)
+
+
+def test_what_is_counted_in_any_case_tells_what_is_left_of_today(subject: Subject) -> None:
+    """Though these rules were asked for on another day."""
+    for _ in range(2):
+        permit = subject.limiter.penalize("k", "5/calendar-day")
+        assert permit.remaining == 4
+        assert timedelta() < permit.reset_after <= timedelta(days=1)
+        subject.advance(10 * 24 * 60 * M)
+
+
 def test_a_permit_costs_what_was_used(subject: Subject) -> None:
     """`adjust` gives a permit another cost, more than the rules admit too, until it has lapsed or is given back."""
     permit = subject.limiter.check("k", "100000/minute", cost=30_000)

@@ -5,11 +5,12 @@ local TAKES = {t = true, a = true}
 
 -- ask_key: what is said of one key, see *limit*; or nil, and the moment of which its plan does not tell.
 local function ask_key(how, key, id, plan, now, timeout, read, least)
-  local s, at, rule, place = read_sends(key, read), 0, -1, nil
+  local s, place = read_sends(key, read), nil
   s.least = least
   local cost, gap, kept, capacity, every, windows = unpack('>I8I8I8I8I8I8', plan)
-  if how ~= 'a' then at, rule = opens(s, plan, now, cost, gap, capacity, every, windows) end
+  local at, rule = opens(s, plan, now, cost, gap, capacity, every, windows)
   if not at then return nil, rule end
+  if how == 'a' then at, rule = 0, -1 end -- whatever the rules say: only *room* asks for them
   if at > now and s.marks ~= '' and rule ~= -3 then
     place = places.for_plan(s, plan, at, now)
     at = place or at

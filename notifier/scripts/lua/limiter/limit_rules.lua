@@ -26,7 +26,8 @@ local function opens(s, plan, now, cost, gap, capacity, every, windows)
   while w < #plan do
     local limit, many, begins, next_begins = unpack('>I8I8I8I8', plan, w)
     local nth = nth_send(s, max(1, limit - cost + 1)) or 0
-    if now < begins or now >= next_begins or nth >= unpack('>I8', plan, w + 8 * many + 8) then
+    -- *room* asks for the date after the one at which it admits.
+    if now < begins or now >= next_begins or nth >= unpack('>I8', plan, w + 8 * many) then
       return nil, max(now, nth)
     end
     local i = 0

@@ -36,6 +36,11 @@ def kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
+def wrong(value: object) -> Any:
+    """What a caller gives whose program is not checked for types."""
+    return value
+
+
 def limiter_for(kind: str, url: str, **options: Any) -> Limiter | AsyncLimiter:
     """The limiter that suits a program; its clock stands still, so that headers say the same each time."""
     make: Any = AsyncLimiter if kind in ASYNC else Limiter
@@ -295,6 +300,9 @@ def test_who_goes_away_gets_nothing_back() -> None:
     ("make", "error", "why"),
     [
         (lambda: WebLimit("a b", "5/minute"), ValueError, "the name of a limit is"),
+        (lambda: WebLimit("a", "5/minute", key=wrong("ip")), TypeError, "key is a function of the request"),
+        (lambda: WebLimit("a", "5/minute", exempt=wrong("/health")), TypeError, "exempt is a function of the request"),
+        (lambda: WebLimit("a", "5/minute", not_counted=wrong(500)), TypeError, r"statuses, such as \[500\]"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter()), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter(), "5/minute"), TypeError, "limits are WebLimit"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("a", "5 a minute")), ValueError, "is not a rate"),
@@ -312,6 +320,12 @@ def test_what_cannot_work_is_refused_at_the_start(make: Any, error: type[Excepti
     """A wrong rate, cost, limit or limiter is told when the program starts, not by its first visitor."""
     with pytest.raises(error, match=why):
         make()
+
+
+def test_a_key_that_is_no_text_says_so() -> None:
+    """A user's number is the usual one."""
+    with pytest.raises(TypeError, match="the key of limit 'api' is text, not int"):
+        WebLimit("api", "5/minute", key=wrong(lambda _: 42)).asked(WebRequest("GET", "/", {}, None, None))
 
 
 def test_uvicorn_believes_a_proxy_beside_it(redis: Redis) -> None:

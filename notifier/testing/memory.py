@@ -202,7 +202,7 @@ class MemoryExchanges:
             entry.ends_us = {
                 EXPIRED: entry.arrives_us + expires_in_us,
                 SUPERSEDED: replay.superseded_us.get(n, 0),
-                DROPPED: entry.arrives_us,
+                DROPPED: max(entry.arrives_us, self.now_us),
             }.get(sent, sent)
 
     def _policies_of(self, user: str) -> Policies:
@@ -252,7 +252,7 @@ class MemoryExchanges:
         for user in users:
             self._fix(user)
         for entry in waiting:
-            entry.cancelled, entry.ends_us = True, self.now_us
+            entry.cancelled, entry.ends_us, entry.into, entry.reason = True, self.now_us, None, ""
         for user in users:
             self._replay(user)
         return len(waiting)

@@ -191,6 +191,35 @@ def test_each_end_is_told_once_and_when_it_was() -> None:
     assert list(made.events("g")) == []
 
 
+def test_what_a_mute_drops_ends_when_it_does() -> None:
+    """Not before: its end comes behind those that were told before the mute."""
+    made = fake("user: {gap: 1h}\nevents: {keep: 1d}")
+    _, waits = (made.send(note("anna")) for _ in range(2))
+    made.advance("100ms")
+    made.send(note("bert"))
+    muted = made.advance("100ms")
+    made.users.mute("anna", what="drop")
+    ended = list(made.events())
+    assert [(each.user, each.outcome) for each in ended[-2:]] == [("bert", "delivered"), ("anna", "dropped")]
+    record = made.history("anna")[0]
+    assert (record.job_id, record.ended_at, ended[-1].at) == (waits, muted, muted)
+    assert sum(each.seconds for each in record.delays) == 0.2
+
+
+def test_what_is_cancelled_is_nothing_else() -> None:
+    """Neither superseded by one that would have come, nor expired."""
+    made = fake(COLLAPSING + "\nevents: {keep: 1d}")
+    made.send(note("anna", category="score"))
+    old = made.send(note("anna", category="score", collapse_id="c"))
+    made.send(note("anna", category="score", collapse_id="c", send_at=made.now + timedelta(minutes=1)))
+    late = made.send(note("anna", expires_in=5))
+    assert [made.cancel(each) for each in (old, late)] == ["cancelled", "cancelled"]
+    for status in map(made.status, (old, late)):
+        assert status is not None
+        assert (status.superseded_by, status.reason) == (None, None)
+    assert {(each.reason, each.superseded_by) for each in made.events() if each.outcome == "cancelled"} == {("", "")}
+
+
 def test_an_end_over_which_the_loop_broke_is_told_again() -> None:
     """As by Redis: to the same consumer at once, to any other once the lease has passed; what is new comes before."""
     made = fake("user: {gap: 1h}\nevents: {keep: 1d}")

@@ -228,7 +228,7 @@ class Inspection:
             return []
         key, since_us = redis_key("overall", category.name), now_us - window.interval_us
         limit = share_of(window.limit, self._share)
-        used, rank = self._redis.zcount(key, f"({since_us}", "+inf"), max(0, limit - category.cost)
+        used, rank = self._redis.zcount(key, f"({since_us}", "+inf"), limit - 1
         last = self._redis.zrevrange(key, rank, rank, withscores=True)
         free_us = min(int(last[0][1]), now_us) + window.interval_us if last else 0
         of_one = f", the share of one of {self._share} partitions" if self._share > 1 else ""

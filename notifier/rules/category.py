@@ -48,7 +48,7 @@ class Category:
     overflow: what to do with one more where no more may wait.
     ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
     cost: as how many sends one counts, in every rule that counts.
-    overall: the most of it that all users together are sent, counted by cost too.
+    overall: the most of it that all users together are sent, each counted as one.
     """
 
     name: str

@@ -221,7 +221,6 @@ def _hold_back(
 ) -> None:
     """Move what goes of a category to when its pace for all users allows it; what expires until then is not sent."""
     category = policies.categories[name]
-    decides = max(window.limit - category.cost, 0) + 1  # the so-many-th latest is to have left
     recent = deque[int](maxlen=window.limit)
     going = sorted(
         (at, place, n)
@@ -231,12 +230,12 @@ def _hold_back(
     )
     for at, place, n in going:
         events, replay = replays[place]
-        opens = max(at, recent[-decides] + window.interval_us) if len(recent) >= decides else at
+        opens = max(at, recent[0] + window.interval_us) if len(recent) == window.limit else at
         expires_in_us = events[n].expires_in_us or category.expires_us
         if expires_in_us is not None and events[n].at_us + expires_in_us <= opens:
             replay.sent[n] = EXPIRED
             continue
-        recent.extend([opens + latency_us] * category.cost)
+        recent.append(opens + latency_us)
         if opens > at:
             replay.sent[n], replay.decided[n] = opens, f"{name} overall {window}"
 

@@ -66,7 +66,7 @@ local function stay_in_flight(id, permit, counted, user, category, targets, answ
     -- Where the lease was over, a burst may have taken the send in, at its end.
     if at then give_back(sent, tonumber(at), cost) end
   end
-  date_ahead(overall_key(category), permit, cost, until_text, more)
+  date_ahead(overall_key(category), permit, 1, until_text, more)
   if targets and counted.devices then date_devices(targets, answered, permit, until_text, more) end
 end
 

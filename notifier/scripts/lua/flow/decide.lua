@@ -131,7 +131,7 @@ local function paced_by(look, user, backlog)
   local category = backlog.category
   local rule = rules_of(look.rules, category).overall
   if not rule then return nil end
-  local name, at, room = 'overall:' .. category .. '|full', overall_opens(look, rule, category, backlog.cost)
+  local name, at, room = 'overall:' .. category .. '|full', overall_opens(look, rule, category)
   if at <= look.now and is_in_turn(look, user, category, name) then return nil end
   look.earliest = math.min(look.earliest, at)
   local opens = text(math.max(at, look.now))

@@ -19,7 +19,7 @@ local function spend(look, user, backlog, permit, said)
   local overall, needs = rules_of(look.rules, backlog.category).overall, said.needs
   count_sends(look, user, backlog, permit)
   spend_room(look.rules, look.rooms, needs, look.now)
-  if overall then count_overall(look, overall, backlog.category, permit, backlog.cost) end
+  if overall then count_overall(look, overall, backlog.category, permit) end
   if look.circuits then
     for _, need in ipairs(needs) do note_probe(look, need.route) end
   end

@@ -124,7 +124,7 @@ local function close(job)
   if not job.origin then cost = math.max(cost_in(sent_key(user), permit), cost_in(sent_key(user, category), permit)) end
   close_permit(permit, sent_key(user), job.policy, job.reached, cost, late)
   close_permit(permit, sent_key(user, category), of.policy, job.reached, cost, late)
-  if of.overall then close_overall(of.overall, category, permit, cost, job.reached, now, late) end
+  if of.overall then close_overall(of.overall, category, permit, job.reached, now, late) end
   if job.orphan then redis.call('HDEL', backlogs_key(user), ORPHAN .. job.id) end
   if job.counted.devices and job.lease_ends and job.origin then close_devices(look, job, late) end
 end

@@ -20,6 +20,7 @@ OPENING: Final = """\
 - A duration is a number and a unit: `1500ms`, `10s`, `7d`, `1hour`.
 - A rate is a limit and an interval: `10/minute`, `5/10s`.
 - NAME is a name of your choice.
+- The YAML of a section shows its form: not all of it is the default, which the table tells.
 
 This page is made from the schema: `make reference`.
 """

@@ -751,7 +751,7 @@ def test_config_check_warns_of_keys_that_are_not_here(
     """A key that a worker here could not read is a warning: the file may be right for another host."""
     file = tmp_path / "notifier.yaml"
     file.write_text(
-        "categories: {default: {lane: default}}\nproviders:\n  fcm: {}\n  webpush: {client: console}\n"
+        "user: {gap: 1s}\ncategories: {default: {lane: default}}\nproviders:\n  fcm: {}\n  webpush: {client: console}\n"
         "  apns: {team_id: ABCDE12345, key_id: FGHIJ67890, topic: com.example.app, key_file: none.p8, apps: {b: {}}}\n",
         encoding="utf-8",
     )

@@ -123,6 +123,21 @@ def test_a_variable_that_nothing_reads(run: Run, monkeypatch: pytest.MonkeyPatch
     assert len(unread(dict.fromkeys(("NOTIFIER_APNS_KEI", "NOTIFIER_FCM_SERVICE_ACCOUNT_NOBODY"), ""), platforms)) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("categories: {news: {lane: bulk}}", True),
+        ("categories: {news: {lane: bulk, gap: 1s}}", False),
+        ("user: {windows: [3/day]}", False),
+        ("users: {ann: {gap: 1s}}", False),
+    ],
+)
+def test_a_file_that_limits_nobody_is_told(run: Run, tmp_path: Path, text: str, *, is_told: bool) -> None:
+    (tmp_path / "open.yaml").write_text(text, encoding="utf-8")
+    told = run("config", "check", str(tmp_path / "open.yaml"))
+    assert (told.status, "limits nobody" in told.out) == (0, is_told)
+
+
 def test_no_categories_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "bare.yaml").write_text("user: {gap: 1s}", encoding="utf-8")
     told = run("config", "check", str(tmp_path / "bare.yaml"))

@@ -83,6 +83,10 @@ def check(
     warnings += unread(os.environ, settings.providers.platforms())
     if not settings.categories:
         warnings.append(f"{path}: has no categories: every notification is of `default`, by the limits of user alone")
+    categories = settings.categories.values()
+    some = any(each.overall for each in categories) or settings.tiers or settings.users or settings.users_in_files
+    if not some and all(each.policy().is_empty for each in (settings.user, *categories)):
+        warnings.append(f"{path}: limits nobody: neither user nor a category has a rule")
     answer(
         {"file": str(path), "right": True, "version": settings.rates_version, "errors": [], "warnings": warnings},
         *(f"warning: {warning}" for warning in warnings),

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples" / "README.md"])
 FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+NOT_EVERYWHERE = re.compile(r"^(?!\$ )[\w./]+ .*\S +# |\bsed -i |\$\(jobs -p\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -34,6 +35,19 @@ def test_links_lead_somewhere(page: Path) -> None:
             target = Path(notifier.__file__).parent / path.partition("/notifier/")[2]
         assert target.is_file(), path
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_work_in_the_shell_of_macos_too(page: Path) -> None:
+    """zsh hands a comment to the command; BSD's sed wants more after -i; zsh's jobs -p prints lines."""
+    parts = re.split(r"^```(\w*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    typed = [
+        line
+        for kind, block in zip(parts[1::4], parts[2::4], strict=True)
+        if kind in {"", "sh"}
+        for line in block.splitlines()
+    ]
+    assert [line for line in typed if NOT_EVERYWHERE.search(line)] == []
 
 
 @pytest.mark.parametrize("package", [notifier, notifier.limiter, notifier.testing, workers], ids=lambda it: it.__name__)

@@ -1,7 +1,8 @@
 """When what waits for a user should go: computed from the rules and the sends on record, when somebody asks.
 
 The replay of `notifier preview` goes on from what Redis has. So the answer follows changed rates at once, and knows
-every rule. Where something else decides (a closed route, a limit of a device), the answer is the earliest time.
+every rule. Where something else decides (a closed route, a limit of a device), the answer is the earliest time, or when
+a worker will look again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from notifier.rules.category import LANES, PlatformLimits
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Policy
-from notifier.scripts.keys import job_key, redis_key, user_key
+from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, from_bytes, moment, to_bytes
@@ -37,6 +38,7 @@ UNKNOWN_US: Final = 2 * NEVER_US  # when a stopped route works again; the time o
 MAX_AHEAD_US: Final = 90_000_000  # as in overall.lua
 BEHIND_MANY: Final = f"more than {MAX_READ:,} wait before it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
+BY_DEVICE: Final = b"d"  # why a backlog waits, as history.lua has it
 FIELDS: Final = (
     "push_deadline",
     "push_since",
@@ -80,7 +82,7 @@ class _Job:
 class Record:
     """The state of a user in Redis: the fields of `backlogs`, the heads of each backlog, the sends by category.
 
-    cut: the categories of which more wait than were read.
+    cut: the categories of which more wait than were read. limited: see `find_limited`, by category.
     """
 
     now_us: int
@@ -90,6 +92,7 @@ class Record:
     backlogs: Mapping[str, Sequence[tuple[bytes, float, Sequence[bytes | None]]]]
     sends: Mapping[str | None, Sends]
     cut: frozenset[str] = frozenset()
+    limited: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_forecast(
@@ -124,8 +127,26 @@ def find_forecast(
     # What is in flight stands at its lease's end; it is settled once it is answered.
     leases_end_us = max([now_us + MAX_AHEAD_US, *(int(at) for _, at in leases)])
     sends = yield from find_sends(user, filter(None, [*names, accepted_now]), now_us + latency_us, leases_end_us)
-    record = Record(now_us, routes, pauses, fields, found, sends, cut)
+    limited = {}
+    for name in names:
+        if fields.get(f"#w:{name}") == BY_DEVICE:
+            limited[name] = yield from find_limited(user, name)
+    record = Record(now_us, routes, pauses, fields, found, sends, cut, limited)
     return Forecast(policies, user, record, accepted_now=accepted_now, latency_us=latency_us)
+
+
+def find_limited(user: str, category: str) -> Exchange[int]:
+    """Until when a limit of its device holds the head of a backlog, as a worker has found it; 0 where none does. µs."""
+    (why, lane), head = yield Commands(
+        lambda pipe: (
+            pipe.hmget(user_key("backlogs", user), f"#w:{category}", category),
+            pipe.zrange(user_key("backlog", user, category), 0, 0),
+        )
+    )
+    if why != BY_DEVICE or not head:
+        return 0
+    (at_s,) = yield Commands(lambda pipe: pipe.zscore(rq_key("scheduled", lane.decode()), head[0]))
+    return round(1e6 * (at_s or 0))
 
 
 def find_sends(
@@ -204,7 +225,8 @@ class Forecast:
         if accepted_now is not None and (accepted_now in self._record.cut or found[joins][0] > known_us):
             self.accepted_now = Expected(None, BEHIND_MANY)
         elif accepted_now is not None:
-            before = [job for job in jobs if job.category == accepted_now and accepted_now in apart]
+            # What a device's limit of background pushes holds, others pass.
+            before = [job for job in jobs if job.category == accepted_now in apart and job.order < HIGH]
             behind = max(((job.else_us, job.otherwise) for job in before), default=(0, ""))
             at, by = found[joins]
             stop = max([behind, *self._stops(accepted_now)])
@@ -290,14 +312,15 @@ class Forecast:
         app = own or self._policies.category(category).app
         pace = self._held.get(OVERALL + category)
         found = (0, "") if pace is None else _until(pace)
+        limited_us = self._record.limited.get(category, 0)
         for platform, kind, service in devices:
             by = at_service(route(platform, app), service)
             if held := self._held.get(by):
                 found = max(found, _until(held))
             elif kind == "b" and not self._policies.limits_of(platform).background.is_empty:
-                found = max(found, (0, f"the limit of background pushes of {platform}"))
+                found = max(found, (limited_us, f"the limit of background pushes of {platform}"))
             elif platform in self._device_limits or (kind == "c" and self._policies.limits_of(platform).collapsible):
-                found = max(found, (0, f"the limits of {platform}"))
+                found = max(found, (limited_us, f"the limits of {platform}"))
         return found
 
 

@@ -12,11 +12,12 @@ from typing import Any, Final, Literal
 
 from redis import Redis
 
-from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_sends
+from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_limited, find_sends
 from notifier.notification.json_values import fields_of
 from notifier.operations.in_force import Known
 from notifier.queue.circuits import OVERALL, Held, find_routes
 from notifier.queue.health import is_suspended
+from notifier.queue.history import WORDS
 from notifier.queue.pauses import find_pauses, which_holds
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.category import Category
@@ -150,6 +151,7 @@ class Inspection:
             waiting = self.waiting(user)
             routes, paused, suspended = self._stopped(user, rules)
             paced = self._overall(rules.category, now_us)
+            limited_us = exchange(self._redis, find_limited(user, category))
         mute = policies.muted(user, category, now_us)
         at_us, by = opens(rules, of_user, of_category, now_us, mute=mute, clock=clock)
         decided_by = None
@@ -158,16 +160,14 @@ class Inspection:
         for use in paced:
             if use.free_at is not None and use.free_at > moment(at_us) and not rules.category.bypass:
                 at_us, decided_by = round(use.free_at.timestamp() * 1e6), f"{category} {use.rule}"
+        if limited_us > max(at_us, now_us):
+            at_us, decided_by = limited_us, WORDS["device"]
         return Explanation(
             user=user,
             category=category,
             lane=rules.category.lane,
             bypass=rules.category.bypass,
-            uses=[
-                *_uses("user", clock, of_user, now_us),
-                *_uses("category", clock, of_category, now_us),
-                *paced,
-            ],
+            uses=[*_uses("user", clock, of_user, now_us), *_uses("category", clock, of_category, now_us), *paced],
             zone=clock.zone.name if rules.uses_local_time else None,
             next_at=moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from notifier import Notification
+from notifier.operations.explain import Inspection
+from notifier.settings import load_settings
+from notifier.units import moment
 from tests.harness.support import apns, eventually, write_config
 from tests.laws.test_held_routes import Service, service
 
@@ -42,3 +45,22 @@ def test_alerts_pass_background_pushes_that_wait_for_their_device(tmp_path: Path
             eventually(lambda n=n: up.delivered() == 4 + n, f"push {n}")
         assert arrived(up)[3:] == ["alert-2", "push-1", "push-2", "push-3", "push-4"]
         assert int(up.redis.hget("notifier:stats", "looked") or 0) - looked <= 8
+
+
+def test_until_when_a_push_waits_for_its_device_is_told(tmp_path: Path) -> None:
+    """The moment at which a worker will look again, not now; an alert that came now would pass it."""
+    with service(tmp_path) as up:
+        providers = up.simulators.providers()
+        providers["apns"]["limits"] = {"background": ["1/1h"]}
+        config = write_config(tmp_path, up.server.url, providers)
+        up.work("one")
+        up.send([message("push", n) for n in range(2)])
+        eventually(lambda: up.redis.hget("notifier:backlogs:{ann}", "#w:default") == b"d", "the second one to wait")
+        at_us = int(up.redis.zscore("notifier:wakeups:default", "ann"))
+        told = Inspection(up.redis, load_settings(config, {}).policies())
+        (waits,) = told.backlog("ann")
+        assert (waits.expected_at, waits.not_before) == (moment(at_us), "the limit of background pushes of apns")
+        found = told.explain("ann", "default")
+        assert (found.next_at, found.decided_by) == (moment(at_us), "a limit of its device")
+        assert found.accepted_now_at is not None
+        assert found.accepted_now_at < moment(at_us - 3_000_000_000)

@@ -17,6 +17,9 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, MemoryLimiter, Permit, outage
+from notifier.limiter.middleware import WebAnswer, WebLimit
+from notifier.limiter.middleware.guard import Guard
+from notifier.limiter.middleware.request import WebRequest
 from notifier.limiter.outage import share_of
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.cutting_proxy import CuttingProxy
@@ -260,6 +263,23 @@ def test_a_process_limits_by_its_share() -> None:
             assert await tasks.acquire("k", "4/minute")
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("rates", "rule"), [("100/day; 10/minute", "10/1m"), ("burst 8 then 1/3s", "burst 8 then 1/3s")]
+)
+def test_an_answer_by_a_share_names_the_rule_that_was_asked_for(rates: str, rule: str) -> None:
+    """So the headers of a web limit name a policy that RateLimit-Policy has, and its limit."""
+    limiter = Limiter.from_url(NOWHERE, namespace="n", on_error="memory", processes=4)
+    permit, _, held = (limiter.acquire("k", rates) for _ in range(3))
+    assert isinstance(permit, Permit)
+    assert isinstance(held, Hold)
+    assert (permit.rule or rule, held.rule) == (rule, rule)
+    guard = Guard(limiter, [WebLimit("api", rates)], WebAnswer(x_headers=True))
+    (refusal,) = filter(None, (guard.ask(WebRequest("GET", "/", {}, "1.2.3.4", {})).refusal for _ in range(3)))
+    headers = dict(refusal.headers)
+    assert headers["RateLimit"].partition(";")[0] in headers["RateLimit-Policy"]
+    assert headers["X-RateLimit-Limit"] == rule.removeprefix("burst ").partition("/")[0].partition(" ")[0]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,15 @@ def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
 
     fake = FakeNotifier(_djangos_config())
 
-    def take(config: Path | str | None = None, **_: Any) -> FakeNotifier:
-        if config is not None and not fake.accepted:
-            fake._use(load_settings(config, {}))  # noqa: SLF001 - as `LiveSettings` has a Notifier use them
+    def take(
+        path: str | Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        follow: bool = True,  # noqa: ARG001
+    ) -> FakeNotifier:  # as `from_config`
+        named = path or environ.get("NOTIFIER_CONFIG")
+        if named and not fake.accepted:
+            fake._use(load_settings(named, {}))  # noqa: SLF001 - as `LiveSettings` has a Notifier use them
         return fake
 
     monkeypatch.setattr(Notifier, "from_config", take)

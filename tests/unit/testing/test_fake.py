@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import runpy
 import subprocess
 import sys
@@ -506,6 +507,23 @@ def test_the_fixtures(
     assert notifier_redis.dbsize() == 0
     monkeypatch.undo()
     assert Notifier.from_config is not None
+
+
+@pytest.mark.parametrize("kind", [Notifier, AsyncNotifier])
+def test_a_configuration_may_be_named_in_each_way(notifier_outbox: FakeNotifier, tmp_path: Path, kind: Any) -> None:
+    """As `from_config` takes it: by place, by name, or in the environment that it is given."""
+    ways: list[Callable[[str], tuple[list[Any], dict[str, Any]]]] = [
+        lambda file: ([file, os.environ], {}),
+        lambda file: ([], {"path": file, "follow": False}),
+        lambda file: ([], {"environ": {"NOTIFIER_CONFIG": file}}),
+    ]
+    for n, way in enumerate(ways):
+        (config := tmp_path / f"{n}.yaml").write_text(f"{PROVIDERS}categories: {{mine-{n}: {{lane: bulk}}}}\n")
+        args, options = way(str(config))
+        assert f"mine-{n}" in kind.from_config(*args, **options).policies.categories
+    with pytest.raises(TypeError):
+        kind.from_config(config=config)
+    assert not notifier_outbox.accepted
 
 
 def test_a_named_configuration_keeps_what_the_test_prepared(notifier_outbox: FakeNotifier, tmp_path: Path) -> None:

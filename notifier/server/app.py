@@ -315,7 +315,8 @@ async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
         detail = "There is no such page. Look for a user or a job above, or go to Now."
-        answer = html_answer(problem_page(View("", may_act=False), "Not here", detail), error.status_code)
+        view = View("", may_act=request.scope.get(MAY_ACT, False))
+        answer = html_answer(problem_page(view, "Not here", detail), error.status_code)
     else:
         answer = problem(error.status_code, error.detail, "there is nothing of this path and method")
     answer.headers.update(error.headers or {})  # Allow

@@ -268,6 +268,7 @@ def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> N
     assert page.count("400 BadTopic") == 4
     status, page, _ = server("/nowhere", Accept="text/html")
     assert (status, "There is no such page" in page, 'action="/find"' in page) == (404, True, True)
+    assert "may act" not in page, "who may act is not told that a token for it is needed"
     assert server("/find?id=job-1")[2]["location"] in {"/job?id=job-1", "/user?id=job-1"}
 
 

@@ -25,7 +25,7 @@ class Caller(NamedTuple):
 def read_callers(text: str, where: str) -> list[Caller]:
     """The callers in the text of a token or of its file. Raises SettingsError."""
     lines = {n: line for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")}
-    found = []
+    found: list[Caller] = []
     for number, line in lines.items():
         match line.split():
             case [_] if len(lines) == 1:
@@ -34,6 +34,8 @@ def read_callers(text: str, where: str) -> list[Caller]:
                 found.append(Caller(name, role == "act", _long(token, f"{where}: {name}")))
             case _:
                 raise SettingsError(f"{where}: line {number} is neither a token alone nor {LINE}")
+        if any(found[-1].name == each.name or found[-1].token == each.token for each in found[:-1]):
+            raise SettingsError(f"{where}: line {number} has the name or the token of a line before it")
     if not found:
         raise SettingsError(f"{where} holds no token: write one, or {LINE}")
     return found

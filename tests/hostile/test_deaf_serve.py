@@ -220,6 +220,13 @@ def test_what_can_be_guessed_is_no_token(token: str, tmp_path: Path) -> None:
         _token({"NOTIFIER_SERVER_TOKEN_FILE": str(tmp_path / "token")})()
 
 
+@pytest.mark.parametrize("line", [f"anna act {'l' * 24}", f"board act {'a' * 24}"])
+def test_a_token_or_a_name_that_is_there_twice_is_refused(line: str) -> None:
+    """The log would name another person, and who may look could act."""
+    with pytest.raises(SettingsError, match="line 3 has the name or the token of a line before it"):
+        _token({"NOTIFIER_SERVER_TOKEN": f"board look {'l' * 24}\ncarl act {'c' * 24}\n{line}\n"})()
+
+
 def test_a_wrong_line_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
     """Comments and empty lines count, as an editor counts them."""
     text = f"# who may ask\n\nboard look {'l' * 24}\n\n# and act\nanna {'a' * 24}\n"

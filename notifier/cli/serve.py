@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,7 +48,9 @@ def serve(
     try:
         listening = bind(host, port)
     except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; --port names another")
+        why = str(error.strerror).partition(" (while")[0]  # of a name that is not known, no errno
+        other = "; --port names another" if error.errno in {errno.EADDRINUSE, errno.EACCES} else ""
+        fail(f"cannot listen on {host}:{port}: {why}{other}")
     say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
     run(path, settings.log, listening, (lambda: "") if no_auth else token, is_open=no_auth)
 

@@ -69,6 +69,14 @@ def test_a_port_in_use(run: Run) -> None:
     assert ended.out == ""
 
 
+def test_an_address_that_is_not_here(run: Run) -> None:
+    """What is wrong is the address: another port would not help."""
+    for host, why in (("192.0.2.1", "Cannot assign requested address"), ("[::1]", "Name or service not known")):
+        ended = run("serve", "--no-auth", "--port", "8787", "--host", host)
+        assert (ended.status, ended.out) == (1, "")
+        assert ended.err.strip().endswith(f"cannot listen on {host}:8787: {why}")
+
+
 def test_explain_tells_of_a_mute_without_end_and_of_an_expiry(
     config: Path, redis: Redis, run: Run, producer: Notifier
 ) -> None:

@@ -28,6 +28,7 @@ from notifier.queue.pauses import find_pauses
 from notifier.scripts.keys import job_key, under
 from notifier.server.answers import ProblemError
 from notifier.server.pages.help import read_help
+from notifier.server.pages.problems import OUTCOMES
 from notifier.server.state import State
 from notifier.settings.checks import check_user
 from notifier.settings.yaml_source import write_yaml
@@ -62,10 +63,7 @@ def ready(state: State, _: Request) -> dict[str, Any]:
 
 def stats(state: State, request: Request) -> dict[str, Any]:
     """The last minutes, and what is now."""
-    given = request.query_params.get("minutes", "10")
-    is_number = given.isascii() and given.isdigit() and len(given) < 9  # noqa: PLR2004
-    minutes = min(MAX_MINUTES, max(1, int(given))) if is_number else 10
-    found = state.stats(minutes)
+    found = state.stats(_number(request, "minutes", 10, range(1, MAX_MINUTES + 1)))
     routes = [each.as_json() for each in view_routes(state.redis, state.in_force.read().settings)]
     changes = read_actions(state.redis, MAX_ACTIONS)
     changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
@@ -90,6 +88,20 @@ def history(state: State, request: Request) -> dict[str, Any]:
     """Return what became of a user's notifications, and what held each one back."""
     name = _user_of(request)
     return {"user": name, "history": [record_json(record) for record in state.notifier().history(name)]}
+
+
+def _number(request: Request, name: str, default: int, known: range) -> int:
+    given = request.query_params.get(name, str(default))
+    if given.isascii() and given.isdigit() and len(given) < 9 and int(given) in known:  # noqa: PLR2004
+        return int(given)
+    _refuse(request, name, f"a number from {known[0]} to {known[-1]}")
+    return default
+
+
+def _refuse(request: Request, name: str, what: str) -> None:
+    """Refuse a word of a query, so that a program with a slip reads no empty answer. A page shows what it can."""
+    if request.url.path.startswith("/api/"):
+        raise ProblemError(422, "Not valid", f"{name}: must be {what}", field=name)
 
 
 def _user_of(request: Request) -> str:
@@ -183,8 +195,10 @@ def pauses(state: State, request: Request) -> dict[str, Any]:
 def bad(state: State, request: Request) -> dict[str, Any]:
     """Return what ended badly lately; in the query part of an id, an outcome and a page."""
     query = request.query_params
-    part, outcome, page = query.get("part", "")[:200], query.get("outcome", ""), query.get("page", "0")
-    number = int(page) if page.isascii() and page.isdigit() and len(page) < 4 else 0  # noqa: PLR2004
+    part, outcome = query.get("part", "")[:200], query.get("outcome", "").replace("_", " ")
+    if outcome not in OUTCOMES:
+        _refuse(request, "outcome", f"one of {', '.join(OUTCOMES[1:])}")
+    number = _number(request, "page", 0, range(1_000))
     found = view_bad(state.redis, state.in_force.read(), part, outcome, number)
     return found | {"at": state.now(), "part": part, "outcome": outcome, "page": number}
 

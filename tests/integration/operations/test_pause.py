@@ -264,6 +264,10 @@ def test_what_ended_badly_can_be_gone_through(redis: Redis, server: Client) -> N
     assert [(each["job_id"], each["user"], each["reason"], each["route"], each["at"]) for each in told["found"]] == [
         ("job-1", "u1", "400 BadTopic", "apns", "2023-11-14T22:13:21+00:00")
     ]
+    for query, refused in (("outcome=dead_token", ""), ("outcome=rejectd", "outcome"), ("page=abc", "page")):
+        status, text, _ = server(f"/api/v1/problems?{query}")
+        assert (status, json.loads(text).get("field", "")) == (422 if refused else 200, refused)
+        assert server(f"/problems?{query}")[0] == 200
     page = server("/problems")[1]
     assert page.count("400 BadTopic") == 4
     status, page, _ = server("/nowhere", Accept="text/html")

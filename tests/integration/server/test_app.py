@@ -204,6 +204,9 @@ def test_names_of_others_are_escaped(config: Path, redis: Redis) -> None:
         producer.send(note(EVIL, EVIL, fcm("evil")))
         status, page, headers = ask("/?minutes=%3Cscript%3E")
         assert status == 200
+        for number in ("%3Cscript%3E", "0", "99999"):
+            status_of_api, text, _ = ask(f"/api/v1/stats?minutes={number}")
+            assert (status_of_api, json.loads(text)["detail"]) == (422, "minutes: must be a number from 1 to 180")
         assert page.count("<script") == page.count("<script src=") == 3  # our own, from files of their own
         assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;") >= 6
         assert headers["x-content-type-options"] == "nosniff"

@@ -56,6 +56,8 @@ class Webhook:
         self._stop = threading.Event()
         self._log = structlog.get_logger("notifier.webhook")
         self.taken = self.refused = 0
+        # Kept: the end of a loop waits for the thread that looks for a host, however long that takes.
+        self._runner = asyncio.Runner()
         self._thread = threading.Thread(target=self._run, args=(Partitions.around(redis),), name="webhook", daemon=True)
 
     def start(self) -> None:
@@ -68,6 +70,10 @@ class Webhook:
         self._thread.join(STOP_S)
 
     def _run(self, partitions: Partitions) -> None:
+        with self._runner:
+            self._post_all(partitions)
+
+    def _post_all(self, partitions: Partitions) -> None:
         told, failed = "", 0
         while not self._stop.is_set():
             problem, away = "", 0
@@ -91,7 +97,8 @@ class Webhook:
         body, failed = _body(batch), 0
         while not self._stop.is_set():
             try:
-                status = post(self._url, body, self._secret().encode(), self._settings.timeout_us / 1e6)
+                timeout_s = self._settings.timeout_us / 1e6
+                status = self._runner.run(post(self._url, body, self._secret().encode(), timeout_s))
                 reason = f"status {status}"
             except Exception as error:  # noqa: BLE001 - nor does anything that is answered
                 status, reason = 0, type(error).__name__
@@ -119,7 +126,7 @@ def sign(secret: bytes, at: int, body: bytes) -> str:
     return f"t={at},v1={made}"
 
 
-def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float) -> int:
+async def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float) -> int:
     """Post once; returns the status. No redirection is followed. Raises OSError, ProtocolError."""
     headers = {
         "Host": url.netloc.rpartition("@")[2],
@@ -130,7 +137,7 @@ def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float) -> int:
     }
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     asked = h11.Request(method="POST", target=target, headers=list(headers.items()))
-    return asyncio.run(asyncio.wait_for(_exchange(url, asked, body), timeout_s))
+    return await asyncio.wait_for(_exchange(url, asked, body), timeout_s)
 
 
 async def _exchange(url: SplitResult, asked: h11.Request, body: bytes) -> int:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from h11 import ProtocolError
+from redis import Redis
+from redis.backoff import NoBackoff
 
-from notifier.server.webhook import post
+from notifier.server import webhook
+from notifier.server.webhook import Webhook, post
+from notifier.settings import parse_settings
 
 TIMEOUT_S = 1.0
 
@@ -60,5 +66,30 @@ def test_one_deadline_for_all(script: Callable[[socket.socket], None]) -> None:
         url = urlsplit(f"http://127.0.0.1:{listening.getsockname()[1]}/hook")
         began = time.monotonic()
         with pytest.raises((OSError, ProtocolError)):
-            post(url, b"{}", b"secret", TIMEOUT_S)
+            asyncio.run(post(url, b"{}", b"secret", TIMEOUT_S))
         assert time.monotonic() - began < 60 * TIMEOUT_S, "the least of them would take two minutes"
+
+
+def test_a_host_that_nobody_knows_holds_up_no_try(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the resolver does not answer, it is posted again as often as `timeout` says."""
+    monkeypatch.setattr(webhook, "BACKOFF", NoBackoff())
+    tries, answers, getaddrinfo = threading.Semaphore(0), threading.Event(), socket.getaddrinfo
+
+    def silent_resolver(host: Any, *args: Any, **options: Any) -> Any:
+        if host != "hook.test":
+            return getaddrinfo(host, *args, **options)
+        tries.release()
+        answers.wait(120)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent_resolver)
+    settings = parse_settings("events: {keep: 1h, webhook: {url: 'http://hook.test/', timeout: 100ms}}").events.webhook
+    assert settings is not None
+    redis.xadd("notifier:events", {"job_id": "a", "outcome": "delivered", "detail": "", "meta": "{}"})
+    posts = Webhook(redis, settings, lambda: "s3cret")
+    posts.start()
+    try:
+        assert all(tries.acquire(timeout=60) for _ in range(3))
+    finally:
+        answers.set()
+        posts.stop()

@@ -25,19 +25,21 @@ class ConsoleProvider:
         self._closed = False
 
     async def send(self, dispatch: Dispatch) -> Answer:
-        """Print the push and answer DELIVERED; UNSENT once closed or past `send_by`."""
+        """Print the push and answer DELIVERED; UNSENT once closed or past `send_by`, FAULT if it cannot print."""
         if self._closed or asyncio.get_running_loop().time() >= dispatch.send_by:
             return Answer(Outcome.UNSENT, reason="Closed" if self._closed else "TooLate")
         notification = dispatch.notification
         # repr: a line break in a title must not make two lines, nor an escape code colour the terminal.
         title = "-" if notification.title is None else repr(notification.title)
         body = "no body" if notification.body is None else f"body of {len(notification.body)} characters"
-        print(
+        line = (
             f"push {self._route} user={notification.user!r} category={notification.category}"
-            f" token={mask(dispatch.device.token)} title={title} ({body})",
-            file=self._stream or sys.stdout,
-            flush=True,
+            f" token={mask(dispatch.device.token)} title={title} ({body})"
         )
+        try:
+            print(line, file=self._stream or sys.stdout, flush=True)
+        except OSError as error:  # a full disk, or nobody reads any more
+            return Answer(Outcome.FAULT, reason=f"cannot print: {error}")
         return Answer(Outcome.DELIVERED)
 
     def service(self, device: Device) -> str:

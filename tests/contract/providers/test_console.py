@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import math
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,18 @@ def test_each_push_is_one_line_and_delivered() -> None:
     assert "user='42' category=chat" in line
     assert "Dinner" in line
     assert "\x1b" not in line
+
+
+class Full(io.StringIO):
+    """A stream on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_our_own_fault() -> None:
+    """No attempt is spent for it, and the route says what is to be mended."""
+    assert push(Full()) == Answer(Outcome.FAULT, reason="cannot print: [Errno 28] No space left on device")
 
 
 def test_neither_token_nor_body_is_shown() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import chain
 from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
@@ -132,9 +133,12 @@ class MemoryExchanges:
         if self.failures and isinstance(self.failures[0], Exception):
             raise self.failures.pop(0)  # type: ignore[misc]  # it is one
         together = {job.id for job in jobs}
-        return all_accepted([self._accept(job, together) for job in jobs])
+        with ExitStack() as changed:
+            change = cache(lambda user: changed.enter_context(self._changed(user)))  # each user's is computed once
+            answers = [self._accept(job, together, change) for job in jobs]
+        return all_accepted(answers)
 
-    def _accept(self, job: calls.Job, together: Container[str]) -> str | Refused:
+    def _accept(self, job: calls.Job, together: Container[str], change: Callable[[str], None]) -> str | Refused:
         kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))
         if earlier and self.now_us < kept_us and self.state(self.accepted[earlier]) not in _UNSENT:
             return earlier
@@ -142,8 +146,10 @@ class MemoryExchanges:
             return job.id
         meta = json.loads(job.meta)
         user: str = meta["user"]
+        change(user)
         job = by_choice(job, self._chosen.get(user, Preferences()), self._max_waiting, self._policies)
         if job.max_waiting is not None and job.overflow == "reject":
+            self._replay(user)
             # Redis has queued all of a call before the first can go.
             waiting = sum(
                 entry.ends_us > self.now_us or (entry.job_id in together and entry.into is None)
@@ -159,8 +165,7 @@ class MemoryExchanges:
         entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
         if self.failures and not isinstance(self.failures[0], Exception):
             entry.failure, entry.refusal = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
-        with self._changed(user):
-            self.accepted[job.id] = entry
+        self.accepted[job.id] = entry
         return job.id
 
     def _of(self, user: str) -> list[Accepted]:

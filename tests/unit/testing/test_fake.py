@@ -103,6 +103,19 @@ def test_what_is_wrong_or_too_much_is_refused() -> None:
     assert made.send_many([note("bert"), note("carl")]) == 2
 
 
+def test_a_call_computes_once_for_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storm for one user costs a test no more than the same for many."""
+    made = fake("user: {gap: 1s}")
+    computed: list[str] = []
+    compute = made._memory._replay
+    monkeypatch.setattr(made._memory, "_replay", lambda user: (computed.append(user), compute(user)))
+    made.send_many([note(user, f"{n}") for n in range(40) for user in ("anna", "bert")])
+    assert sorted(computed) == ["anna", "bert"]
+    made.advance("5s")
+    assert [each.title for each in made.delivered("anna")] == [f"{n}" for n in range(6)]
+    assert len(made.waiting("bert")) == 34
+
+
 def test_what_is_accepted_together_waits_together() -> None:
     """Redis takes a hundred in one step, before a worker can send the first: so many of a user, and no more."""
     made = fake("user: {windows: [5/1m], max_waiting: 4}")

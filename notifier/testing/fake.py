@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -51,7 +52,7 @@ class FakeChannels(Channels):
 
     def create(self, *, stores: bool = False, app: str | None = None) -> str:  # noqa: ARG002 - as the others
         """See `Channels.create`."""
-        channel_id = base64.b64encode(f"channel {len(self._made)}".encode()).decode()
+        channel_id = base64.b64encode(secrets.token_bytes(16)).decode()
         self._made[channel_id] = stores
         return channel_id
 
@@ -77,14 +78,16 @@ def _no_settings() -> Settings:
 class FakeNotifier(Notifier):
     """A `Notifier` in memory: real validation, the real rules, and a time that moves by `advance` alone.
 
-    Everything that `Notifier` has works. What providers hold back, retries, `max_waiting` in all and an `overflow` that
-    makes room are left out.
+    Everything that `Notifier` has works. What providers hold back, retries, the rule in the `status` of what waits,
+    `max_waiting` in all and an `overflow` that makes room are left out.
     Without an argument it has the configuration that `Notifier` would find, or else the one that `notifier config init`
     writes; its Redis is not asked.
     """
 
     def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
         """config: settings, or the path of a YAML. now: when simulated time begins."""
+        if now.tzinfo is None:
+            raise ValueError("now needs a time zone, such as datetime(2030, 1, 7, 12, tzinfo=UTC)")
         settings = config if isinstance(config, Settings) else _settings(config)
         settings = settings.model_copy(update={"redis": settings.redis.model_copy(update={"partitions": 1})})
         self._memory = MemoryExchanges(settings, now)

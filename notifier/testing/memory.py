@@ -56,7 +56,7 @@ class Accepted:
     arrives_us: when it enters its backlog, µs since the beginning. failure: what its provider is to answer, and why.
     fixed: it had ended when its user's were computed anew. into: which one superseded it. reason: why it did not go.
     sent: when it goes, in µs, or what the replay says in place of a time. turn: the order of what ends at the same µs.
-    count: how many it stands for.
+    count: how many it stands for. forgotten: its user was, and nothing is told of it.
     """
 
     job_id: str
@@ -74,6 +74,7 @@ class Accepted:
     ends_us: int = 0
     turn: tuple[int, int] = (0, 0)
     count: int = 1
+    forgotten: bool = False
 
     @property
     def superseded_by(self) -> str:
@@ -283,13 +284,14 @@ class MemoryExchanges:
 
     @at_once
     def forget(self, user: str, *, hard: bool) -> Cancellation:
-        """See `Exchanges.forget`. What ended stays, for the test to look at."""
+        """See `Exchanges.forget`. What was delivered stays in the outbox, for the test to look at."""
         cancelled = self._cancel(self._of(user))
         if hard:
             self.limiter.reset(user, *self._policies.categories)
         self._chosen.pop(user, None)
-        of = {entry.job_id for entry in self.accepted.values() if entry.notification.user == user}
-        self._by_key = {key: kept for key, kept in self._by_key.items() if kept[1] not in of}
+        for entry in self.accepted.values():
+            entry.forgotten |= entry.notification.user == user
+        self._by_key = {key: kept for key, kept in self._by_key.items() if not self.accepted[kept[1]].forgotten}
         return Cancellation(cancelled)
 
     def preferences(self) -> Search[tuple[str, Preferences]]:
@@ -300,6 +302,10 @@ class MemoryExchanges:
     def ended(self) -> list[Accepted]:
         """Everything that has ended by now, in the order in which it did."""
         return sorted((e for e in self.accepted.values() if self.state(e) != "waiting"), key=in_order)
+
+    @property
+    def _told(self) -> list[Accepted]:
+        return [entry for entry in self.ended if not entry.forgotten]
 
     def rendered(self, entry: Accepted) -> Notification:
         """As its devices get it: with the text of its digest, and how many it stands for."""
@@ -317,7 +323,7 @@ class MemoryExchanges:
     @at_once
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """See `Exchanges.history`. Of what held one back it is told as a whole: its limits."""
-        ended = [e for e in self.ended if e.notification.user == user]
+        ended = [e for e in self._told if e.notification.user == user]
         oldest = self.clock() - since if since is not None else None
         found = [self._record(entry) for entry in reversed(ended)]
         return [each for each in found if oldest is None or each.ended_at >= oldest]
@@ -342,7 +348,7 @@ class MemoryExchanges:
     @at_once
     def status(self, job_id: str, user: str | None = None) -> Status | None:  # noqa: ARG002 - of the protocol
         """See `Exchanges.status`."""
-        if (entry := self.accepted.get(job_id)) is None:
+        if (entry := self.accepted.get(job_id)) is None or entry.forgotten:
             return None
         state = self.state(entry)
         ends = self.at(entry.ends_us)
@@ -365,7 +371,7 @@ class MemoryExchanges:
         return self._unread(self._gone, group, consumer, lease)
 
     def _gone(self) -> Iterator[Gone]:
-        for entry in self.ended:
+        for entry in self._told:
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             for device in sent.devices if self.state(entry) == "rejected" else ():
                 yield Gone(device.token, device.platform, sent.app, sent.user, entry.reason, at, entry.job_id)
@@ -375,7 +381,7 @@ class MemoryExchanges:
         return self._unread(self._events, group, consumer, lease)
 
     def _events(self) -> Iterator[Ended]:
-        for entry in self.ended:
+        for entry in self._told:
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             outcome = cast("Outcome", self.state(entry))
             ref = sent.data.get("ref")

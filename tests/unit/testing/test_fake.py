@@ -205,6 +205,38 @@ def test_each_end_is_told_once_and_when_it_was() -> None:
     assert list(made.events("g")) == []
 
 
+def test_nothing_is_told_of_a_forgotten_user() -> None:
+    """As in Redis, where nothing is left; what was delivered stays in the outbox, for the test to look at."""
+    made = fake("user: {gap: 1h}\nevents: {keep: 1d}")
+    made.fail_next("rejected")
+    jobs = [made.send(note("anna", "T", fcm("anna"))) for _ in range(3)]
+    made.send(note("bert"))
+    assert made.forget("anna") == Cancellation(1)
+    assert (made.history("anna"), list(made.feedback())) == ([], [])
+    assert [each.user for each in made.events()] == ["bert"]
+    assert [made.status(each) for each in jobs] == [None] * 3
+    assert [each.notification.user for each in made.outbox] == ["anna", "bert"]
+    last = made.send(note("anna"))
+    made.advance("1h")
+    assert [each.job_id for each in made.history("anna")] == [last]
+
+
+def test_a_channel_has_an_id_of_its_own() -> None:
+    """Also once another was deleted."""
+    made = fake("")
+    first, second = made.channels.create(), made.channels.create(stores=True)
+    made.channels.delete(first)
+    third = made.channels.create()
+    assert made.channels.list() == [second, third]
+    assert made.channels.read(second).stores
+
+
+def test_time_begins_in_a_time_zone() -> None:
+    """Else it could be compared with no time that is asked for."""
+    with pytest.raises(ValueError, match="now needs a time zone"):
+        fake("", now=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the case
+
+
 def test_what_a_mute_drops_ends_when_it_does() -> None:
     """Not before: its end comes behind those that were told before the mute."""
     made = fake("user: {gap: 1h}\nevents: {keep: 1d}")

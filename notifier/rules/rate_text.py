@@ -21,9 +21,9 @@ LONGEST_REFILL_US: Final = 3_650_000 * UNITS["d"]  # it goes to Redis as 64 bits
 _PER: Final = re.compile(r"\s+per\s+")
 _FAMILIAR: Final = {"sec": "s", "min": "m", "hr": "h"}  # units as other limiters write them
 _LAST_WORD: Final = re.compile(rf"(?<![a-z])({'|'.join(_FAMILIAR)})s?$")
-_CALENDAR: Final = re.compile(r"\s*/\s*(?:calendar\s+|(?=month$))")  # a month is one of the calendar's
+_CALENDAR: Final = re.compile(r"\s*/\s*(?:calendar\s+|(?:1\s*)?(?=month$))")  # a month is one of the calendar's
 _OF_CALENDAR: Final = ("month", "calendar-day", "calendar-week")
-_BURST: Final = re.compile(r"burst\s+([0-9]{1,15})\s+then\s+1/(.+)")
+_BURST: Final = re.compile(r"burst\s+([0-9]{1,15})\s+then\s+(1/.+)")
 
 
 @lru_cache(maxsize=1024)
@@ -52,17 +52,18 @@ def together(rules: Sequence[Rule]) -> Policy:
 
 def _part(text: str) -> Rule:
     """A window, a calendar window, a burst or a gap."""
+    text = _LAST_WORD.sub(lambda unit: _FAMILIAR[unit[1]], text)
     if text.startswith("gap "):
         return Gap(parse_duration(text[4:], least_us=SHORTEST_INTERVAL_US))
     if text.startswith("burst"):
         match = _BURST.fullmatch(text)
         if match is None:
             raise ValueError(f"{shown(text)} is not a burst; write 'burst 20 then 1/3m'")
-        burst = Burst(int(match[1]), every_us=parse_duration(match[2], least_us=SHORTEST_INTERVAL_US))
+        burst = Burst(int(match[1]), every_us=parse_window(match[2]).interval_us)
         if burst.limit * burst.every_us > LONGEST_REFILL_US:
             raise ValueError(f"{shown(text)} takes over 10,000 years to refill")
         return burst
     if text.count("/") > 1:
         raise ValueError(f"{shown(text)} is more than one rate; write a semicolon between two: '5/minute; 100/day'")
-    text = _LAST_WORD.sub(lambda unit: _FAMILIAR[unit[1]], _PER.sub("/", text, count=1))
+    text = _PER.sub("/", text, count=1)
     return parse_calendar_window(_CALENDAR.sub("/calendar-", text), LARGEST_LIMIT) or parse_window(text, *_OF_CALENDAR)

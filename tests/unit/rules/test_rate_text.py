@@ -14,7 +14,9 @@ from notifier.rules.rate_text import parse_rates
         ("10/2 minutes", "10/2m", "10 per 2 min", "10/120s"),
         ("10/1.5h", "10/90m", "10/1.5 hr"),
         ("10/week", "10/7d"),
-        ("10/month", "10/calendar-month", "10 per month"),
+        ("10/month", "10/calendar-month", "10 per month", "10/1month", "10/1 month"),
+        ("burst 20 then 1/s", "burst 20 then 1/second", "burst 20 then 1/1000ms"),
+        ("burst 20 then 1/minute", "burst 20 then 1/min", "burst 20 then 1/1m"),
         ("5/minute; 100/day; gap 200ms", "5/minute, 100/day, gap 0.2s"),
     ],
 )
@@ -32,6 +34,7 @@ def test_forms_of_the_same(same: tuple[str, ...]) -> None:
         ("; ;", "holds no rate; write for example '5/minute"),
         ("gap 1s; gap 2s", "one gap and one burst at most"),
         ("burst 20", "is not a burst; write 'burst 20 then 1/3m'"),
+        ("burst 20 then 1/month", "'1/month': unknown unit 'month'; use ms, s"),
         ("burst 1000000000 then 1/1d", "takes over 10,000 years to refill"),
     ],
 )

@@ -53,7 +53,12 @@ class UserLimiter(Protocol):
 
 def split(rules: Policy | Rules) -> tuple[Policy, Category | None]:
     """The user's policy and the category, if there is one."""
-    return (rules, None) if isinstance(rules, Policy) else (rules.user, rules.category)
+    match rules:
+        case Policy():
+            return rules, None
+        case Rules(user=Policy(), category=Category()):
+            return rules.user, rules.category
+    raise TypeError("rules are a Policy, or Rules(policy, category) with a Category: notifier.policies.category(name)")
 
 
 def kept_for(user: str, rules: Policy | Rules, policies: Policies) -> Policy | Rules:

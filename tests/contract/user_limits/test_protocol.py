@@ -130,6 +130,23 @@ def test_user_and_category_hold_together(subject: Subject) -> None:
     assert subject.limiter.reset("ann", "chat") == 3
 
 
+@pytest.mark.parametrize("kind", ["text", "window", "list", "name", "two policies"])
+def test_rules_that_are_none_are_told(subject: Subject, kind: str) -> None:
+    """What the limiter by key takes, or the name of a category, is a TypeError that says what would be right."""
+    of_name: Any = Rules(THREE, "chat")  # type: ignore[arg-type]
+    of_policy: Any = Rules(THREE, THREE)  # type: ignore[arg-type]
+    wrong: Any = {
+        "text": "10/minute",
+        "window": THREE.windows[0],
+        "list": [THREE],
+        "name": of_name,
+        "two policies": of_policy,
+    }
+    for ask in (subject.limiter.acquire, subject.limiter.peek):
+        with pytest.raises(TypeError, match=r"rules are a Policy, or Rules\(policy, category\) with a Category"):
+            ask("ann", wrong[kind])
+
+
 def test_peek_takes_nothing(subject: Subject) -> None:
     """Looking any number of times leaves everything as it was."""
     for _ in range(10):

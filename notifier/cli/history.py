@@ -43,10 +43,11 @@ def history(
         return
     with Notifier.of(settings) as notifier:
         found = notifier.history(user or "", oldest)
+    lately = "" if since is None else f" in the last {since}"
     columns = ("accepted", "category", "held back by, and how it ended", "job")
     answer(
         [record_json(record) for record in found[:limit]],
-        Rows(columns, [_row(record) for record in found[:limit]], empty=f"no record of {user}"),
+        Rows(columns, [_row(record) for record in found[:limit]], empty=f"no record of {user}{lately}"),
         *([f"… and {counted(len(found) - limit, 'older one')}: --limit {len(found)}"] if len(found) > limit else []),
         json=json,
         right=bool(found),

@@ -312,7 +312,7 @@ def _check_send_at(at: object) -> None:
     if at != at:  # noqa: PLR0124 - NaT of pandas, which may not be asked for its offset
         raise InvalidNotificationError("send_at", "is no time: leave it out to send at once")
     if at.utcoffset() is None:
-        raise InvalidNotificationError("send_at", "needs a time zone, e.g. datetime.now(timezone.utc)")
+        raise InvalidNotificationError("send_at", "needs a time zone, such as 2026-12-24T18:00:00+01:00")
     if at > LATEST:
         raise InvalidNotificationError("send_at", f"must not be after {LATEST.year - 1}")
 

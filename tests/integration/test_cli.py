@@ -98,6 +98,7 @@ def test_send_status_cancel(run: Run) -> None:
         assert (shown.status, shown.out.splitlines()[0]) == (0, "42, default: cancelled")
     assert "cancelled" in run("history", "42", "--since", "1h").out
     assert run("history", "nobody") == Ran(1, "no record of nobody\n", "")
+    assert run("history", "nobody", "--since", "2h") == Ran(1, "no record of nobody in the last 2h\n", "")
     assert run("history", "--job", "no-job") == Ran(1, "", "no-job: no record\n")
     of_none = run("history", "--job", "no-job", "--json")
     assert (of_none.status, json.loads(of_none.out)) == (1, {"job_id": "no-job", "state": "unknown"})

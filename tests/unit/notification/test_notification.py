@@ -223,7 +223,7 @@ class NoOffset(tzinfo):
 def test_a_time_without_an_offset_is_refused(zone: tzinfo | None) -> None:
     with pytest.raises(InvalidNotificationError) as caught:
         Notification(**GOOD, send_at=datetime(2030, 1, 1, tzinfo=zone)).validate()
-    assert str(caught.value) == "send_at: needs a time zone, e.g. datetime.now(timezone.utc)"
+    assert str(caught.value) == "send_at: needs a time zone, such as 2026-12-24T18:00:00+01:00"
 
 
 def test_microseconds_are_rounded_up() -> None:

@@ -169,6 +169,16 @@ def test_django(redis: Redis, shop: Project) -> None:
         assert site.form("/orders", customer="anna", item="moon", token="a-registration-0001")[0] == 409
         assert redis.hget("notifier:stats", "accepted") == b"1"  # and not the one that was rolled back
         assert site.form("/orders", customer="", item="lamp", token="a-registration-0001")[0] == 422
+        wrong = shop.run("manage.py", "push_worker", "chat")
+        assert (
+            wrong.returncode,
+            "'chat' is no lane; the lanes are" in wrong.stderr,
+            "--partitions" in wrong.stderr,
+        ) == (
+            2,
+            True,
+            False,
+        )
         done = shop.run("manage.py", "push_worker", "--burst")
         assert done.returncode == 0, done.stderr
         assert site.ask(order) == (200, {"item": "lamp", "told": "delivered"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from notifier.django.sending import config_path
 from notifier.rules.category import LANES
@@ -28,6 +28,9 @@ class Command(BaseCommand):
         """See `BaseCommand.handle`."""
         from workers.__main__ import main  # noqa: PLC0415 - other commands of manage.py need no RQ
 
+        # The worker's own parser would tell of options that this command does not take.
+        if unknown := [lane for lane in options["lanes"] if lane not in LANES]:
+            raise CommandError(f"{unknown[0]!r} is no lane; the lanes are {', '.join(LANES)}", returncode=2)
         path = config_path()
         told = {"--config": path and str(path), "--name": options["name"]}
         arguments = [part for name, value in told.items() if value for part in (name, value)]

@@ -13,13 +13,13 @@ from notifier import Device, InvalidNotificationError, Notification, Notifier, N
 from notifier.providers.webpush.keys import load_key, public_key
 
 HERE = Path(__file__).parent
-if not sys.argv[1:]:
+PORT = (sys.argv[2:] or ["8000"])[0]
+if not sys.argv[1:] or not PORT.isdecimal():
     sys.exit(__doc__)
 try:
     PUBLIC_KEY = public_key(load_key(Path(sys.argv[1]).read_text(encoding="utf-8")))
 except (OSError, ValueError, NotifierError) as mistake:
     sys.exit(f"{sys.argv[1]}: {getattr(mistake, 'strerror', None) or mistake}")
-PORT = int((sys.argv[2:] or ["8000"])[0])
 FILES = {"/": ("index.html", "text/html"), "/sw.js": ("sw.js", "text/javascript")}
 
 
@@ -61,7 +61,7 @@ class Page(BaseHTTPRequestHandler):
 
 
 try:
-    with Notifier.from_config() as notifier, ThreadingHTTPServer(("localhost", PORT), Page) as server:
+    with Notifier.from_config() as notifier, ThreadingHTTPServer(("localhost", int(PORT)), Page) as server:
         print(f"open http://localhost:{PORT}")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

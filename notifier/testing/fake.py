@@ -85,9 +85,9 @@ class FakeNotifier(Notifier):
     """
 
     def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
-        """config: settings, or the path of a YAML. now: when simulated time begins."""
-        if now.tzinfo is None:
-            raise ValueError("now needs a time zone, such as datetime(2030, 1, 7, 12, tzinfo=UTC)")
+        """config: settings, or the path of a YAML. now: when simulated time begins. Raises TypeError."""
+        if not isinstance(now, datetime) or now.utcoffset() is None:
+            raise TypeError(f"now must be a datetime with a time zone, is {now!r}")
         settings = config if isinstance(config, Settings) else _settings(config)
         settings = settings.model_copy(update={"redis": settings.redis.model_copy(update={"partitions": 1})})
         self._memory = MemoryExchanges(settings, now)

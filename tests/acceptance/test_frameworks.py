@@ -143,6 +143,8 @@ def test_the_page_of_web_push(redis: Redis, redis_server: EmbeddedRedis, tmp_pat
     (tmp_path / "key.pem").write_text(make_key(), encoding="ascii")
     config = str(EXAMPLES.parent / "config" / "notifier.yaml")
     of = project("webpush", redis_server, NOTIFIER_CONFIG=config)
+    wrong = of.run("serve.py", str(tmp_path / "key.pem"), "abc")
+    assert (wrong.returncode, wrong.stderr.startswith("A page that subscribes")) == (1, True)
     with of.serving("serve.py", str(tmp_path / "key.pem"), "{port}") as site, closing(site.connection()) as idle:
         idle.connect()
         assert site.ask("/subscriptions", b"\xff", "text/plain")[0] == 400

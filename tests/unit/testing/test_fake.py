@@ -532,6 +532,12 @@ def test_a_new_choice_counts_what_the_rules_before_it_kept() -> None:
     assert [len(made.delivered("anna")), len(made.waiting("anna"))] == [2, 1]
 
 
+@pytest.mark.parametrize("now", ["2030-01-01", datetime(2030, 1, 1)])  # noqa: DTZ001 - it is the point
+def test_time_begins_at_a_moment(now: Any) -> None:
+    with pytest.raises(TypeError, match="now must be a datetime with a time zone"):
+        fake("user: {}", now=now)
+
+
 def test_a_failure_of_another_name_is_refused() -> None:
     """A typo would let a test pass that tests nothing."""
     with pytest.raises(ValueError, match="how must be 'rejected' or 'failed' or an exception, is 'reject'"):

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,8 +53,15 @@ PYTHON: Final = {
         *("notifier.limiter.middleware.WebAnswer", "notifier.limiter.middleware.ASGILimits"),
         *("notifier.limiter.middleware.WSGILimits", "notifier.limiter.middleware.client_address"),
         *("notifier.limiter.middleware.api_key", "notifier.limiter.middleware.user"),
-        "notifier.limiter.middleware.fastapi.rate_limit",
+        *(
+            f"notifier.limiter.middleware.fastapi.{name}"
+            for name in ("rate_limit", "RateLimitedError", "answer_refused")
+        ),
+        "notifier.limiter.middleware.starlette.answer_exceeded",
+        *(f"notifier.limiter.middleware.flask.{name}" for name in ("rate_limit", "answer_exceeded")),
+        *(f"notifier.limiter.middleware.django.{name}" for name in ("rate_limit", "middleware", "answer_exceeded")),
     ),
+    "Django": ("notifier.django.get_notifier", "notifier.django.send_on_commit"),
     "Tests": ("notifier.testing.FakeNotifier", "notifier.testing.Sent"),
     "The worker": ("workers.PushWorker",),
     "Errors": (
@@ -123,15 +131,16 @@ def _methods(of: type) -> Iterator[tuple[str, Any]]:
     seen = set()
     for base in reversed([each for each in of.__mro__ if each.__module__.startswith(("notifier", "workers"))]):
         for method, raw in vars(base).items():
-            is_ours = callable(raw) or isinstance(raw, property | classmethod | staticmethod)
+            is_ours = callable(raw) or isinstance(raw, property | cached_property | classmethod | staticmethod)
             if is_ours and not method.startswith("_") and method not in seen and inspect.getdoc(getattr(of, method)):
                 seen.add(method)
                 yield method, vars(base)[method] if isinstance(raw, property) else getattr(of, method)
 
 
 def _shown(name: str, found: Any) -> str:
-    if isinstance(found, property):
-        return f"```python\n{name}: {_annotation(found.fget)}\n```\n\n{_text(found)}"
+    if isinstance(found, property | cached_property):
+        getter = found.fget if isinstance(found, property) else found.func
+        return f"```python\n{name}: {_annotation(getter)}\n```\n\n{_text(found)}"
     head = f"{'class ' if inspect.isclass(found) else 'async ' if inspect.iscoroutinefunction(found) else ''}{name}"
     # What is made from a YAML has keys, on a page of their own; and nobody but we makes errors.
     if hasattr(found, "model_fields") or (inspect.isclass(found) and issubclass(found, BaseException)):

@@ -66,8 +66,6 @@ def kept_for(user: str, rules: Policy | Rules, policies: Policies) -> Policy | R
 
     Raises TypeError for what is none, and ValueError for rules that only the workers keep.
     """
-    if not isinstance(rules, Policy | Rules):
-        raise TypeError(f"rules are a Policy, or Rules, not {rules!r}: write Policy((Window(5, '1m'),))")
     policy, category = split(rules)
     policy = _kept(policy, policies.for_user(user))
     if category is None:

@@ -248,7 +248,7 @@ def test_a_user_that_nobody_can_be_is_refused(subject: Subject, user: Any) -> No
 def test_rules_that_are_none_are_refused(subject: Subject) -> None:
     """Text is for the limiters of keys; and what reaches back further than Redis can count is told too."""
     wrong: Any = "5/minute"
-    with pytest.raises(TypeError, match="rules are a Policy, or Rules, not '5/minute'"):
+    with pytest.raises(TypeError, match="rules are a Policy, or Rules"):
         subject.limiter.acquire("ann", wrong)
     for endless in (Policy(gap_us=10**20), Policy(burst=Burst(10**12, every_us=10**15))):
         with pytest.raises(ValueError, match="1500 years at most"):

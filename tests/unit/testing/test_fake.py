@@ -233,7 +233,7 @@ def test_a_channel_has_an_id_of_its_own() -> None:
 
 def test_time_begins_in_a_time_zone() -> None:
     """Else it could be compared with no time that is asked for."""
-    with pytest.raises(ValueError, match="now needs a time zone"):
+    with pytest.raises(TypeError, match="now must be a datetime with a time zone"):
         fake("", now=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the case
 
 

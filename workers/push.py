@@ -308,7 +308,7 @@ class PushWorker(Worker):
         sender = self._serve(settings, both, providers, "" if reload is None else reload.version)
         for each in self._served:
             if reload is not None:
-                each.engine.look_at_rates = partial(self._follow_rates, reload)
+                each.engine.look_at_rates, each.engine.rates = partial(self._follow_rates, reload), reload.published
             if self._stop_requested:
                 each.engine.stop()
         tended = asyncio.Event()

@@ -127,7 +127,7 @@ class Pulled:
     producer's job at the head of a backlog, (job id, data), whose targets are to be told; or in zones, (zone, job id),
     a zone that Redis does not know, which is to be written, or taken out of the job.
     unpublished: Redis does not know who has rules of their own, see `own_rules.publish`; everybody is untold then.
-    rates: None; or others hold by now, and are to be looked at before anything is taken, see `Worker`.
+    rates: None; or the version of others that hold by now: they are to be looked at before anything is taken.
     """
 
     now_us: int
@@ -156,8 +156,8 @@ class Worker:
     """Name the worker that calls, its lanes, the most urgent first, and how long it leases what it takes.
 
     claimant: see claims.lua; '' is the worker's name. keep: what is left of what ends. leads: it leads the idle workers
-    of its lanes, see idle_leaders.lua. clock: for tests alone, µs in place of Redis's clock. rates: as the last reply
-    told of them, once it has looked at them.
+    of its lanes, see idle_leaders.lua. clock: for tests alone, µs in place of Redis's clock. rates: the version of
+    the published ones that it has looked at.
     """
 
     name: str = ""

@@ -58,7 +58,7 @@ class PullFields(NamedTuple):
     many more and no more, JSON {route: how many}, or ''. rules: of everyone, see rule_table.lua.
     told: of whom an earlier reply asked, JSON of user, lane of the wake-up, µs since when it is due, in turn; or ''.
     targets: of jobs that came without, JSON {job id: targets}, see targets.lua; or ''.
-    rates: from when the published rates hold that the caller has looked at, as they say; '' if it saw none.
+    rates: the version of the published rates that the caller has looked at; '' if there were none.
     """
 
     clock: Text

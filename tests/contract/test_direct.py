@@ -96,16 +96,16 @@ def test_nothing_is_taken_by_rates_that_have_been_replaced(redis: Redis) -> None
     worker = Worker(redis)
     worker.publish()
     worker.accept(job())
-    redis.hset("notifier:rates", "at", NOW + 1)
+    redis.hset("notifier:rates", mapping={"version": "v2", "at": NOW + 1})
     assert worker.pull().rates is None, "these begin later"
     redis.hset("notifier:rates", "at", NOW - 1)
     worker.accept(job("two", "bert"))
     refused = worker.pull()
-    assert (refused.rates, refused.leased, refused.shut) == (b"%d" % (NOW - 1), [], None)
-    assert [each.job_id for each in worker.pull(rates=b"%d" % (NOW - 1)).leased] == ["two"]
+    assert (refused.rates, refused.leased, refused.shut) == (b"v2", [], None)
+    assert [each.job_id for each in worker.pull(rates=b"v2").leased] == ["two"]
     redis.delete("notifier:rates")
     worker.accept(job("three", "cleo"))
-    assert worker.pull(rates=b"%d" % (NOW - 1)).rates == b"", "they were withdrawn"
+    assert worker.pull(rates=b"v2").rates == b"", "they were withdrawn"
 
 
 @pytest.fixture

@@ -61,6 +61,11 @@ class Reload:
         """Of the rates that it follows."""
         return self._followed.settings.rates_version
 
+    @property
+    def published(self) -> bytes:
+        """The version of the rates that it last found published."""
+        return self._followed.published.version.encode()
+
     async def begin(self) -> Settings:
         """The settings of the file, or where rates are published those."""
         published, field = await self._in_force()

@@ -56,7 +56,7 @@ class Engine:
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
         self.look_at_rates: Callable[[], Awaitable[None]] | None = None  # that are published, and take them up
-        self._rates = b""  # of the last look
+        self.rates = b""  # the version of those of the last look
         self._most = sys.maxsize  # jobs that this engine does
         self._stopping = asyncio.Event()
         self._may_look = True  # nobody else looks for this one
@@ -190,7 +190,7 @@ class Engine:
             if pulled.rates is not None:
                 if self.look_at_rates is not None:
                     await self.look_at_rates()
-                self._rates = pulled.rates
+                self.rates = pulled.rates
                 return True
             rooms |= pulled.rooms
             self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
@@ -265,7 +265,7 @@ class Engine:
             claimant=self.flights.claimant,
             keep=self._tuning.keep,
             leads=self._idle.leads,
-            rates=self._rates,
+            rates=self.rates,
         )
 
     async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:

@@ -21,8 +21,8 @@
 --   whose backlog stays shut until the caller has written the zone into @zones, or where there is no such zone has
 --   taken push_zone out of the job.
 --   unpublished: 1 to write @own_rules: until then everybody is to be told of.
---   rates: false; or others hold by now than the caller has looked at, from this moment on, '' if none are published
---   any more: it is to look at them, and nothing was taken.
+--   rates: false; or the version of others that hold by now than the caller has looked at, '' if none are published any
+--   more: it is to look at them, and nothing was taken.
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
 --! needs job_key lane_shares least_share let_go_of_held look_by note_candidate note_due orders own_rules preferences
@@ -90,10 +90,10 @@ if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
 end
 
 -- A caller that stood still would send by rates that were replaced long ago.
-local holds_at = redis.call('HGET', '@rates', 'at') or ''
-if holds_at ~= ARGV[PULL.rates] and (tonumber(holds_at) or 0) <= now then
+local version, holds_at = unpack(redis.call('HMGET', '@rates', 'version', 'at'))
+if (version or '') ~= ARGV[PULL.rates] and (tonumber(holds_at or '') or 0) <= now then
   leave_told()
-  reply[PULLED.rates], reply[PULLED.shut] = holds_at, false
+  reply[PULLED.rates], reply[PULLED.shut] = version or '', false
   return reply
 end
 

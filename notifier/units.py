@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any, Final
@@ -180,12 +180,6 @@ def without_controls(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def counts_in(fields: Mapping[bytes, bytes]) -> dict[str, int]:
-    """The counts in a hash of Redis, by name; without what is no number of 64 bits."""
-    numbers = {name: n for name, n in fields.items() if n.removeprefix(b"-").isdigit() and len(n) < 20}  # noqa: PLR2004
-    return {name.decode(errors="replace"): int(n) for name, n in numbers.items()}
-
-
 def seconds_text(seconds: float) -> str:
     """How long, for people, in at most two units: '850 ms', '12.3 s', '4 min 10 s', '3 h 05 min', '2 d 4 h'."""
     if seconds < 0.9995:  # noqa: PLR2004 - less than a second when rounded
@@ -198,14 +192,3 @@ def seconds_text(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as people write them, such as 0-15, 20."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][-1] == number - 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return ", ".join(str(some[0]) if len(some) == 1 else f"{some[0]}-{some[-1]}" for some in found)

@@ -17,9 +17,8 @@ from notifier.scripts.keys import rq_key
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import eviction_warning
 from notifier.store.exchange import Commands, Exchange
-from notifier.store.partitions import opened_all
+from notifier.store.partitions import opened_all, ranges
 from notifier.store.pipelining import ask_all
-from notifier.units import ranges
 
 
 def health(

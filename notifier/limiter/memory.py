@@ -104,11 +104,10 @@ class MemoryKeys:
         key, plan = request.key, request.plan
         sends = self._keys.get(key) or KeySends()
         try:
-            at, rule = sends.opens(plan, now)
+            opens = sends.opens(plan, now)
         except StaleError as stale:
             return self._ask_one(self.requests.renewed([request], stale)[0], mode, ahead, now)
-        if mode == "add":  # whatever the rules say: only `room` asks for them
-            at, rule = 0, -1
+        at, rule = (0, -1) if mode == "add" else opens
         place = sends.place_for(plan, at, now) if at > now and rule != BLOCK else None
         at = max(at if place is None else place, now)
         takes = mode in {"take", "add"}
@@ -142,7 +141,7 @@ class MemoryKeys:
         check_used(used)
         at, _, end = permit.id.partition("-")
         with self._lock:
-            sends = self._keys.get(permit.key) if end.isdecimal() else None  # in hex it is a permit of Redis
+            sends = self._keys.get(permit.key) if end.isdecimal() else None
             return sends is not None and sends.change(int(at), int(end), used, self._clock()) is not None
 
     def block(self, key: str, for_: str | timedelta) -> None:

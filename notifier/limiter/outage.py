@@ -94,9 +94,13 @@ class Outage:
             return [Hold(RETRY_US, UNREACHABLE, policy=request.plan.policy, key=request.key) for request in requests]
         if self.on_error == "permit":
             return [Permit("", request.key, request.plan.cost, time.time_ns() // 1000) for request in requests]
-        shares = [self._share(request) for request in requests]
-        answers = zip(self.memory._ask(shares, mode, ahead), shares, requests, strict=True)  # noqa: SLF001
-        return [_told(answer, share.plan.policy, request.plan.policy) for answer, share, request in answers]
+        answers = self.memory._ask([self._share(request) for request in requests], mode, ahead)  # noqa: SLF001
+        return [
+            replace(answer, id=f"{IN_MEMORY}{answer.id}")
+            if isinstance(answer, Permit)
+            else replace(answer, policy=request.plan.policy)
+            for answer, request in zip(answers, requests, strict=True)
+        ]
 
     @staticmethod
     def own(permit: Permit) -> Permit | None:
@@ -104,17 +108,11 @@ class Outage:
         return replace(permit, id=permit.id[len(IN_MEMORY) :]) if permit.id.startswith(IN_MEMORY) else None
 
     def _share(self, request: Request) -> Request:
-        """The same by this process's part of the rates."""
-        policy = share_of(request.plan.policy, self._processes, request.plan.cost)
-        return self.memory._requests.request(request.key, policy, request.plan.cost)  # noqa: SLF001
-
-
-def _told(answer: Permit | Hold, share: Policy, policy: Policy) -> Permit | Hold:
-    """An answer by a share, as one by the whole policy: its rule is the one of which that is a share."""
-    rule = dict(zip(map(str, share.listed), map(str, policy.listed), strict=True)).get(answer.rule, answer.rule)
-    if isinstance(answer, Permit):
-        return replace(answer, rule=rule, id=f"{IN_MEMORY}{answer.id}")
-    return replace(answer, rule=rule, policy=policy)
+        """The same by this process's part of the rates, whose rules have the names of the whole."""
+        plan = request.plan
+        policy = share_of(plan.policy, self._processes, plan.cost)
+        share = self.memory._requests.request(request.key, policy, plan.cost)  # noqa: SLF001
+        return replace(share, plan=replace(share.plan, reasons=plan.reasons))
 
 
 def share_of(policy: Policy, processes: int, cost: int = 1) -> Policy:

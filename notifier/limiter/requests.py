@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from numbers import Real
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from notifier.limiter.answers import Point
 from notifier.limiter.plans import MAX_PLANS, Plan, StaleError, dates_of, plan_of
@@ -105,7 +105,7 @@ class Requests:
             if plan.dates:
                 dates = dates_of(plan.policy, self._zone, stale.now_us, stale.until_us)
                 plan = self._plans[plan.policy, plan.cost] = plan_of(plan.policy, plan.cost, dates)
-            renewed.append(replace(request, plan=plan))
+            renewed.append(replace(request, plan=replace(plan, reasons=request.plan.reasons)))
         return renewed
 
     def every(self, asked: Iterable[Asked]) -> list[Request]:
@@ -148,13 +148,10 @@ def ahead_us(value: Timeout) -> int:
     """How long a caller is ready to wait, in µs: text, a timedelta, seconds, or None for ever."""
     if value is None:
         return FOR_EVER_US
-    if isinstance(value, str):
-        return duration_us(value)
-    if isinstance(value, timedelta):
-        value = value.total_seconds()  # what is left until a deadline may be less than none
-    if isinstance(value, bool) or not isinstance(value, Real) or value != value:  # noqa: PLR0124 - NaN alone is not
-        raise TypeError(f"a duration is text such as '1.5s', a timedelta or seconds, not {value!r}")
-    return round(min(max(value, 0), FOR_EVER_US / 1e6) * 1e6)
+    # What is left until a deadline may be less than none.
+    seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
+    is_number = isinstance(value, timedelta | Real)
+    return round(min(max(seconds, 0), FOR_EVER_US / 1e6) * 1e6) if is_number else duration_us(seconds)
 
 
 def ranks_by(by: By, count: int) -> str:

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 from notifier.queue.circuits import OVERALL
 from notifier.queue.waits import RESUME
 from notifier.store.connection import OUT_OF_MEMORY
-from notifier.units import ranges, seconds_text
+from notifier.store.partitions import ranges
+from notifier.units import seconds_text
 
 LONG_QUEUED_S: Final = 60.0
 A_MOMENT_S: Final = 60.0  # ago, and nobody looks at a clock

@@ -12,7 +12,7 @@ from notifier.notification.job import accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
 from notifier.queue.health import Alive, find_refusal, find_workers
-from notifier.queue.minutes import UNENDED, Histogram, Numbers, find_fields, merged
+from notifier.queue.minutes import UNENDED, Histogram, Numbers, counts_in, find_fields, merged
 from notifier.queue.pauses import find_pauses
 from notifier.queue.waits import (
     IN_QUEUE,
@@ -27,9 +27,9 @@ from notifier.queue.waits import (
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange
-from notifier.store.partitions import Partitions
+from notifier.store.partitions import Partitions, ranges
 from notifier.store.pipelining import Told, ask_all
-from notifier.units import clock_us, counts_in, moment, ranges, seconds_text
+from notifier.units import clock_us, moment, seconds_text
 
 FAR_S: Final = FAR_US / 1e6
 SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many

@@ -9,13 +9,18 @@ from typing import Final
 
 from notifier.scripts.keys import redis_key
 from notifier.store.exchange import Commands, Exchange
-from notifier.units import counts_in
 
 KEPT_MINUTES: Final = 3 * 24 * 60
 BUCKETS: Final = 22  # the last holds all that took longer than 2**20 ms
 BOUNDS_S: Final = [2.0**n / 1000 for n in range(BUCKETS - 1)]  # the longest that each of the others holds
 # Words under which *settle* counts what has not ended.
 UNENDED: Final = frozenset({"retried", "returned"})
+
+
+def counts_in(fields: Mapping[bytes, bytes]) -> dict[str, int]:
+    """The counts in a hash of Redis, by name; without what is no number of 64 bits."""
+    numbers = {name: n for name, n in fields.items() if n.removeprefix(b"-").isdigit() and len(n) < 20}  # noqa: PLR2004
+    return {name.decode(errors="replace"): int(n) for name, n in numbers.items()}
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from notifier.notification.json_values import fields_of
 from notifier.queue.circuits import FAR_US
 from notifier.queue.history import WORDS as WHY
 from notifier.queue.history import Why, describe_why
+from notifier.queue.minutes import counts_in
 from notifier.rules.category import DEFAULT_CATEGORY
-from notifier.units import counts_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -24,10 +24,10 @@ class CalendarWindow:
     unit: Unit
 
     def __post_init__(self) -> None:
-        """Raise TypeError or ValueError for what no day, week or month has."""
+        """Raise where it cannot be meant."""
         checked_limit(self.limit)
         if self.unit not in SPANS:
-            raise ValueError(f"a calendar window is of a {', '.join(SPANS)}, not {self.unit!r}")
+            raise ValueError(f"a unit is one of {', '.join(SPANS)}, not {self.unit!r}")
 
     @property
     def max_cost(self) -> int:

@@ -17,7 +17,7 @@ from notifier.units import LARGEST_LIMIT, LONGEST_US
 __all__ = ["Burst", "Policy", "Window"]
 
 MAX_BUCKETS: Final = 1_000
-LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # a time has 7 bytes in the limiter's keys
+LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # a time has 7 bytes
 KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
 
 
@@ -41,11 +41,13 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Raise TypeError for what is no rule, ValueError where nothing could go: it would be noticed much later."""
-        _check_all("windows", self.windows, Window, "Window(5, '1m') for 5/minute")
-        _check_all("calendar", self.calendar, CalendarWindow, "CalendarWindow(5, 'day') for 5/calendar-day")
-        for name, us in (("gap_us", self.gap_us), ("kept_us", self.kept_us)):
-            if type(us) is not int or us < 0:
-                raise TypeError(f"Policy.{name} is a whole number of microseconds from 0, not {us!r}")
+        if not isinstance(self.windows, tuple):
+            raise TypeError(f"Policy.windows is a tuple of Window, not {type(self.windows).__name__}")
+        for window in self.windows:
+            if not isinstance(window, Window):
+                raise TypeError(f"Policy.windows holds Window, not {window!r}: write Window(5, '1m') for 5/minute")
+        if type(self.gap_us) is not int or self.gap_us < 0:
+            raise TypeError(f"Policy.gap_us is a whole number of microseconds from 0, not {self.gap_us!r}")
         if self.burst is not None and not isinstance(self.burst, Burst):
             raise TypeError(f"Policy.burst is a Burst, not {self.burst!r}: write Burst(20, '3m')")
         if (self.quiet or self.send) and not longest_open_us(self.closed_minutes):
@@ -150,19 +152,11 @@ class Policy:
         return ", ".join(parts) or "no rules"
 
 
-def _check_all(name: str, rules: object, kind: type, right: str) -> None:
-    if not isinstance(rules, tuple):
-        raise TypeError(f"Policy.{name} is a tuple of {kind.__name__}, not {type(rules).__name__}")
-    for rule in rules:
-        if not isinstance(rule, kind):
-            raise TypeError(f"Policy.{name} holds {kind.__name__}, not {rule!r}: write {right}")
-
-
 NO_RULES: Final = Policy()
 
 
 def check_fits_all(policy: Policy, cost: int, most: int = LARGEST_LIMIT) -> None:
-    """Raise ValueError for what is no cost, or never admitted by some rule, and for rules that reach too far back."""
+    """Raise ValueError for what is no cost, or one that some rule never admits."""
     if type(cost) is not int or not 1 <= cost <= most:
         raise ValueError(f"cost must be a whole number from 1 to {most}, is {cost!r}")
     for rule in policy.listed:

@@ -155,6 +155,17 @@ class Partitions(tuple[Partition, ...]):
             yield partition.client
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as people write them, such as 0-15, 20."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(str(some[0]) if len(some) == 1 else f"{some[0]}-{some[-1]}" for some in found)
+
+
 def connect_all(config: RedisSettings) -> Partitions:
     """Clients to all partitions of a fleet, not yet connected. Raises as `connect`."""
     return _one_of(config, connect, client_of) if config.partitions == 1 else _all_of(config, client_of)

@@ -35,11 +35,10 @@ from notifier.scripts.loader import run
 from notifier.server import state
 from notifier.settings import Settings, parse_settings
 from notifier.store.connection import time_us
-from notifier.store.partitions import Partitions, connect_all
+from notifier.store.partitions import Partitions, connect_all, ranges
 from notifier.store.pipelining import ask_all, on_all
 from notifier.store.published import publish
 from notifier.store.tags import tag_of
-from notifier.units import ranges
 from tests.faults.cluster import RedisCluster
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.test_cluster import RATES, assert_all_arrive_once

@@ -300,9 +300,9 @@ def test_who_goes_away_gets_nothing_back() -> None:
     ("make", "error", "why"),
     [
         (lambda: WebLimit("a b", "5/minute"), ValueError, "the name of a limit is"),
-        (lambda: WebLimit("a", "5/minute", key=wrong("ip")), TypeError, "key is a function of the request"),
-        (lambda: WebLimit("a", "5/minute", exempt=wrong("/health")), TypeError, "exempt is a function of the request"),
-        (lambda: WebLimit("a", "5/minute", not_counted=wrong(500)), TypeError, r"statuses, such as \[500\]"),
+        (lambda: WebLimit("a", "5/minute", key=wrong("ip")), TypeError, "key and exempt are functions"),
+        (lambda: WebLimit("a", "5/minute", exempt=wrong("/health")), TypeError, "exempt are functions"),
+        (lambda: WebLimit("a", "5/minute", not_counted=wrong(500)), TypeError, "not_counted is a list of statuses"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter()), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter(), "5/minute"), TypeError, "limits are WebLimit"),
         (lambda: ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("a", "5 a minute")), ValueError, "is not a rate"),
@@ -324,7 +324,7 @@ def test_what_cannot_work_is_refused_at_the_start(make: Any, error: type[Excepti
 
 def test_a_key_that_is_no_text_says_so() -> None:
     """A user's number is the usual one."""
-    with pytest.raises(TypeError, match="the key of limit 'api' is text, not int"):
+    with pytest.raises(TypeError, match="the key of 'api' is text, not 42"):
         WebLimit("api", "5/minute", key=wrong(lambda _: 42)).asked(WebRequest("GET", "/", {}, None, None))
 
 

@@ -29,7 +29,7 @@ from notifier.settings.rates import Change, change_to, rates_in
 from notifier.settings.secret_files import read_by_others
 from notifier.settings.yaml_source import Source
 from notifier.store.connection import client_of
-from notifier.store.partitions import opened_all
+from notifier.store.partitions import opened_all, ranges
 from notifier.store.pipelining import on_all
 from notifier.store.published import (
     followers,
@@ -40,7 +40,7 @@ from notifier.store.published import (
     rates_before,
     withdraw,
 )
-from notifier.units import UNITS, counted, ranges
+from notifier.units import UNITS, counted
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
 MAX_SHOWN: Final = 40  # of the lines that change

@@ -22,10 +22,9 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
     guard = Guard(limiter, limits, answer)
 
     def decorate(view: View) -> View:
-        # Of an async class `method_decorator` gives a bound `dispatch`, which is plain and returns what is awaited.
-        bound = getattr(getattr(view, "func", view), "__self__", None)
+        of = getattr(getattr(view, "func", None), "__self__", None)  # the class whose dispatch is decorated
         # inspect knows no mark of Django before 3.12
-        if iscoroutinefunction(view) or getattr(bound, "view_is_async", False):
+        if iscoroutinefunction(view) or getattr(of, "view_is_async", False):
 
             @functools.wraps(view)
             async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

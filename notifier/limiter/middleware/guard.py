@@ -64,11 +64,8 @@ class WebLimit:
         """Raise where a limit cannot be meant."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ValueError(f"the name of a limit is 1 to 64 letters, digits, '.', '_' and '-', not {self.name!r}")
-        for name, value in (("key", self.key), ("exempt", self.exempt or callable)):
-            if not callable(value):
-                raise TypeError(f"{name} is a function of the request, such as lambda request: …, not {value!r}")
-        if not isinstance(self.not_counted, Collection):
-            raise TypeError(f"not_counted holds statuses, such as [{self.not_counted!r}] or SERVER_ERRORS")
+        if not (callable(self.key) and callable(self.exempt or callable) and isinstance(self.not_counted, Collection)):
+            raise TypeError("key and exempt are functions, not_counted is a list of statuses")
 
     def asked(self, request: WebRequest) -> tuple[str, Rates, int] | None:
         """Build what is asked of the limiter; None where this limit does not concern the request."""
@@ -78,7 +75,7 @@ class WebLimit:
         if key is None:
             return None
         if not isinstance(key, str):
-            raise TypeError(f"the key of limit {self.name!r} is text, not {type(key).__name__}: let it give str(…)")
+            raise TypeError(f"the key of {self.name!r} is text, not {key!r}")
         rates = self.rates(request) if callable(self.rates) else self.rates
         cost = self.cost(request) if callable(self.cost) else self.cost
         # In braces: all limits by the same key have one hash tag, and so one node of a cluster.

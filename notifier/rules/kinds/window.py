@@ -53,8 +53,6 @@ class Window(RuleOfSends):
         Raises TypeError for a bare number, which has no unit (`Window(5, 60)` is not five a minute), and ValueError
         for a limit under 1 and an interval under 1 ms.
         """
-        if type(precision_us) is not int or precision_us < 0:
-            raise TypeError(f"precision_us is a whole number of microseconds from 0, not {precision_us!r}")
         object.__setattr__(self, "limit", checked_limit(limit))
         object.__setattr__(self, "interval_us", interval_of(f"Window({limit}", interval, interval_us))
         object.__setattr__(self, "precision_us", precision_us)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.hours import Hours
 from notifier.rules.policy import Burst, Policy, Window
 
 MINUTE = 60_000_000
@@ -43,15 +42,10 @@ def wrong(value: object) -> Any:
         (lambda: Policy(windows=[Window(5, "1m")]), TypeError, "a tuple of Window, not list"),
         (lambda: Policy(gap_us="200ms"), TypeError, "gap_us is a whole number of microseconds"),
         (lambda: Policy(gap_us=-1), TypeError, "gap_us is a whole number of microseconds from 0, not -1"),
-        (lambda: Policy(kept_us=-1), TypeError, "kept_us is a whole number of microseconds from 0, not -1"),
-        (lambda: Policy(calendar=[CalendarWindow(5, "day")]), TypeError, "calendar is a tuple of CalendarWindow"),
-        (lambda: Policy(calendar=(Window(5, "1m"),)), TypeError, r"write CalendarWindow\(5, 'day'\)"),
-        (lambda: CalendarWindow(5, wrong("year")), ValueError, "of a day, week, month, not 'year'"),
+        (lambda: CalendarWindow(5, wrong("year")), ValueError, "one of day, week, month, not 'year'"),
         (lambda: CalendarWindow(wrong("5"), "day"), TypeError, "a limit is a whole number, not '5'"),
         (lambda: CalendarWindow(wrong(1.5), "day"), TypeError, "a limit is a whole number, not 1.5"),
         (lambda: CalendarWindow(0, "day"), ValueError, "from 1 to"),
-        (lambda: Window(5, "1m", precision_us=-1), TypeError, "precision_us is a whole number"),
-        (lambda: Hours(wrong("22:00"), wrong("08:00")), TypeError, "in µs since midnight, not '22:00'"),
         (lambda: Policy(burst=20), TypeError, r"write Burst\(20, '3m'\)"),
     ],
 )

@@ -446,10 +446,10 @@ def let_pass(redis: Redis, us: int) -> None:
 
 def expire_alike(redis: Redis, memory: MemoryUserLimiter, now_us: int) -> None:
     """Let the sends in Redis expire by the clock of a test, when those in memory are over."""
-    for (user, category), sends in list(memory.sends.items()):
+    for user, category, sends in [(user, name, each) for user, of in memory.sends.items() for name, each in of.items()]:
         if sends.until_us > now_us:
             sends.until_us = max(sends.until_us, now_us + 1_000_000)  # Redis's own time goes on during the call
             redis.pexpire(user_key("sent", user, category), (sends.until_us - now_us) // 1_000 + 1)
         else:
             redis.delete(*(user_key(name, user, category) for name in ("sent", "counts", "burst")))
-            del memory.sends[user, category]
+            del memory.sends[user][category]

@@ -130,7 +130,9 @@ def test_a_zone_that_does_not_exist(world: World) -> None:
     status = world.producer.status(wrong.id)
     assert status is not None
     assert "zone: 'Mars/Base' is not a time zone" in (status.reason or "")
-    unread = queue(world.redis).enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "hal", "zone": "Mars/Base"})
+    unread = queue(world.redis).enqueue(
+        "notifier.deliver", kwargs=kwargs, meta={"user": "hal", "category": "default", "zone": "Mars/Base"}
+    )
     waits(world, unread.id)
     eventually(lambda: "unknown_zone" in world.running.log, "the warning")
 

@@ -49,7 +49,7 @@ class Backlog:
         self, *jobs: tuple[str, int | None], high: bool = False, most: int | None = None, lane: str = "default"
     ) -> list[str | Refused]:
         """Each with its expiry in s, or None."""
-        meta = json.dumps({"user": "anna", **({"priority": "high"} if high else {})}).encode()
+        meta = json.dumps({"user": "anna", "category": "default", **({"priority": "high"} if high else {})}).encode()
         overflow: Any = {"overflow": "reject", "max_waiting": most} if most else {}
         accepted = [calls.Job(i, lane, b"x", meta, s and s * S, targets=targets(i), **overflow) for i, s in jobs]
         call = calls.enqueue(accepted, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))

@@ -1,6 +1,6 @@
 --! on_demand step_aside lower passes_lowered reschedule
 --! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED next_for
---! needs pace waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups
+--! needs overall_key pace waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups
 --! needs set_wake_ups text waits
 -- Reschedule: what does not go now, and when its user is looked at again.
 local MAX_EXPECTED = 100
@@ -71,8 +71,9 @@ local function wait_for_routes(look, user, lanes, since)
         local at = math.min(since, look.now)
         if waits[lane] == 'last' and hold.state == 'open' then at = look.now + FAR end
         local went = hold.category and claim_of(user.name, hold.category, look.claimant, look.now).taken > 0
-        if went then at = look.now end
-        redis.call('ZADD', waiting_key(name), 'NX', text(at), member)
+        -- Those who went stand behind each other in the order in which they did.
+        if went then at = look.now + redis.call('ZCARD', overall_key(hold.category)) end
+        redis.call('ZADD', waiting_key(name), went and 'GT' or 'NX', text(at), member)
       else redis.call('ZREM', waiting_key(name), member) end
     end
   end

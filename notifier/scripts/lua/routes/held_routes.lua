@@ -86,7 +86,7 @@ local function let_go_of_held(look)
         end
       end
       local keeps = hold.state == 'busy' or hold.category
-      for i = 1, #waiting, 2 do let_go(look, of, waiting[i], keeps and tonumber(waiting[i + 1]) or now) end
+      for i = 1, #waiting, 2 do let_go(look, of, waiting[i], keeps and math.min(waiting[i + 1], now) or now) end
     end
     local left = redis.call('ZCARD', waiting_key(of))
     if hold.state == 'open' then shut[#shut + 1] = of

@@ -54,7 +54,9 @@ def test_until_when_a_push_waits_for_its_device_is_told(tmp_path: Path) -> None:
         providers["apns"]["limits"] = {"background": ["1/1h"]}
         config = write_config(tmp_path, up.server.url, providers)
         up.work("one")
-        up.send([message("push", n) for n in range(2)])
+        up.send([message("push", 0)])
+        eventually(lambda: up.delivered() == 1, "the first, which counts from its lease's end until then")
+        up.send([message("push", 1)])
         eventually(lambda: up.redis.hget("notifier:backlogs:{ann}", "#w:default") == b"d", "the second one to wait")
         at_us = int(up.redis.zscore("notifier:wakeups:default", "ann"))
         told = Inspection(up.redis, load_settings(config, {}).policies())

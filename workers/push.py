@@ -202,8 +202,9 @@ class PushWorker(Worker):
             if self._settings is None:
                 check_same(self.connection, settings.redis)
             redises = asyncio_clients(self._partitions)
+            served = [replace(at, client=redis) for at, redis in zip(self._partitions, redises, strict=True)]
             self._functions = AllowedFunctions(settings.worker.functions)
-            built = self._build(settings, redises) if self._providers is None else self._providers
+            built = self._build(settings, served) if self._providers is None else self._providers
             self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
         except NotifierError as error:
             raise _ended_by(error) from None
@@ -212,7 +213,7 @@ class PushWorker(Worker):
                 return False
             self._warn_of_others()
             collect_garbage_seldom()
-            work = self._work(settings, redises, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
+            work = self._work(settings, served, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
             with asyncio.Runner(loop_factory=Loop) as runner:
                 runner.run(self._watchdog.watch(work))
         except NotifierError as error:
@@ -286,26 +287,23 @@ class PushWorker(Worker):
         if not self._is_away() and self._owns_entry():
             super().register_death()  # type: ignore[no-untyped-call]
 
-    def _build(self, settings: Settings, redises: Sequence[Any]) -> dict[str, Provider]:
+    def _build(self, settings: Settings, served: Sequence[Partition]) -> dict[str, Provider]:
         """The configured providers; from now on the files that they are built from are followed."""
-        late = LateFeedback(redises[0], settings.keep_feedback_us)
-        served = [replace(at, client=redis) for at, redis in zip(self._partitions, redises, strict=True)]
+        late = LateFeedback(served[0].client, settings.keep_feedback_us)
         build = partial(build_providers, settings, tokens=RedisTokenStore(served), report=late.report)
         self._secrets = ProviderSecrets(settings, lambda platform: build(platform=platform))
         return build()
 
     async def _work(
-        self, settings: Settings, redises: Sequence[Any], providers: dict[str, Provider], **bounds: Any
+        self, settings: Settings, served: Sequence[Partition], providers: dict[str, Provider], **bounds: Any
     ) -> None:
         self._loop, lanes = asyncio.get_running_loop(), self.queue_names()
         for by in dry_runs(settings):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none")
-        both = list(zip(self._partitions, redises, strict=True))
-        served = [replace(at, client=redis) for at, redis in both]
         reload = Reload(self._config, served, lanes, settings) if self._config is not None else None
         if reload is not None:
             settings = await self._begin(reload, settings)
-        sender = self._serve(settings, both, providers, "" if reload is None else reload.version)
+        sender = self._serve(settings, served, providers, "" if reload is None else reload.version)
         for each in self._served:
             if reload is not None:
                 each.engine.look_at_rates, each.engine.rates = partial(self._follow_rates, reload), reload.published
@@ -331,24 +329,28 @@ class PushWorker(Worker):
     def _serve(
         self,
         settings: Settings,
-        both: Sequence[tuple[Partition, Any]],
+        served: Sequence[Partition],
         providers: Mapping[str, Provider],
         version: str,
     ) -> Sender:
-        """Make an engine for each partition; they share the sender, and what it has learned of the routes."""
+        """Make an engine for each partition; they share the sender, and what it has learned of the routes.
+
+        served: the partitions, with asyncio clients.
+        """
         lanes, tuning, policies = self.queue_names(), build_tuning(settings), settings.policies()
         capacity = build_capacity(settings, providers)
         names, digests = circuit_names(settings, providers), key_digests(providers)
         sender = build_sender(settings, providers, capacity)
-        sender.engines = len(both)
+        sender.engines = len(served)
         turns = Turns(capacity, batch=tuning.batch, most=tuning.in_flight)
-        blocking = asyncio_clients(self._partitions, block_s=listen_s(len(both)))
+        blocking = asyncio_clients(self._partitions, block_s=listen_s(len(served)))
         alone = [at.number for at in self._partitions] == [0]
-        for (at, redis), listening in zip(both, blocking, strict=True):
+        redises = [each.client for each in served]
+        for at, redis, listening in zip(self._partitions, redises, blocking, strict=True):
             with under(at.prefixes):
                 rq_jobs = ForkedRqJobs(self, self._functions, tuning, at.client, runs=alone)
                 tracing = Tracing(redis, Spans()) if settings.tracing == "opentelemetry" else None
-                idle = IdleWorker(listening, redis, self.name, lanes, len(both))
+                idle = IdleWorker(listening, redis, self.name, lanes, len(served))
                 parts = Parts(
                     name=self.name,
                     lanes=lanes,

@@ -159,7 +159,6 @@ for n = 1, #ARGV / 2 do
     redis.call('ZADD', sent .. ':default', 'XX', unpack(ended, 2 * first - 1, 2 * n))
     redis.call('RPUSH', 'benchmarks:history:' .. user, unpack(told, first, n))
     local more = string.format('%d', n - first + 1)
-    redis.call('HINCRBY', 'benchmarks:usage:' .. user, 'delivered', more) --not-with-a-record
     records[2 * of - 1], records[2 * of] = claims[of], '0 ' .. now .. ' ' .. more
     first = n + 1
   end

@@ -25,7 +25,7 @@ FIELDS: Final = ("meta", "push_outcome", "data")
 
 
 def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
-    """Totals, the times of sends, and what waits or ended badly with its content; device tokens are masked.
+    """The times of sends, and what waits or ended badly with its content; device tokens are masked.
 
     Raises RedisUnusableError. What a user chose and the history are asked of `Notifier`.
     """
@@ -34,9 +34,7 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
     elsewhere, is_all = find_elsewhere(redis, user)
     standing += [(each.job_id, each.category, each.at) for each in elsewhere]
     with redis_answers():
-        usage: Any = redis.hgetall(user_key("usage", user))
         return {
-            "totals": {name.decode(): int(count) for name, count in usage.items()},
             "sends": [
                 {"category": category, "at": at}
                 for category in (None, *sorted(policies.categories))

@@ -12,7 +12,6 @@ from notifier.operations.explain import Explanation, Inspection, placed
 from notifier.operations.in_force import Known
 from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.category import DEFAULT_CATEGORY
-from notifier.scripts.keys import user_key
 from notifier.store.connection import redis_answers
 
 MAX_SHOWN: Final = 200
@@ -29,7 +28,6 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
     with redis_answers():
         waiting = {name: n for name, n in inspection.waiting(user).items() if n}
-        usage: Any = redis.hgetall(user_key("usage", user))
     first = category or next(iter(waiting), DEFAULT_CATEGORY)
     names = list(dict.fromkeys([first, *waiting]))[:MAX_CATEGORIES]
     told = [_told(inspection.explain(user, name, accepted_now=name == first), known) for name in names]
@@ -42,7 +40,6 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
         "waiting_in_all": sum(waiting.values()),
         "elsewhere": [asdict(each) for each in elsewhere],
         "elsewhere_is_all": is_all,
-        "totals": {name.decode(): int(n) for name, n in sorted(usage.items()) if n.isdigit()},
     }
 
 

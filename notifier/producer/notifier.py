@@ -193,7 +193,7 @@ class Notifier(Producer):
     def forget(self, user: str, *, hard: bool = False) -> Cancellation:
         """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
 
-        That is: preferences, history, totals, ended notifications with their text and tokens, dedupe keys, a pause of
+        That is: preferences, history, ended notifications with their text and tokens, dedupe keys, a pause of
         the user, and what names the user in the feeds of dead tokens and events and in the logs of changes. When
         something was sent is kept, under a hash of the user, until the limits do not need it any more; hard: that goes
         too, so that the limits begin anew. What a worker sends at that moment is too late, and leaves traces: they go

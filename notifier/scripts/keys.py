@@ -37,7 +37,6 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "claim": ":{user}:<category> string; which worker has heads of the backlog in flight, see claims.lua",
     "rests": ":{user}:<category route> zset; what of a backlog waits for a route, see routes.lua",
     "history": ":{user}:<0 or 1> list of records of what has ended; see history.lua",
-    "usage": ":{user} hash; totals by outcome",
     "forgotten": "[:<hash>[:<sent…>]] string, set, zset or hash; sends of who was forgotten; see forgotten.lua",
     "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
     "waits": " hash why -> how many notifications of backlogs wait for it, see waits.lua",
@@ -101,7 +100,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
 
 # What is kept of a user beside what waits and what is being sent: a key of each, and of the second also one for each
 # category. It goes where the user is forgotten; so does @history.
-OF_USER: Final = ("usage", "arriving", "tagged")
+OF_USER: Final = ("arriving", "tagged")
 OF_SCOPE: Final = ("sent", "counts", "burst", "collapse")
 
 

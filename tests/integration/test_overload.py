@@ -207,7 +207,7 @@ def test_the_oldest_makes_room(redis: Redis, producer: Notifier) -> None:
     status = producer.status(oldest)
     assert status is not None
     assert status.reason == "overflow"
-    assert redis.hget("notifier:usage:{ann}", "dropped") == b"1"
+    assert redis.hget("notifier:stats", "dropped") == b"1"
     assert_clean(redis)
 
 

@@ -89,7 +89,7 @@ def test_each_is_reached_and_the_notification_counts_once(world: World) -> None:
     ends(world.producer, job_id, "delivered")
     assert {arrival.platform for arrival in world.arrived("whole")} == {"apns", "hms", "expo"}
     assert len(world.arrived("whole")) == 3
-    assert world.redis.hget("notifier:usage:{anna}", "delivered") == b"1"
+    assert [record.outcome for record in world.producer.history("anna")] == ["delivered"]
     assert "the-secret" not in world.worker.log
     assert "the-token" not in world.worker.log
 

@@ -87,7 +87,7 @@ def test_a_browser_reads_what_was_sent(world: World) -> None:
     assert (arrival.token, arrival.data, arrival.collapse_id) == ("anna", {"id": [7]}, "c")
     assert 60_000_000 <= (arrival.ttl_us or 0) <= 90_000_000
     assert len(world.simulators.arrived("whole")) == 1
-    assert world.redis.hget("notifier:usage:{anna}", "delivered") == b"1"
+    assert [record.outcome for record in world.producer.history("anna")] == ["delivered"]
     assert "/push/" not in world.worker.log
 
 

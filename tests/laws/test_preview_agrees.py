@@ -100,7 +100,7 @@ def probe(fleet: Fleet, notifier: Notifier, others: int) -> dict[int, int]:
         number = 2 * SENT + len(sent_us)
         sent_us[number] = time.time_ns() // 1000
         notifier.send(notification("probe", number, "security"))
-        return fleet.total(*TERMINAL) - int(fleet.redis.hget("notifier:usage:{probe}", "delivered") or 0) >= others
+        return fleet.total(*TERMINAL) - len(notifier.history("probe")) >= others
 
     await_that(have_ended, f"{others} to end", poll_s=PROBE_EVERY_S)
     fleet.await_ended(others + len(sent_us))

@@ -20,7 +20,7 @@ def user_page(told: dict[str, Any], view: View) -> str:
     shown, kept = len(told["history"]), told["history_in_all"]
     body = [
         tag("h1", "User ", tag("span", told["user"], class_="id")),
-        facts(_facts(told)),
+        facts([("Time zone", told["zone"])]),
         tag("h2", f"Waiting ({told['waiting_in_all'] + len(told['elsewhere']):,})"),
         _waiting(told, view),
         _cancel_all(told, view),
@@ -39,11 +39,6 @@ def user_page(told: dict[str, Any], view: View) -> str:
         ]
     body += [tag("h2", "Other categories"), _categories(told, {each["category"] for each in explained})]
     return document(view, f"User {told['user']}", body)
-
-
-def _facts(told: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "So far", ", ".join(f"{n:,} {word}" for word, n in told["totals"].items()) or "nothing in the last 30 days"
-    yield "Time zone", told["zone"]
 
 
 def _waiting(told: dict[str, Any], view: View) -> Any:

@@ -633,7 +633,6 @@ def test_a_delivered_one_leaves_little(redis: Redis, config: Path, producer: Not
         assert (after - before) / 1_000 <= 150
         assert redis.dbsize() < keys + 10
         assert (_used(redis) - used) / 1_000 <= 150
-        assert redis.hget("notifier:usage:{one}", "delivered") == b"1010"
 
 
 def _used(redis: Redis) -> int:

@@ -414,7 +414,7 @@ def test_who_is_forgotten_leaves_nothing_but_when_something_was_sent(
     assert keys_with(redis, who) == set()
     producer.acquire(who)
     assert redis.zcard(f"notifier:sent:{{{who}}}") == (1 if hard else 2)
-    assert redis.exists("notifier:usage:{other}")
+    assert redis.exists("notifier:sent:{other}")
     assert [each.of for each in read_actions(redis, 9)] == ["forget category chat"]
 
 

@@ -381,7 +381,6 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
     for user in ("ann", EVIL):
         redis.hset(f"notifier:backlogs:{{{user}}}", EVIL, "default")
         redis.zadd(f"notifier:backlog:{{{user}}}:{EVIL}", {EVIL: 1})
-        redis.hset(f"notifier:usage:{{{user}}}", EVIL, 1)
         redis.zadd("notifier:wakeups:default", {user: 1})
     redis.hset("rq:job:" + EVIL, mapping=raw)
     redis.zadd("notifier:later", {EVIL: 1})

@@ -37,7 +37,7 @@ local function supersede(now, user, category, old, id, order)
   redis.call('ZREM', backlog_key(user, category), old.id)
   waits.add(waits.why(user, category), -1)
   end_unsent(now, old.id, old.origin, 'superseded', 'push_by', id)
-  tally(user, 'superseded')
+  tally('superseded')
   redis.call('HSET', job_key(id), 'push_count', old.count + 1)
   local targets, own, place = redis.call('HGET', job_key(id), 'push_targets'), tonumber(order), tonumber(old.order)
   if place >= LOWERED / 2 and is_background(targets) then own = own + LOWERED end

@@ -59,7 +59,7 @@ local function begin_anew(now, id, key, origin, job, another)
     leave_backlog(now, user, category, id, job.collapse)
     redis.call('ZREM', '@later', id)
     for _, lane in ipairs(LANES) do redis.call('ZREM', '@rq:scheduled:' .. lane, id) end
-    tally(user, 'superseded')
+    tally('superseded')
     ends.tell(now, id, 'superseded')
   end
   if another then forget(key) else redis.call('HDEL', key, unpack(OF_A_START)) end

@@ -41,7 +41,7 @@ local function end_expired(id, origin, meta)
   redis.call('ZADD', '@rq:failed:' .. origin, whole + ends.failed, id)
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', why)
   redis.call('EXPIRE', results, ends.failed)
-  tally(meta.user, 'expired')
+  tally('expired')
   ends.tell(now, id, 'expired', why)
   local field = 'o|expired|' .. meta.category .. '|'
   numbers[field] = (numbers[field] or 0) + 1

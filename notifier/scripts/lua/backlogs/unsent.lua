@@ -51,13 +51,8 @@ local function end_unsent(now, id, origin, word, ...)
   redis.call('ZADD', canceled, whole + ends.failed, id)
 end
 
--- tally: counts what became of a notification. user: nil where its meta names none.
-local function tally(user, word)
-  redis.call('HINCRBY', '@stats', word, '1')
-  if not user then return end
-  redis.call('HINCRBY', '@usage:{' .. user .. '}', word, '1')
-  redis.call('EXPIRE', '@usage:{' .. user .. '}', '2592000')
-end
+-- tally: counts what became of a notification.
+local function tally(word) redis.call('HINCRBY', '@stats', word, '1') end
 
 -- end_cancelled: ends a job that is cancelled and that no worker holds, wherever it stands. Returns 'cancelled'; or
 -- 'ended' where one of its devices took it before: then it is delivered, and the others get it no more.
@@ -72,7 +67,7 @@ local function end_cancelled(now, id)
   end
   if not was_taken(job[5]) then
     end_unsent(now, id, origin, 'cancelled')
-    tally(user, 'cancelled')
+    tally('cancelled')
     if user then add_to_minute(now, {['o|cancelled|' .. category .. '|'] = 1}) end
     return 'cancelled'
   end
@@ -82,6 +77,6 @@ local function end_cancelled(now, id)
   ends.tell(now, id, 'delivered')
   redis.call('DEL', key)
   if ends.delivered > 0 then redis.call('ZADD', '@delivered', text(now), id) end
-  tally(user, 'delivered')
+  tally('delivered')
   return 'ended'
 end

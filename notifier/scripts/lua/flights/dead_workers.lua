@@ -10,7 +10,7 @@ local function put_back(look, id, key, job)
   if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
     ends.tell(look.now, id, 'superseded')
     forget(key)
-    tally(nil, 'superseded')
+    tally('superseded')
     if job.again then redis.call('LPUSH', '@rq:queue:' .. job.origin, id) end
     return
   end

@@ -63,7 +63,7 @@ local function drop_oldest(now, user, category)
     if job[1] and job[2] == 'scheduled' and not (job[4] or job[5] or job[6] or job[7] or job[8]) then
       leave_backlog(now, user, category, id, job[3])
       end_unsent(now, id, job[1], 'dropped', 'push_reason', 'overflow')
-      tally(user, 'dropped')
+      tally('dropped')
       waits.write()
       if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
       return true
@@ -87,7 +87,7 @@ local function make_room(now, meta, limit, in_all, at)
       same = same_waiting(user, category, read.collapse_id)
     end
     if not same and not (overflow == 'drop_oldest' and drop_oldest(now, user, category)) then
-      tally(user, 'refused')
+      tally('refused')
       return nil, '!' .. which .. ' ' .. waiting .. ' ' .. most
     end
   end

@@ -27,7 +27,7 @@ date(overall_key(category), at)
 if ahead then return found end
 
 local outcome = ARGV[RUN.outcome]
-tally(user, outcome)
+tally(outcome)
 add_to_minute(now, {['o|' .. outcome .. '|' .. category .. '|rq'] = 1})
 if ARGV[RUN.is_end] == '1' then
   history.by = '\n' .. ARGV[RUN.worker]:gsub('%c', ' ') .. '\n' .. ARGV[RUN.version] .. '\n'

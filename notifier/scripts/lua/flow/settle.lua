@@ -19,7 +19,7 @@
 --! needs release remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders
 --! needs write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
-local RENEW_EVERY, now_text = 8, text(now)
+local now_text = text(now)
 -- What the pieces of this call know of it. earliest: of what is set here to fall due for whoever looks first.
 local look = {now = now, now_text = now_text, worker = worker, rules = rules, earliest = math.huge,
   keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
@@ -34,24 +34,13 @@ end
 local finished = {} -- the jobs to be deleted
 local released = {} -- key of a claim -> how many of it have ended
 
-local numbers, used = cjson.decode(ARGV[SETTLE.numbers]), {} -- used: user -> {word: how many}
+local numbers = cjson.decode(ARGV[SETTLE.numbers])
 
-local function count(user, word, label)
+local function count(word, label)
   totals[word] = (totals[word] or 0) + 1
   if label ~= '' then
     local field = 'o|' .. word .. '|' .. label
     numbers[field] = (numbers[field] or 0) + 1
-  end
-  if user == '' then return end
-  local words = used[user]
-  if words then words[word] = (words[word] or 0) + 1 else used[user] = {[word] = 1} end
-end
-
-local function write_usage()
-  for user, words in pairs(used) do
-    local usage, renews = '@usage:{' .. user .. '}', false
-    for word, n in pairs(words) do renews = redis.call('HINCRBY', usage, word, n) % RENEW_EVERY <= n or renews end
-    if renews then redis.call('EXPIRE', usage, '2592000') end -- 30 days: an idle user leaves nothing behind
   end
 end
 
@@ -142,7 +131,7 @@ local function settle(at)
   local user, is_told = job.user, true
   if job.state == 'delivered' and not (job.origin and job.status == 'queued' and user ~= '') then delivered(job)
   else is_told = move(look, job) end
-  if job.word ~= '' then count(user, job.word, job.label) end
+  if job.word ~= '' then count(job.word, job.label) end
   if user ~= '' then
     if is_told then ends.tell(now, job.id, job.word, job.detail, job) end
     local claim = claim_key(user, job.category)
@@ -159,7 +148,6 @@ end
 for at = SETTLE.n, #ARGV - 1, ENDED.n do reply[#reply + 1] = settle(at) end
 release(released, now)
 write_gathered()
-write_usage()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
 local backlogs = {}

@@ -41,7 +41,6 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "config": ("configuration.config", "commands"),
     "redis": ("configuration.redis", "commands"),
     "users": ("users", "commands"),
-    "channels": ("channels", "commands"),
     "partition": ("configuration.partition", "partition"),
 }
 

@@ -25,7 +25,7 @@ READ = (
 
 COMMANDS = (
     *("status job-1", "line victim", "explain --user victim", "routes", "history victim", "health", "stats"),
-    *("users get victim", "users export --user victim", "users log", "audit --repair"),
+    *("users export --user victim", "audit --repair"),
 )
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -255,21 +255,22 @@ def test_a_refused_choice_does_not_stop_the_others(run: Run, tmp_path: Path) -> 
     applied = run("users", "apply", str(file))
     assert (applied.status, applied.out) == (1, "1 applied\n")
     assert applied.err.startswith(f"{file}:1: tier: users may not choose 'nope'")
-    assert run("users", "get", "2").out == "gap: 10m\n"
+    assert run("users", "export").out == '{"user": "2", "gap": "10m"}\n'
 
 
-def test_what_users_chose(run: Run, tmp_path: Path) -> None:
-    """Muted, shown, exported, applied, logged, forgotten; a wrong line is named by its number."""
-    assert run("users", "get", "42") == Ran(0, "nothing is chosen\n", "")
-    muted = run("users", "mute", "42", "--category", "default", "--what", "drop")
-    assert muted == Ran(0, "muted without end: default (drop)\n", "")
-    assert "the user chose" in run("explain", "--user", "42").out
+def test_what_users_chose(run: Run, tmp_path: Path, producer: Notifier) -> None:
+    """Shown, exported, applied, forgotten; a wrong line is named by its number."""
+    assert "the user chose" not in run("explain", "--user", "42").out
+    producer.users.mute("42", categories=["default"], what="drop", who="anna")
+    told = run("explain", "--user", "42").out
+    assert "\nthe user chose\n  muted without end: default (drop)\n" in told
     file = tmp_path / "chosen.jsonl"
     file.write_text(run("users", "export").out + '{"user": "43", "gap": "10m"}\n[]\n', encoding="utf-8")
-    assert run("users", "unmute", "42", "--json").out == "{}\n"
+    producer.users.unmute("42")
     assert run("users", "apply", str(file)) == Ran(1, "", f"{file}:3: is not a JSON object\n")
-    assert run("users", "get", "43").out == "gap: 10m\n"
-    assert run("users", "clear", "43") == Ran(0, "cleared\n", "")
+    assert "gap: 10m" in run("explain", "--user", "43").out
+    assert producer.users.get("42").mutes
+    producer.users.clear("43", who="anna")
     file.write_text('{"user": "43", "tier": "nope"}\n', encoding="utf-8")
     assert "chosen.jsonl:1: tier: users may not choose 'nope'" in run("users", "apply", str(file)).err
     trace = tmp_path / "trace.jsonl"
@@ -284,13 +285,8 @@ def test_what_users_chose(run: Run, tmp_path: Path) -> None:
     assert longest[0] < longest[1] == (6 * 3_600 - 2) * 1_000_000
     assert run("users", "forget", "42").status == 2  # nobody is there to be asked
     assert run("users", "forget", "42", "--yes") == Ran(0, "forgotten; 0 cancelled\n", "")
-    logged = json.loads(run("users", "log", "--json").out)
-    assert [(each["who"], each["user"]) for each in logged] == [("notifier users", "43")] * 2
-    assert "cleared" in run("users", "log").out
-    assert "gap: 10m" in run("users", "log", "43", "--limit", "2").out
-    assert run("users", "log", "44").out == "nothing was changed\n"
-    wrong = run("users", "mute", "42", "--category", "nope")
-    assert (wrong.status, "categories: 'nope' is unknown" in wrong.err) == (1, True)
+    changes = json.loads(run("users", "export", "--user", "43").out)["changes"]
+    assert [(each["who"], each["chosen"]) for each in changes] == [("anna", None), ("notifier users", {"gap": "10m"})]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +345,7 @@ def test_what_users_chose_comes_from_any_file(run: Run, tmp_path: Path) -> None:
         ("users forget 42 0<&-", 2, "there is no terminal to ask at"),
         ("config init {folder}/n.yaml 0<&-", 1, "Aborted"),
         ("config schema 1>&-", 0, ""),
-        ("users get 42 2>&-", 0, ""),
+        ("users export 2>&-", 0, ""),
     ],
 )
 def test_closed_streams_are_borne(tmp_path: Path, config: Path, words: str, status: int, said: str) -> None:
@@ -1088,7 +1084,6 @@ def test_commands_follow_the_rates_in_force(run: Run, tmp_path: Path, redis: Red
     sent = run(*sends)
     assert sent.status == 0, sent.err
     assert redis.lrange("rq:queue:bulk", 0, -1) == [sent.out.strip().encode()]
-    assert run("users", "mute", "42", "--category", "promo").status == 0
 
 
 def test_commands_go_on_where_this_host_cannot_use_the_rates_in_force(run: Run, tmp_path: Path, redis: Redis) -> None:
@@ -1096,7 +1091,7 @@ def test_commands_go_on_where_this_host_cannot_use_the_rates_in_force(run: Run, 
     redis.hset("notifier:rates", mapping={"version": "newer", "at": 1, "rates": '{"user": {"gaps": 5}, "limits": {}}'})
     sent = run("send", "42", "--device", f"fcm:{'a' * 40}", "--title", "x")
     (new := tmp_path / "new.yaml").write_text("user: {gap: 3s}\n", encoding="utf-8")
-    told = {words: run(*words.split()) for words in ("explain --user 42", "line 42", "users mute 42")}
+    told = {words: run(*words.split()) for words in ("explain --user 42", "line 42", "users export")}
     told |= {"status": run("status", sent.out.strip()), "send": sent}
     for command, done in told.items():
         assert (command, done.status) == (command, 0)
@@ -1127,8 +1122,8 @@ def test_published_rates_that_cannot_be_read_are_named_and_replaced(run: Run, tm
 def test_explain_blames_a_mute_only_while_it_is_what_holds(run: Run, producer: Notifier) -> None:
     """The window of an hour holds longer than a mute of a minute, and less long than one of a day."""
     producer.acquire("42")
-    for lasts, blamed in (("1m", False), ("1d", True)):
-        assert run("users", "mute", "42", "--for", lasts).status == 0
+    for lasts, blamed in ((timedelta(minutes=1), False), (timedelta(days=1), True)):
+        producer.users.mute("42", until=lasts)
         found = json.loads(run("explain", "--user", "42", "--category", "default", "--json").out)
         assert (found["not_before"] == "the user's mute") is blamed
 

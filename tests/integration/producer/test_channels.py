@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +11,12 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from typer.testing import CliRunner
 
 from notifier import AsyncNotifier, ChannelError
-from notifier.cli.__main__ import main
-from notifier.cli.app import app
 from notifier.simulators.apns import ApnsChannelsSimulator
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
-from notifier.testing.ports import free_port
-from tests.harness.support import WORKER, Simulators, clean_environ, ends, notifier, worker, write_config
+from tests.harness.support import WORKER, Simulators, ends, notifier, worker, write_config
 
 GAP_US = 2_000_000
 RATES: dict[str, Any] = {"categories": {"default": {"lane": "default"}, "scores": {"lane": "urgent", "gap": "2s"}}}
@@ -91,51 +85,6 @@ def test_in_an_asyncio_program(config: Path, redis: Redis) -> None:
 
     asyncio.run(session())
     assert redis.llen("rq:queue:urgent") == 1
-
-
-def test_the_commands(config: Path, redis: Redis) -> None:
-    """`notifier channels` makes, shows, lists, sends to and deletes one."""
-
-    def run(*words: str) -> tuple[int, str]:
-        done = CliRunner(env=clean_environ()).invoke(app, ["--config", str(config), "channels", *words])
-        return done.exit_code, done.output.strip()
-
-    assert run("list") == (0, "no channels")
-    status, channel = run("create", "--stores")
-    assert status == 0
-    assert run("read", channel) == (0, f"{channel}: keeps its last message for 8 hours")
-    assert run("list") == (0, f"{channel}\n1 channel")
-    status, job_id = run("send", channel, "--state", '{"score": 1}', "--store", "--category", "scores")
-    assert status == 0
-    assert redis.lrange("rq:queue:urgent", 0, -1) == [job_id.encode()]
-    assert run("send", channel, "--state", "{")[0] == 2
-    assert run("delete", channel) == (0, "deleted")
-    assert run("list") == (0, "no channels")
-
-
-def test_warnings_are_no_part_of_an_answer(
-    redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators
-) -> None:
-    """Standard output is for the answer, so that a program may read it: what is logged goes to standard error."""
-    assert redis.ping()
-    providers = simulators.providers()
-    providers["apns"]["channels_endpoint"] = f"https://127.0.0.1:{free_port()}"
-    config = write_config(tmp_path, redis_server.url, providers)
-    command = [sys.executable, "-m", "notifier.cli", "--config", str(config), "channels", "list", "--json"]
-    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "provider_unreachable" in done.stderr
-
-
-def test_a_commands_error_is_one_line(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit status 1, and what Apple said."""
-    monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "channels", "delete", "dHN0"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    told = "APNs answered 400 ChannelNotRegistered: there is no such channel of this app in this environment"
-    assert (ended.value.code, capsys.readouterr().err.strip()) == (1, told)
 
 
 def test_in_memory() -> None:

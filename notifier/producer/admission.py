@@ -6,15 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from notifier.errors import OverloadedError, Refused
-from notifier.queue import calls
-from notifier.rules.policies import Policies, WaitingLimits
-from notifier.rules.preferences import Preferences
-
-
-def by_choice(job: calls.Job, chosen: Preferences, limits: WaitingLimits, policies: Policies) -> calls.Job:
-    """The job, with the `max_waiting` of the tier that its user chose, where that has one."""
-    most = limits.tiers.get(chosen.tier or "")
-    return job if most is None else replace(job, max_waiting=most, overflow=policies.category(job.category).overflow)
 
 
 def accepted(answers: Sequence[str | Refused]) -> list[str]:

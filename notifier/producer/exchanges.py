@@ -16,7 +16,7 @@ from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, expect_later, find_forecast
 from notifier.limiter import Hold, Permit
 from notifier.notification.job import decode_reason, read_meta
-from notifier.producer.admission import accepted, all_accepted, by_choice, refused
+from notifier.producer.admission import accepted, all_accepted, refused
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, read_ended
 from notifier.producer.feedback import Gone, read_gone
@@ -35,7 +35,7 @@ from notifier.scripts.keys import in_force, job_key, redis_key, rq_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.connection import unreadable
 from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
-from notifier.units import clock_us, from_bytes, moment, to_bytes
+from notifier.units import clock_us, from_bytes, moment
 from notifier.user_limits.choice import Choice, People, Stale
 from notifier.user_limits.redis import acquire_by_choice
 
@@ -109,7 +109,6 @@ class Exchanges:
         self.settings = settings
         self._keep = Retention.of(settings)
         self._memory_limits: dict[str, MemoryLimit] = {}  # by partition
-        self._max_waiting = settings.waiting_limits()
         self._policies = settings.policies()
         self.waits_for_replicas = settings.redis.wait_replicas > 0
 
@@ -217,14 +216,12 @@ class Exchanges:
         """
         if text := self.settings.redis.max_memory:
             yield from self._memory_limits.setdefault(in_force().ours, MemoryLimit(text)).check(jobs)
-        if self._max_waiting.tiers:
-            jobs = yield from self._by_choice(jobs)
         call = calls.enqueue(
             jobs,
             dedupe_for_us=self.settings.dedupe_for_us,
             timeout_s=JOB_TIMEOUT_S,
             stamp=f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z",
-            max_waiting=self._max_waiting.in_all,
+            max_waiting=self.settings.max_waiting_here,
             keep=self._keep,
         )
         answers: list[str | Refused] = yield call
@@ -232,13 +229,6 @@ class Exchanges:
         if self.waits_for_replicas and (job_ids := accepted(answers)):
             yield from self._wait_for_replicas(job_ids, refused(answers, count))
         return all_accepted(answers, count)
-
-    def _by_choice(self, jobs: Sequence[calls.Job]) -> Exchange[list[calls.Job]]:
-        users = [to_bytes(job.user) for job in jobs]
-        (texts,) = yield Commands(lambda pipe: pipe.hmget(redis_key("preferences"), users))
-        chosen = [Preferences() if text is None else decoded(from_bytes(text)) for text in texts]
-        both = zip(jobs, chosen, strict=True)
-        return [by_choice(job, each, self._max_waiting, self._policies) for job, each in both]
 
     def _wait_for_replicas(self, job_ids: list[str], over: list[Refused]) -> Exchange[None]:
         settings = self.settings.redis

@@ -38,7 +38,8 @@ class JobBuilder:
     def use(self, settings: Settings) -> None:
         """Go by these settings from now on."""
         self.policies = settings.policies()
-        self._most = settings.waiting_limits()
+        self._max_waiting = settings.user.max_waiting
+        self._counts_waiting = settings.max_waiting is not None or self._max_waiting is not None
         self._platforms = settings.providers.platforms()
         self._has_events = settings.events.keep_us > 0
         self._spans = Spans() if settings.tracing == "opentelemetry" else None
@@ -73,7 +74,7 @@ class JobBuilder:
         check_payload(notification)
         own = notification.expires_in_us
         expires_in_us = category.expires_us if own is None else own
-        dedupe, most = notification.dedupe_key, self._most.of(notification.user)
+        dedupe = notification.dedupe_key
         return calls.Job(
             id=job_id,
             lane=category.lane,
@@ -84,8 +85,8 @@ class JobBuilder:
             targets=encode_targets(notification),
             # With its length, so that no user's name and key together read like another's.
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
-            overflow=None if most is None and self._most.in_all is None else category.overflow,
-            max_waiting=most,
+            overflow=category.overflow if self._counts_waiting else None,
+            max_waiting=self._max_waiting,
             category=category.name,
             tagged=notification.user if notification.tags else "",
         )

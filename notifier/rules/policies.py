@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -165,20 +165,3 @@ class Policies:
     def rules(self, user: str, category: str) -> Rules:
         """All that applies to a notification of this category for this user."""
         return Rules(self.for_user(user), self.category(category))
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingLimits:
-    """`max_waiting` in all, of everyone, and of the users who have another; None is any number.
-
-    tiers: of those that users may choose and that have one of their own.
-    """
-
-    in_all: int | None = None
-    everyone: int | None = None
-    users: Mapping[str, int] = field(default_factory=dict)
-    tiers: Mapping[str, int] = field(default_factory=dict)
-
-    def of(self, user: str) -> int | None:
-        """How many of one user's may wait."""
-        return self.users.get(user, self.everyone)

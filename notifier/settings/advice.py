@@ -90,7 +90,7 @@ def _of_overrides(settings: Settings) -> Said:
             if isinstance(entry, str):
                 continue
             policy = entry.policy(everyone)
-            if policy == everyone and entry.max_waiting is None:
+            if policy == everyone:
                 yield (section, name), "changes nothing: its rules are those of user"
                 continue
             own = {type(entry).model_fields[name].alias or name for name in entry.model_fields_set}

@@ -10,6 +10,7 @@ from pydantic import create_model
 
 from notifier.settings.schema import Settings
 from notifier.settings.schema_providers import ProvidersSettings, providers_of
+from notifier.settings.schema_rules import EveryoneSettings, UserSettings
 from notifier.settings.templates import descriptions
 from notifier.units import format_duration
 
@@ -58,7 +59,8 @@ def _as_written(node: Any) -> Any:
 def overriding() -> dict[str, str]:
     """The sections that override another, which holds what there is to say of their keys."""
     sections = ProvidersSettings.keys().values()
-    return {get_args(each.model_fields["apps"].annotation)[1].__name__: each.__name__ for each in sections}
+    apps = {get_args(each.model_fields["apps"].annotation)[1].__name__: each.__name__ for each in sections}
+    return {UserSettings.__name__: EveryoneSettings.__name__, **apps}
 
 
 def sections(schema: dict[str, Any]) -> Iterator[tuple[Path, str, dict[str, Any]]]:

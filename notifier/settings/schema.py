@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from notifier.errors import SettingsError
 from notifier.rules.category import Category, Digest, Lane, OnUnknown, Overflow, Priority, WhenBlocked
 from notifier.rules.hours import Hours
-from notifier.rules.policies import Policies, WaitingLimits
+from notifier.rules.policies import Policies
 from notifier.rules.preferences import How, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import hours
@@ -33,7 +33,7 @@ from notifier.settings.schema_processes import (
 )
 from notifier.settings.schema_providers import Providers, ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
-from notifier.settings.schema_rules import MaxWaiting, RuleSettings, UserSettings
+from notifier.settings.schema_rules import EveryoneSettings, MaxWaiting, RuleSettings, UserSettings
 from notifier.settings.schema_types import Section
 from notifier.settings.users_files import Entry, UsersFiles, Written
 from notifier.units import format_duration
@@ -148,7 +148,7 @@ class Settings(Section):
 
     redis: RedisSettings = RedisSettings()
     zone: Zone = DEFAULT_ZONE
-    user: UserSettings = UserSettings()
+    user: EveryoneSettings = EveryoneSettings()
     tiers: dict[Name, UserSettings] = Field(default_factory=dict)
     users: dict[User, UserEntry] = Field(default_factory=dict)
     users_from: File | None = None
@@ -278,14 +278,10 @@ class Settings(Section):
         yield from self.users.items()
         yield from self._users_in_files.entries.items()
 
-    def waiting_limits(self) -> WaitingLimits:
-        """Return how many may wait, in all and of each user."""
-        in_all = None if self.max_waiting is None else self.max_waiting // self.redis.partitions  # the share of each
-        tiers = {name: tier.max_waiting for name, tier in self.tiers.items()}
-        of_user = {user: entry.max_waiting for user, entry in self.users.items() if isinstance(entry, UserSettings)}
-        of_user |= {user: tiers[entry] for user, entry in self._entries() if isinstance(entry, str)}
-        chosen = {name: n for name in self.users_may.tier if (n := tiers[name]) is not None}
-        return WaitingLimits(in_all, self.user.max_waiting, {u: n for u, n in of_user.items() if n is not None}, chosen)
+    @property
+    def max_waiting_here(self) -> int | None:
+        """How many may wait in each partition, of all users together; None is any number."""
+        return None if self.max_waiting is None else self.max_waiting // self.redis.partitions
 
     def policies(self) -> Policies:
         """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""

@@ -188,15 +188,20 @@ class RuleSettings(Section):
 
 
 class UserSettings(RuleSettings):
-    """Limits of one user in all. What a tier or one user does not give is as under `user`."""
+    """Limits of a tier, or of one user. What is not given is as under `user`."""
 
-    max_waiting: MaxWaiting | None = None
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:
         """The quiet hours given here."""
         return self.quiet
+
+
+class EveryoneSettings(UserSettings):
+    """Limits of each user in all, and how many notifications of one user may wait."""
+
+    max_waiting: MaxWaiting | None = None
 
 
 def _gap_cell(text: str) -> str:

@@ -21,7 +21,7 @@ from notifier.notification import Notification
 from notifier.notification.counted import counted
 from notifier.notification.job import decode_data
 from notifier.notification.notification import check_user
-from notifier.producer.admission import all_accepted, by_choice
+from notifier.producer.admission import all_accepted
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
@@ -115,7 +115,6 @@ class MemoryExchanges:
         """See `Exchanges.use`. Nothing has been accepted yet."""
         self._settings = settings
         self._policies = settings.policies()
-        self._max_waiting = settings.waiting_limits()
 
     def at(self, us: int) -> datetime:
         """A moment of simulated time."""
@@ -148,7 +147,6 @@ class MemoryExchanges:
         meta = json.loads(job.meta)
         user: str = meta["user"]
         change(user)
-        job = by_choice(job, self._chosen.get(user, Preferences()), self._max_waiting, self._policies)
         if job.max_waiting is not None and job.overflow == "reject":
             self._replay(user)
             # Redis has queued all of a call before the first can go.

@@ -33,8 +33,6 @@ from tests.harness.take import publish_own_rules
 
 SECTIONS: dict[str, Any] = {
     "user": {"max_waiting": 3},
-    "tiers": {"large": {"max_waiting": 5}},
-    "users": {"big": "large"},
     "categories": {
         "default": {"lane": "default"},
         "news": {"lane": "bulk", "overflow": "drop_oldest"},
@@ -105,7 +103,7 @@ def test_one_more_is_refused(redis: Redis, producer: Notifier) -> None:
     assert (one.user, one.limit, one.waiting, one.most, one.place) == ("ann", "user", 3, 3, 0)
     assert set(redis.keys("rq:job:*")) == keys
     assert refused(redis) == 1
-    fill(producer, "big", 5)
+    fill(producer, "bob", 3)
     # Its dedupe key was not used up.
     producer.cancel(first)
     assert producer.send(note("ann", dedupe_key="k"), job_id="more") == "more"

@@ -20,7 +20,7 @@ from notifier.operations.in_force import read_known
 from notifier.operations.preview.plot import span, svg
 from notifier.operations.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
 from notifier.producer.notifier import Notifier
-from notifier.rules.policies import Policies, WaitingLimits
+from notifier.rules.policies import Policies
 from notifier.rules.preferences import Preferences, among
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.partitions import opened_all
@@ -104,7 +104,7 @@ def preview(
 
 def _policies_in(new: Path) -> Policies:
     settings = load_settings(new)
-    if settings.waiting_limits() != WaitingLimits():
+    if settings.max_waiting is not None or settings.user.max_waiting is not None:
         complain(f"{new.name}: max_waiting is not replayed: what it refuses or drops is shown as waiting")
     return settings.policies()
 

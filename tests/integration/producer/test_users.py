@@ -19,7 +19,6 @@ from notifier import (
     InvalidPreferenceError,
     Mute,
     Notifier,
-    OverloadedError,
     Preferences,
 )
 from notifier.operations.action_log import read_actions, record_action
@@ -28,9 +27,8 @@ from notifier.operations.explain import PREFERENCES, Inspection, placed
 from notifier.operations.in_force import read_known
 from notifier.operations.pause import pause_it
 from notifier.rules.kinds.window import Window
-from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import CONSOLE, Simulators, ends, eventually, note, notifier, worker, write_config
+from tests.harness.support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 RATES: dict[str, Any] = {
     "user": {"windows": ["100/1h"]},
@@ -223,28 +221,6 @@ def test_hours_are_judged_beside_the_tier_that_is_chosen(tmp_path: Path, redis_s
         made.users.set("42", quiet_hours=None)
         made.users.set("42", send_hours=None)
         assert made.users.get("42") == Preferences("day")
-
-
-@pytest.mark.parametrize("fake", [False, True])
-def test_how_many_may_wait_is_the_chosen_tiers(
-    redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, fake: bool
-) -> None:
-    """A tier that a user chose brings its `max_waiting`, above or below everyone's; cleared, everyone's holds again."""
-    tiers = {"few": {"max_waiting": 1}, "many": {"max_waiting": 3}, "quiet": {"windows": ["1/1h"]}}
-    rates = {"tiers": tiers, "users_may": {"tier": [*tiers]}, "user": {"windows": ["1/1h"], "max_waiting": 2}}
-    config = write_config(tmp_path, redis_server.url, CONSOLE, **rates)
-    assert not redis.exists("notifier:preferences")
-    with FakeNotifier(config) if fake else Notifier.from_config(config, follow=False) as made:
-        for user, tier, most in (("ann", "few", 1), ("bob", "many", 3), ("cal", None, 2), ("dan", "quiet", 2)):
-            made.users.set(user, tier=tier)
-            assert made.send_many(note(user) for _ in range(most)) == most
-            if fake:
-                made.send(note(user))  # the first has gone at once
-            with pytest.raises(OverloadedError, match=f"max_waiting is {most}$"):
-                made.send(note(user))
-        made.users.clear("bob")
-        with pytest.raises(OverloadedError, match=r"max_waiting is 2$"):
-            made.send(note("bob"))
 
 
 @pytest.mark.usefixtures("redis")

@@ -102,12 +102,6 @@ def test_a_rule_binds_who_chose_another_beside_it(what: str) -> None:
     assert advise(parse_settings(text), read_yaml(text)) == []
 
 
-def test_who_may_have_fewer_waiting_has_something_of_their_own() -> None:
-    """An entry without rules is not called useless where it has another limit."""
-    text = "users: {a: {max_waiting: 5}}"
-    assert advise(parse_settings(text), read_yaml(text)) == []
-
-
 def test_the_shipped_configuration_needs_no_advice() -> None:
     """What we ship as an example is an example."""
     with open("config/notifier.yaml", encoding="utf-8") as file:  # noqa: PTH123

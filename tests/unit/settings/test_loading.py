@@ -214,8 +214,8 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("user: {windows: [-1/day]}", ("1:18: user.windows[0]: '-1/day': a limit cannot be negative; "
          "it must be at least 1")),
         ("user: {windos: []}", "1:8: user.windos: unknown key; did you mean windows?"),
-        ("user: {zzz: 1}", ("1:8: user.zzz: unknown key; known are windows, gap, burst, send_hours, max_waiting, "
-         "quiet_hours")),
+        ("user: {zzz: 1}", ("1:8: user.zzz: unknown key; known are windows, gap, burst, send_hours, quiet_hours, "
+         "max_waiting")),
         ("zone: Europe/Berln", ("1:7: zone: 'Europe/Berln' is not a time zone of the IANA database, "
          f"{VERSION}; did you mean Europe/Berlin?")),
         ("zone: 1", (f"1:7: zone: int is not a time zone of the IANA database, {VERSION}; "

@@ -175,7 +175,7 @@ def test_what_all_users_share_is_enough_for_all(said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         parse_settings(f"redis: {{url: '{CLUSTER}', partitions: 4}}\n{SHARES[said]}")
     larger = SHARES[said].replace("3", "9")
-    assert parse_settings(f"redis: {{url: '{CLUSTER}', partitions: 4}}\n{larger}").waiting_limits().in_all in {None, 2}
+    assert parse_settings(f"redis: {{url: '{CLUSTER}', partitions: 4}}\n{larger}").max_waiting_here in {None, 2}
 
 
 def test_a_partition_has_its_share_of_a_project() -> None:

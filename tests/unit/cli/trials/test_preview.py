@@ -57,7 +57,7 @@ def test_the_command(run: Run) -> None:
 def test_what_is_not_replayed_is_said(run: Run) -> None:
     """A file with a max_waiting: beside the answer, which shows what would be refused or dropped as waiting."""
     new = yaml.safe_load(Path("new.yaml").read_text())
-    Path("new.yaml").write_text(yaml.safe_dump(new | {"tiers": {"vip": {"max_waiting": 9}}, "users": {"ann": "vip"}}))
+    Path("new.yaml").write_text(yaml.safe_dump(new | {"user": {"max_waiting": 9}}))
     status, _, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl")
     said = "new.yaml: max_waiting is not replayed: what it refuses or drops is shown as waiting\n"
     assert (status, err) == (0, said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -16,12 +15,11 @@ from typing import Any, Final
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from docs.settings_comments import comments
 from docs.settings_page import settings_page
+from docs.settings_schema import schema_text
 from notifier.cli.app import app
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.kinds.kind import RuleOfSends
-from notifier.settings.json_schema import schema_text
 
 ROOT: Final = Path(__file__).parents[1]
 MADE: Final = "This page is made from the code: `make reference`."
@@ -90,11 +88,6 @@ def main() -> None:
     """Write all of them."""
     for name, made in PAGES.items():
         (ROOT / name).write_text(made(), encoding="utf-8")
-
-
-def described() -> str:
-    """Each key's description, as JSON."""
-    return json.dumps(comments(), indent=1, ensure_ascii=False) + "\n"
 
 
 def commands() -> str:
@@ -200,7 +193,6 @@ def _text(found: Any) -> str:
 
 
 PAGES: Final = {
-    "notifier/settings/templates/descriptions.json": described,  # first, because others show them
     "config/notifier.schema.json": schema_text,
     "docs/reference/configuration.md": settings_page,
     "docs/reference/commands.md": commands,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Final
+from typing import Final, TypeAlias
 
-from notifier.settings.json_schema import ANY, Path, schema, sections
 from notifier.settings.templates import template
+
+Path: TypeAlias = tuple[str, ...]
+ANY: Final = "*"  # in a path: whatever name stands there
 
 _KEY: Final = re.compile(r'( *)"?([\w-]+)"?:(?: |$)')
 _COMMENTED_KEY: Final = re.compile(r"(\w+):(?: |$)")
@@ -15,9 +17,9 @@ _EXAMPLE: Final = re.compile(r"- |\w+: \{|user,\w|\d+,")
 _TABLE_ROW: Final = re.compile(r"  (\w+) +(\S.*)")
 
 
-def comments() -> dict[str, str]:
+def comments(keys: frozenset[str]) -> dict[str, str]:
     """The comment above each key of the full configuration, by the key's path; a key may stand in a comment itself."""
-    reader = _Reader(frozenset(key for _, _, node in sections(schema()) for key in node["properties"]))
+    reader = _Reader(keys)
     for line in template("full").splitlines():
         reader.read(line)
     return {".".join(path): _sentence(parts) for path, parts in reader.found.items()}

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from notifier.settings.json_schema import Path, overriding, schema, sections
+from docs.settings_comments import Path
+from docs.settings_schema import overriding, schema, sections
 from notifier.settings.templates import template
 from notifier.settings.yaml_source import read_yaml, write_yaml
 

@@ -4,8 +4,6 @@ import json
 import re
 from typing import Any, Literal
 
-from pydantic import Field
-
 from notifier import Device
 from notifier.providers import (
     Answer,
@@ -48,9 +46,9 @@ ANSWERS = Table(
 class NtfyApp(Section):
     """What tells one of ntfy's servers from another."""
 
-    access_token: str = Field(default="", description="Sent with each message; the variable NTFY_TOKEN goes before it.")
-    endpoint: HttpsEndpoint = Field(default="https://ntfy.sh", description="The server.")
-    ca_file: File | None = Field(default=None, description="The certificates to trust in place of the system's.")
+    access_token: str = ""  # sent with each message; the variable NTFY_TOKEN goes before it
+    endpoint: HttpsEndpoint = "https://ntfy.sh"
+    ca_file: File | None = None  # the certificates to trust in place of the system's
 
 
 class NtfySettings(PlatformSettings[NtfyApp], NtfyApp):
@@ -59,8 +57,8 @@ class NtfySettings(PlatformSettings[NtfyApp], NtfyApp):
     platform = "ntfy"
     identity = "endpoint"
 
-    client: Literal["http", "console"] = Field(default="http", description="http sends to the server; console prints.")
-    rate: Rate | None = Field(default=None, description="What the server admits of all messages together.")
+    client: Literal["http", "console"] = "http"
+    rate: Rate | None = None  # what the server admits of all messages together
 
     @property
     def in_force(self) -> PlatformLimits:

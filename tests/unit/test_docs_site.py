@@ -62,6 +62,6 @@ def test_every_public_name_is_in_the_reference(package: object) -> None:
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python spell signatures otherwise")
 @pytest.mark.parametrize("page", generate.PAGES)
 def test_what_is_made_from_the_code_is_up_to_date(page: str) -> None:
-    """The reference, the schema and the descriptions in it are what the code says: `make reference` renews them."""
+    """The reference and the schema are what the code says: `make reference` renews them."""
     written = (ROOT / page).read_text(encoding="utf-8")
     assert written == generate.PAGES[page](), "make reference"

@@ -23,10 +23,10 @@ from notifier.operations.in_force import read_own
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
-from notifier.settings.json_schema import schema_text
 from notifier.settings.loading import unread
 from notifier.settings.rates import Change, change_to, rates_in
 from notifier.settings.secret_files import read_by_others
+from notifier.settings.templates import schema_text
 from notifier.settings.yaml_source import Source
 from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all, ranges

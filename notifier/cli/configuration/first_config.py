@@ -13,9 +13,8 @@ import typer
 from notifier.cli.options import file_of
 from notifier.cli.output import fail, say
 from notifier.settings import parse_settings
-from notifier.settings.json_schema import schema_text
 from notifier.settings.loading import DEFAULT_PATH
-from notifier.settings.templates import template
+from notifier.settings.templates import schema_text, template
 
 CONSOLE: Final = "console"
 TEAM: Final = ("team_id", "Which team? (10 letters and digits)", "ABCDE12345")

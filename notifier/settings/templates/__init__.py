@@ -1,21 +1,21 @@
-"""The configurations that are shipped, and what their comments say of keys, as `make reference` collects it."""
+"""The configurations that are shipped, and their JSON Schema."""
 
 from __future__ import annotations
 
-import json
 from importlib import resources
+from pathlib import Path
+from typing import Final
+
+SCHEMA: Final = "notifier.schema.json"
 
 
 def template(name: str) -> str:
     """Return the text of a configuration: 'first' or 'full'."""
-    return _read(f"{name}.yaml")
+    return resources.files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def descriptions() -> dict[str, str]:
-    """Return the comment above each key of the full configuration, by the key's path: `worker.lease`, `users.*.gap`."""
-    found: dict[str, str] = json.loads(_read("descriptions.json"))
-    return found
-
-
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def schema_text() -> str:
+    """Return the JSON Schema of the configuration, for editors: the package's own, in a clone that of its `config`."""
+    packaged = resources.files(__package__).joinpath(SCHEMA)
+    found = packaged if packaged.is_file() else Path(__file__).parents[3] / "config" / SCHEMA
+    return found.read_text(encoding="utf-8")

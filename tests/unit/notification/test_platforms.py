@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification, platforms
 from notifier.notification.job import encode_data, encode_targets, targets_in
 from notifier.settings import parse_settings
-from notifier.settings.json_schema import schema
+from notifier.settings.templates import schema_text
 from workers.configuration.wiring import build_providers, circuit_names, dry_runs
 
 PIGEON = """
 from notifier.providers import Answer, Outcome, Platform, PlatformSettings
 from notifier.rules.category import PlatformLimits
 from notifier.rules.policy import Window
-from pydantic import Field
 
 class Loft(PlatformSettings):
     platform = "pigeon"
     identity = "loft"
-    loft: str = Field(default="", description="Where the pigeons live.")
+    loft: str = ""
 
     @property
     def in_force(self):
@@ -111,7 +112,13 @@ def test_its_section_is_checked_with_its_line() -> None:
         parse_settings("providers: {pigeon: {\n  lofft: north}}")
     with pytest.raises(SettingsError, match=r"1:30: providers.pigeon.loft: must be text"):
         parse_settings("providers: {pigeon: {  loft: 7}}")
-    assert schema()["$defs"]["Loft"]["properties"]["loft"]["description"] == "Where the pigeons live."
+
+
+def test_an_editor_takes_its_section() -> None:
+    """The schema that is shipped knows the platforms that are ours, and forbids no other."""
+    check = Draft202012Validator(json.loads(schema_text()))
+    assert check.is_valid({"providers": {"apns": {"topic": "com.example.app"}, "pigeon": {"loft": "north"}}})
+    assert not check.is_valid({"providers": {"apns": {"tpic": "com.example.app"}}})
 
 
 @pytest.mark.usefixtures("package")

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import notifier.settings
+from docs.settings_schema import schema
 from notifier.errors import SettingsError
 from notifier.log import mask_text
 from notifier.providers.fcm.settings import FcmSettings
@@ -18,7 +19,6 @@ from notifier.rules.hours import Hours
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.rules.zones import VERSION
 from notifier.settings import errors, load_settings, parse_settings, settings_path
-from notifier.settings.json_schema import schema
 from notifier.settings.rates import version_of
 from notifier.store.published import _written, read_rates
 

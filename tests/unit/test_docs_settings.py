@@ -9,14 +9,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from docs.settings_page import settings_page
+from docs.settings_schema import schema, sections
 from notifier.errors import SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.advice import advise
-from notifier.settings.json_schema import schema, sections
 from notifier.settings.templates import template
 from notifier.settings.yaml_source import read_yaml
 
-CONFIG = Path(__file__).parents[3] / "config"
+CONFIG = Path(__file__).parents[2] / "config"
 
 RIGHT = [
     "{}",

@@ -1,21 +1,19 @@
-"""The JSON Schema of the configuration, generated from the model: config/notifier.schema.json, for editors."""
+"""config/notifier.schema.json: the JSON Schema of the configuration, out of the model and the full file's comments."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, get_args
 
 from pydantic import create_model
 
+from docs.settings_comments import ANY, Path, comments
+from notifier.notification.platforms import OURS
 from notifier.settings.schema import Settings
 from notifier.settings.schema_providers import ProvidersSettings, providers_of
 from notifier.settings.schema_rules import EveryoneSettings, UserSettings
-from notifier.settings.templates import descriptions
 from notifier.units import format_duration
-
-Path: TypeAlias = tuple[str, ...]
-ANY: Final = "*"  # in a path: whatever name stands there
 
 
 def schema_text() -> str:
@@ -25,10 +23,12 @@ def schema_text() -> str:
 
 def schema() -> dict[str, Any]:
     """The schema as JSON Schema 2020-12."""
-    # With every platform that is installed: `Settings` itself learns of those that a file names.
-    providers = providers_of(tuple(ProvidersSettings.keys()))
+    # With each platform of ours: `Settings` itself learns of those that a file names.
+    providers = providers_of(tuple(OURS))
     whole = create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, providers=(providers, providers()))
     generated: dict[str, Any] = _as_written(whole.model_json_schema(by_alias=True))
+    # A package may bring another platform, whose keys nobody knows here.
+    generated["$defs"]["ProvidersSettings"]["additionalProperties"] = {"type": "object"}
     _describe(generated)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -91,7 +91,8 @@ def _sections_in(path: Path, node: Any) -> Iterator[tuple[Path, str]]:
 
 def _describe(schema: dict[str, Any]) -> None:
     """Give each key what the full configuration says of it, for editors and for the reference."""
-    found, said = list(sections(schema)), descriptions()
+    found = list(sections(schema))
+    said = comments(frozenset(key for _, _, node in found for key in node["properties"]))
     like, overrides = {name: path for path, name, _ in found}, overriding()
     for path, name, node in found:
         other = like.get(overrides.get(name, ""), path)

@@ -274,7 +274,7 @@ def _by_clock(scope: Scope, clock: ByClock, sends: Sends, now_us: int) -> Iterat
     if scope == "user" and rules.category.ignores_quiet:
         return
     of_each = [(f"quiet {hours}", closed_minutes((hours,), ())) for hours in policy.quiet]
-    of_each += [(f"send {text_of(hours)}", closed_minutes((), (hours,))) for hours in policy.send]
+    of_each += [(f"send {text_of(policy.send)}", closed_minutes((), policy.send))] if policy.send else []
     for text, minutes in of_each:
         ends = max((clock.after(hours, now_us) for hours in closed_times(minutes)), default=now_us)
         yield Use(scope, text, None, None, _later(ends, now_us))

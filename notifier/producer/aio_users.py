@@ -34,14 +34,12 @@ class AsyncUsers:
         windows: Windows | None = KEEP,
         gap: str | timedelta | None = KEEP,
         quiet_hours: HoursGiven | None = KEEP,
-        send_hours: HoursGiven | None = KEEP,
         zone: str | None = KEEP,
         who: str = "",
         timeout: Timeout = None,
     ) -> Preferences:
         """See `Users.set`."""
-        hours = {"quiet_hours": quiet_hours, "send_hours": send_hours}
-        given = {"tier": tier, "windows": windows, "gap": gap, **hours, "zone": zone}
+        given = {"tier": tier, "windows": windows, "gap": gap, "quiet_hours": quiet_hours, "zone": zone}
         spent = await self._begin(timeout)
         return await self._prefer(user, self._edits.set(user, given), who, timeout, spent)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
 from notifier.notification.notification import check_user
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.hours import Hours
+from notifier.rules.hours import Hours, text_of
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
 from notifier.rules.preferences import FOREVER, MAX_MUTES, Preferences, What, mute_of, names_of
@@ -52,7 +53,7 @@ class Edits:
         """Add a mute. Raises InvalidPreferenceError, in the edit for one that is over."""
         lasting = until if isinstance(until, timedelta) else None
         mute = _read(mute_of, None if lasting is not None else until, categories, what)
-        self._checked(user, {"mutes": [mute]})
+        check_user(user)
         self._check_known(mute.categories, ())
         for name in mute.categories or ():
             if self._policies().category(name).bypass:
@@ -87,16 +88,18 @@ class Edits:
     def _checked(self, user: str, given: Mapping[str, Any]) -> Preferences:
         check_user(user)
         wanted = _read(Preferences.of, given)
-        if why := self._policies().combining.why_not(wanted):
-            raise _invalid(why)
+        tiers = self._policies().combining.tiers
+        if wanted.tier is not None and wanted.tier not in tiers:
+            known = ", ".join(sorted(tiers)) or "none"
+            raise InvalidPreferenceError("tier", f"users may not choose {wanted.tier!r}; users_may.tier allows {known}")
         return wanted
 
     def _check_time(self, user: str, wanted: Preferences, *others: Preferences) -> None:
-        """Raise InvalidPreferenceError for hours that would not count here, if they do in one of the others."""
-        policies = self._policies()
-        now, *before = [policies.combining.voided(policies.for_user(user), each) for each in (wanted, *others)]
-        if new := now - set[str].intersection(*before):
-            raise _invalid(min(new))
+        """Raise InvalidPreferenceError for quiet hours that would not count here, if they do in one of the others."""
+        is_void = partial(self._policies().combining.is_void, self._policies().for_user(user))
+        if wanted.quiet_hours is not None and is_void(wanted) and not all(map(is_void, others)):
+            why = f"{text_of(wanted.quiet_hours)}, beside what is configured, leave no time to send"
+            raise InvalidPreferenceError("quiet_hours", why)
 
 
 def unchanged(old: Preferences, _now: datetime) -> Preferences:
@@ -112,8 +115,8 @@ def nothing(_old: Preferences, _now: datetime) -> Preferences:
 class Users:
     """Preferences of users. A change holds from the next notification on, also for what waits already.
 
-    Every call raises InvalidPreferenceError, before anything is written, for what is not well formed or what
-    `users_may` of the configuration does not let users change; and RedisUnusableError. who: who changes it, for the log
+    Every call raises InvalidPreferenceError, before anything is written, for what is not well formed or a tier
+    that `users_may` of the configuration does not name; and RedisUnusableError. who: who changes it, for the log
     of changes, where that is not the user.
     """
 
@@ -135,18 +138,16 @@ class Users:
         windows: Windows | None = KEEP,
         gap: str | timedelta | None = KEEP,
         quiet_hours: HoursGiven | None = KEEP,
-        send_hours: HoursGiven | None = KEEP,
         zone: str | None = KEEP,
         who: str = "",
     ) -> Preferences:
         """Choose rules: those that are given change, None takes one away. Returns all that the user has chosen.
 
         tier: one of the configuration's. windows: such as ``["5/hour", "20/calendar-day"]``. gap: such as ``"10m"``.
-        quiet_hours: such as ``"22:00-08:00"``, or ``{"mon-fri": "22:00-07:00", "sat-sun": "22:00-10:00"}``. send_hours:
-        in the same form; outside of them it is quiet. zone: whose clock decides where a notification names none.
+        quiet_hours: such as ``"22:00-08:00"``, or ``{"mon-fri": "22:00-07:00", "sat-sun": "22:00-10:00"}``. zone: whose
+        clock decides where a notification names none.
         """
-        hours = {"quiet_hours": quiet_hours, "send_hours": send_hours}
-        given = {"tier": tier, "windows": windows, "gap": gap, **hours, "zone": zone}
+        given = {"tier": tier, "windows": windows, "gap": gap, "quiet_hours": quiet_hours, "zone": zone}
         return self._prefer(user, self._edits.set(user, given), who)
 
     def mute(

@@ -70,14 +70,12 @@ class Closed:
 
 
 @lru_cache(maxsize=4096)
-def closed_minutes(quiet: tuple[Hours, ...], send: tuple[tuple[Hours, ...], ...]) -> int:
-    """The minutes of a week, one bit each, that are quiet, or outside of any of the send hours."""
+def closed_minutes(quiet: tuple[Hours, ...], send: tuple[Hours, ...]) -> int:
+    """The minutes of a week, one bit each, that are quiet, or outside of the send hours, where there are any."""
     found = 0
     for hours in quiet:
         found |= hours.minutes
-    for each in send:
-        found |= _ALL_CLOSED & ~closed_minutes(each, ())
-    return found
+    return found | _ALL_CLOSED & ~closed_minutes(send, ()) if send else found
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -11,10 +11,9 @@ from typing import Final
 
 from notifier.rules.category import DEFAULT_CATEGORY, NO_LIMITS, Category, PlatformLimits
 from notifier.rules.policy import NO_RULES, Policy
-from notifier.rules.preferences import Chosen, Combining, Mute, Preferences, UsersMay
+from notifier.rules.preferences import Chosen, Combining, Mute, Preferences
 from notifier.rules.zones import DEFAULT_ZONE
 
-USERS_MAY: Final = UsersMay()
 MAX_CHOSEN: Final = 10_000  # kept in memory, of those that were asked for last
 
 
@@ -85,13 +84,12 @@ class Policies:
         *,
         zone: str = DEFAULT_ZONE,
         lead_us: int = 0,
-        users_may: UsersMay = USERS_MAY,
+        users_may: Collection[str] = (),
     ) -> None:
         """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`.
 
         limits: of the platforms that have any. zone: of who names none. lead_us: how long before quiet hours nothing is
-        let go any more: a worker's lease, by whose end it has been received. users_may: what
-        users may change by their preferences.
+        let go any more: a worker's lease, by whose end it has been received. users_may: the tiers that they may choose.
         """
         self.limits = dict(limits or {})
         self.zone = zone
@@ -110,7 +108,8 @@ class Policies:
         of_categories = (c.policy for c in self.categories.values() if not c.ignores_quiet)
         closed = {policy.closed_minutes for policy in of_categories}
         self._chosen: dict[tuple[Policy, Preferences], Chosen] = {}
-        self.combining = Combining(users_may, self.tiers, tuple(closed), lead_us)
+        may = {name: policy for name, policy in self.tiers.items() if name in users_may}
+        self.combining = Combining(may, tuple(closed), lead_us)
         self.uses_local_time = any(policy.uses_local_time for policy in policies)
 
     def knows(self, name: str) -> bool:

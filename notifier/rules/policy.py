@@ -25,7 +25,7 @@ KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts
 class Policy:
     """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket.
 
-    calendar, quiet, send: what goes by the clock on the user's wall; it is quiet outside of any of `send`.
+    calendar, quiet, send: what goes by the clock on the user's wall; it is quiet outside of `send`, if any.
     kept_us: how long a send is kept at least, for calendar windows that somebody else holds.
     rules: those of sends, in the order in which they decide: of two that let go at once, the first.
     """
@@ -35,7 +35,7 @@ class Policy:
     burst: Burst | None = None
     calendar: tuple[CalendarWindow, ...] = ()
     quiet: tuple[Hours, ...] = ()
-    send: tuple[tuple[Hours, ...], ...] = ()
+    send: tuple[Hours, ...] = ()
     kept_us: int = 0
     rules: tuple[RuleOfSends, ...] = field(init=False, repr=False, compare=False)
 
@@ -137,7 +137,7 @@ class Policy:
             self.burst if burst is None else None if burst == "none" else burst,
             calendar,
             self.quiet if quiet is None else quiet,
-            self.send if send is None else (send,) if send else (),
+            self.send if send is None else send,
         )
 
     @property
@@ -148,7 +148,7 @@ class Policy:
     def __str__(self) -> str:
         parts = [str(rule) for rule in self.listed]
         parts += [f"quiet {hours}" for hours in self.quiet]
-        parts += [f"send {text_of(hours)}" for hours in self.send]
+        parts += [f"send {text_of(self.send)}"] if self.send else []
         return ", ".join(parts) or "no rules"
 
 

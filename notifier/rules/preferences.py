@@ -1,7 +1,7 @@
 """Preferences: what people choose for themselves in the app that they use, and the rules that follow from it.
 
-A choice can only take away what the configuration lets users take (`UsersMay`), and what is not allowed, or no longer,
-counts as not chosen.
+Windows, a gap and quiet hours that are chosen hold beside the configured ones. A tier that is not allowed, or no
+longer, counts as not chosen.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
@@ -20,30 +19,11 @@ from notifier.rules.policy import Policy
 from notifier.rules.zones import DEFAULT_ZONE, check_zone
 from notifier.units import duration_us, format_duration, parse_duration
 
-How = Literal["stricter", "any", "none"]
 What = Literal["hold", "drop"]
 
 FOREVER: Final = datetime(2199, 1, 1, tzinfo=UTC)  # until when one is muted who is muted without end
-NO_HOURS: Final = "none"  # of who wants no quiet hours, where the configuration lets users choose theirs instead
 MAX_WINDOWS: Final = 5
 MAX_MUTES: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class UsersMay:
-    """The rules that users may change.
-
-    tiers: which they may choose. windows, gap, quiet_hours, send_hours: `stricter` holds theirs beside the configured
-    ones, `any` puts theirs in their place. zone, mute: whether they may.
-    """
-
-    tiers: frozenset[str] = frozenset()
-    windows: How = "stricter"
-    gap: How = "stricter"
-    quiet_hours: How = "stricter"
-    send_hours: How = "stricter"
-    zone: bool = True
-    mute: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +55,6 @@ class Preferences:
     windows: tuple[Window | CalendarWindow, ...] | None = None
     gap_us: int | None = None
     quiet_hours: tuple[Hours, ...] | None = None
-    send_hours: tuple[Hours, ...] | None = None
     zone: str | None = None
     mutes: tuple[Mute, ...] = ()
 
@@ -89,8 +68,7 @@ class Preferences:
         given: dict[str, Any] = {"tier": self.tier, "zone": self.zone}
         given["windows"] = None if self.windows is None else [str(window) for window in self.windows]
         given["gap"] = None if self.gap_us is None else format_duration(self.gap_us)
-        for name, hours in (("quiet_hours", self.quiet_hours), ("send_hours", self.send_hours)):
-            given[name] = None if hours is None else text_of(hours) or NO_HOURS
+        given["quiet_hours"] = None if self.quiet_hours is None else text_of(self.quiet_hours)
         given["mutes"] = [_mute_as_dict(mute) for mute in self.mutes] or None
         return {name: value for name, value in given.items() if value is not None}
 
@@ -161,77 +139,32 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How preferences combine with the rules. also_closed: the minutes of a week that each category closes.
+    """How preferences combine with the rules. tiers: those that users may choose.
 
-    lead_us: how long a send takes; it must be left somewhere in a week.
+    also_closed: the minutes of a week that each category closes. lead_us: how long a send takes; it must be left
+    somewhere in a week.
     """
 
-    may: UsersMay = field(default_factory=UsersMay)
     tiers: Mapping[str, Policy] = field(default_factory=dict)
     also_closed: tuple[int, ...] = (0,)
     lead_us: int = 0
 
     def chosen(self, of_user: Policy, preferences: Preferences) -> Chosen:
         """Return the effect of these preferences for a user of this policy."""
-        may, policy = self.may, of_user
-        if preferences.tier in may.tiers and preferences.tier in self.tiers:
-            policy = self.tiers[preferences.tier]
-        if preferences.windows is not None and may.windows != "none":
-            before: tuple[Window | CalendarWindow, ...] = (*policy.windows, *policy.calendar)
-            policy = policy.replaced((*(before if may.windows == "stricter" else ()), *preferences.windows))
-        if preferences.gap_us is not None and may.gap != "none":
-            gap_us = max(policy.gap_us, preferences.gap_us) if may.gap == "stricter" else preferences.gap_us
-            policy = policy.replaced(gap_us=gap_us)
-        policy = self._with_hours(policy, preferences)
-        zone = preferences.zone if may.zone and not preferences.unknown_zone else None
-        return Chosen(policy, zone, preferences.mutes if may.mute else ())
+        policy = self.tiers.get(preferences.tier or "", of_user)
+        windows = (*policy.windows, *policy.calendar, *(preferences.windows or ()))
+        own = () if self.is_void(of_user, preferences) else preferences.quiet_hours or ()
+        gap_us = max(policy.gap_us, preferences.gap_us or 0)
+        policy = policy.replaced(windows, gap_us=gap_us, quiet=(*policy.quiet, *own))
+        return Chosen(policy, None if preferences.unknown_zone else preferences.zone, preferences.mutes)
 
-    def _with_hours(self, policy: Policy, preferences: Preferences) -> Policy:
-        """The policy with the hours that were chosen, as far as they leave time to send in each category."""
-        may = self.may
-        if preferences.quiet_hours is not None and may.quiet_hours != "none":
-            quiet = (*(policy.quiet if may.quiet_hours == "stricter" else ()), *preferences.quiet_hours)
-            if self.leave_time(quiet, policy.send):
-                policy = replace(policy, quiet=quiet)
-        if preferences.send_hours is not None and may.send_hours != "none":
-            send = (*(policy.send if may.send_hours == "stricter" else ()), preferences.send_hours)
-            if self.leave_time(policy.quiet, send):
-                policy = replace(policy, send=send)
-        return policy
-
-    def leave_time(self, quiet: tuple[Hours, ...], send: tuple[tuple[Hours, ...], ...]) -> bool:
-        """Whether these hours leave time to send in each category."""
-        closed = closed_minutes(quiet, send)
-        return all(longest_open_us(closed | also) > self.lead_us for also in self.also_closed)
-
-    def why_not(self, wanted: Preferences) -> str:
-        """Which preference users may not have, as '<field>: <why>'; '' where they may have all.
-
-        Whether hours leave time is asked of all that a user chose, see `voided`.
-        """
-        may = self.may
-        if wanted.tier is not None and wanted.tier not in may.tiers & self.tiers.keys():
-            known = ", ".join(sorted(may.tiers & self.tiers.keys())) or "none"
-            return f"tier: users may not choose {wanted.tier!r}; users_may.tier allows {known}"
-        for name in ("windows", "gap", "quiet_hours", "send_hours"):
-            value = wanted.gap_us if name == "gap" else getattr(wanted, name)
-            if value is not None and getattr(may, name) == "none":
-                return f"{name}: users may not change it, see users_may.{name}"
-        if wanted.zone is not None and not may.zone:
-            return "zone: users may not change it, see users_may.zone"
-        if wanted.mutes and not may.mute:
-            return "mutes: users may not mute, see users_may.mute"
-        return ""
-
-    def voided(self, of_user: Policy, wanted: Preferences) -> set[str]:
-        """Name the hours that do not count, as beside the rest they leave no time, each as '<field>: <why>'."""
-        policy, found = self.chosen(of_user, wanted).policy, set[str]()
-        quiet, send = wanted.quiet_hours or (), wanted.send_hours or ()
-        if not {*quiet} <= {*policy.quiet}:
-            found.add(f"quiet_hours: {text_of(quiet)}, beside what is configured, leave no time to send")
-        if send and send not in policy.send:
-            found.add(f"send_hours: {text_of(send)}, beside what else holds, leave no time to send")
-        return found
+    def is_void(self, of_user: Policy, preferences: Preferences) -> bool:
+        """Whether quiet hours were chosen that do not count: beside all other hours they leave no time to send."""
+        if preferences.quiet_hours is None:
+            return False
+        policy = self.tiers.get(preferences.tier or "", of_user)
+        closed = closed_minutes((*policy.quiet, *preferences.quiet_hours), policy.send)
+        return any(longest_open_us(closed | also) <= self.lead_us for also in self.also_closed)
 
 
 def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[str, Preferences]:
@@ -267,10 +200,6 @@ def _text(value: Any) -> str:
 def _gap(value: Any) -> int:
     """As in text, so as a timedelta: what could not be read again would void all that the user chose."""
     return parse_duration(format_duration(duration_us(value)))
-
-
-def _quiet_hours(value: Any) -> tuple[Hours, ...]:
-    return () if value == NO_HOURS else parse_hours(value)
 
 
 def _mutes(value: Any) -> tuple[Mute, ...]:
@@ -320,8 +249,7 @@ FIELDS: Final[Mapping[str, Any]] = {
     "tier": _text,
     "windows": _windows,
     "gap": _gap,
-    "quiet_hours": _quiet_hours,
-    "send_hours": partial(parse_hours, what="send hours"),
+    "quiet_hours": parse_hours,
     "zone": check_zone,
     "mutes": _mutes,
 }

@@ -153,10 +153,8 @@ def digest(*parts: object) -> str:
 def _chosen_by(policies: Policies) -> list[object]:
     """All that decides what a choice comes to."""
     combining, limits = policies.combining, _limited(policies)
-    may = combining.may
     return [
         sorted((name, repr(policy)) for name, policy in combining.tiers.items()),
-        [sorted(may.tiers), may.windows, may.gap, may.quiet_hours, may.send_hours, may.zone, may.mute],
         sorted(combining.also_closed),
         combining.lead_us,
         repr(policies.everyone),

@@ -23,8 +23,6 @@ def advise(settings: Settings, source: Source) -> list[Problem]:
         *_of_tiers(settings),
         *_of_apps(settings),
     ]
-    if _is_open(settings):  # what a user chose may bind where the rule beside it, in whose place it stands, did not
-        said = [(path, message) for path, message in said if "can never bind" not in message]
     users = _user_policies(settings)
     for name, category in settings.categories.items():
         said += _of_category(("categories", name), category, users)
@@ -113,15 +111,10 @@ def _of_apps(settings: Settings) -> Said:
                 yield ("categories", name, "app"), f"its notifications to {platform.platform} are refused: {why_not}"
 
 
-def _is_open(settings: Settings) -> bool:
-    """Whether users may choose looser windows or gaps than they are given."""
-    return "any" in {settings.users_may.windows, settings.users_may.gap}
-
-
 def _user_policies(settings: Settings) -> list[Policy]:
-    """The rules that users may have in all; none where they may choose any."""
+    """The rules that users may have in all."""
     policies, users = settings.policies(), ("", *settings.users, *settings.users_in_files)
-    return [] if _is_open(settings) else list({*map(policies.for_user, users), *policies.tiers.values()})
+    return list({*map(policies.for_user, users), *policies.tiers.values()})
 
 
 def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]) -> Said:

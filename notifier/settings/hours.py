@@ -45,7 +45,7 @@ class Given:
     @property
     def closed(self) -> int:
         """The minutes of a week in which nothing is sent."""
-        return closed_minutes(self.quiet, (self.send,) if self.send else ())
+        return closed_minutes(self.quiet, self.send)
 
     def __str__(self) -> str:
         parts = [text_of(self.quiet)] if self.quiet else []

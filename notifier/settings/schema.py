@@ -16,7 +16,6 @@ from notifier.errors import SettingsError
 from notifier.rules.category import Category, Digest, Lane, OnUnknown, Overflow, Priority, WhenBlocked
 from notifier.rules.hours import Hours
 from notifier.rules.policies import Policies
-from notifier.rules.preferences import How, UsersMay
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import hours
 from notifier.settings.checks import Duration, File, Limit, LimitName, Name, Positive, Rate, Tier, User, Zone, wrong_at
@@ -48,20 +47,9 @@ COUNTED: Final = "A text of the one message; {count} in it becomes how many it s
 
 
 class UsersMaySettings(Section):
-    """Limits of what users may change of their own rules, by `Notifier.users`; they can always be given less."""
+    """Choices of users, by `Notifier.users`. They can always choose to receive less."""
 
-    tier: list[Tier] = Field(default_factory=list, description="Which tiers they may choose.")
-    windows: How = "stricter"
-    gap: How = "stricter"
-    quiet_hours: How = "stricter"
-    send_hours: How = "stricter"
-    zone: bool = True
-    mute: bool = True
-
-    def value(self) -> UsersMay:
-        """Return what the rules need."""
-        hours = self.quiet_hours, self.send_hours
-        return UsersMay(frozenset(self.tier), self.windows, self.gap, *hours, self.zone, self.mute)
+    tier: list[Tier] = Field(default_factory=list)
 
 
 class DigestSettings(Section):
@@ -294,5 +282,5 @@ class Settings(Section):
             self.providers.limits(),
             zone=self.zone,
             lead_us=self.worker.lease_us,
-            users_may=self.users_may.value(),
+            users_may=self.users_may.tier,
         )

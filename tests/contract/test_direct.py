@@ -517,7 +517,7 @@ def test_what_decides_a_choice_has_a_part_in_its_name() -> None:
     """Whether anybody else goes by the clock, and what of two policies the scripts see no difference in."""
     by_clock = Category("cal", policy=Policy(calendar=(CalendarWindow(3, "day"),)))
     assert RuleTable(Policies()).chosen_version != RuleTable(Policies(categories={"cal": by_clock})).chosen_version
-    evening = Policy(quiet=parse_hours("20:00-24:00")), Policy(send=(parse_hours("00:00-20:00"),))
+    evening = Policy(quiet=parse_hours("20:00-24:00")), Policy(send=parse_hours("00:00-20:00"))
     assert policy_json(evening[0]) == policy_json(evening[1])
     fields = dict(RuleTable(Policies(users=dict(zip("ab", evening, strict=True)))).own_fields())
     assert fields[":a"] != fields[":b"]

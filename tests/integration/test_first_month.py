@@ -18,7 +18,6 @@ from notifier import Notifier
 from notifier.errors import InvalidNotificationError, RedisUnusableError
 from notifier.notification import Notification
 from notifier.rules.kinds.window import parse_window
-from notifier.rules.preferences import Preferences
 from notifier.settings import parse_settings
 from notifier.settings.advice import advise
 from notifier.settings.loading import unread
@@ -174,14 +173,6 @@ def test_a_number_without_a_unit() -> None:
 def test_a_misspelt_field() -> None:
     with pytest.raises(InvalidNotificationError, match=r"titel: is not a field; did you mean title\?"):
         Notification.from_kwargs({"user": "1", "devices": [], "titel": "x"})
-
-
-def test_quiet_hours_none() -> None:
-    """Who may choose quiet hours instead of the configured ones may choose to have none."""
-    chosen = Preferences.of({"quiet_hours": "none"})
-    assert chosen.quiet_hours == ()
-    assert chosen.as_dict() == {"quiet_hours": "none"}
-    assert Preferences.decode(chosen.encode()) == chosen
 
 
 def test_tls_to_a_redis_without_it(redis_server: EmbeddedRedis) -> None:

@@ -41,7 +41,7 @@ def is_quiet(name: str, policy: Policy, us: int) -> bool:
     quarter = us // QUARTER
     if any(_contains(name, hours, quarter) for hours in policy.quiet):
         return True
-    return not all(any(_contains(name, hours, quarter) for hours in each) for each in policy.send)
+    return bool(policy.send) and not any(_contains(name, hours, quarter) for hours in policy.send)
 
 
 @cache

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from notifier.queue.preferences import prefer
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy, Window
-from notifier.rules.preferences import Mute, Preferences, UsersMay
+from notifier.rules.preferences import Mute, Preferences
 from notifier.scripts.loader import run
 from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, USERS, M, carry_out, drain, enqueues, rounds, settle_all, settles
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from notifier.queue.calls import Leased
-
-MAY = UsersMay(frozenset({"few"}), windows="any", gap="any")
 
 
 def moment(us: int) -> datetime:
@@ -124,7 +122,7 @@ steps = st.one_of(
 def with_choices(rules: Policies) -> Policies:
     """The same rules, of which users may choose."""
     few = Policy((Window(1, interval_us=HORIZON),))
-    return Policies(rules.everyone, {"few": few, "not allowed": few}, rules.users, rules.categories, users_may=MAY)
+    return Policies(rules.everyone, {"few": few, "not allowed": few}, rules.users, rules.categories, users_may=["few"])
 
 
 @given(rule_sets(), st.lists(steps, min_size=20, max_size=50))

@@ -33,7 +33,7 @@ from tests.harness.support import Simulators, ends, eventually, note, notifier, 
 RATES: dict[str, Any] = {
     "user": {"windows": ["100/1h"]},
     "tiers": {"quiet": {"windows": ["1/1h"]}, "loud": {}},
-    "users_may": {"tier": ["quiet"], "zone": False},
+    "users_may": {"tier": ["quiet"]},
     "categories": {
         "default": {"lane": "default"},
         "chat": {"lane": "urgent"},
@@ -111,11 +111,11 @@ def test_quiet_hours_of_one_user_are_no_ones_else(
         status = producer.status(held)
         assert status is not None
         assert (status.held_by or "").startswith("user quiet until")
-        tomorrow = f"{now + timedelta(days=1):%a}".lower()
-        producer.users.set("ann", quiet_hours=None, send_hours={tomorrow: "00:00-24:00"})
+        today, later = (f"{now + timedelta(days=n):%a}".lower() for n in (0, 2))
+        producer.users.set("ann", quiet_hours={today: "00:00-24:00"})
         opens = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
-        eventually(lambda: (told := producer.status(held)) and told.expected_at == opens, "the send hours")
-        producer.users.set("ann", send_hours={f"{now:%a}".lower(): "00:00-24:00", tomorrow: "00:00-12:00"})
+        eventually(lambda: (told := producer.status(held)) and told.expected_at == opens, "the new hours")
+        producer.users.set("ann", quiet_hours={later: "00:00-24:00"})
         ends(producer, held, "delivered")
     assert simulators.titles("night") == ["night-bob", "night"]
 
@@ -143,7 +143,6 @@ def test_what_is_chosen_is_kept_told_and_copied(redis: Redis, producer: Notifier
     [
         ({"tier": "loud"}, "tier", "users_may.tier allows quiet"),
         ({"tier": "nope"}, "tier", "users_may.tier allows quiet"),
-        ({"zone": "Asia/Tokyo"}, "zone", "users_may.zone"),
         ({"zone": "Mars/Base"}, "zone", "Mars/Base"),
         ({"windows": ["many"]}, "windows", "many"),
         ({"windows": "5/1h"}, "windows", "list"),
@@ -167,7 +166,7 @@ FAR_EAST = timezone(timedelta(hours=14))
 BY_DAY, AT_NIGHT = "08:00-20:00", "20:00-08:00"
 OF_DAY_AND_NIGHT: dict[str, Any] = {
     "tiers": {"day": {"quiet_hours": AT_NIGHT}, "night": {"quiet_hours": BY_DAY}},
-    "users_may": {"tier": ["day", "night"], "quiet_hours": "any"},
+    "users_may": {"tier": ["day", "night"]},
 }
 
 
@@ -175,11 +174,9 @@ OF_DAY_AND_NIGHT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        ({"send_hours": BY_DAY}, {"quiet_hours": "07:00-21:00"}),
-        ({"quiet_hours": "07:00-21:00"}, {"send_hours": BY_DAY}),
-        ({"send_hours": BY_DAY}, {"tier": "night"}),
-        ({"tier": "day", "send_hours": BY_DAY}, {"tier": "night", "gap": "1m"}),
-        ({"tier": "night", "quiet_hours": "12:00-13:00", "send_hours": BY_DAY}, {"quiet_hours": None}),
+        ({"tier": "night"}, {"quiet_hours": AT_NIGHT}),
+        ({"quiet_hours": AT_NIGHT}, {"tier": "night"}),
+        ({"tier": "day", "quiet_hours": AT_NIGHT}, {"tier": "night", "gap": "1m"}),
     ],
 )
 def test_hours_that_are_chosen_in_several_calls_leave_time(
@@ -193,7 +190,7 @@ def test_hours_that_are_chosen_in_several_calls_leave_time(
             partial(made.users.set, "43", **(first | then)),
             partial(made.users.apply, [{"user": "43", **first, **then}]),
         ):
-            with pytest.raises(InvalidPreferenceError, match=r"send_hours: 08:00-20:00, beside what else holds, leave"):
+            with pytest.raises(InvalidPreferenceError, match=r"quiet_hours: 20:00-08:00, beside what is configured"):
                 call()
         assert list(made.users.export()) == [{"user": "42", **chosen.as_dict()}]
 
@@ -203,24 +200,20 @@ def test_hours_are_judged_beside_the_tier_that_is_chosen(tmp_path: Path, redis_s
     """Not beside everyone's rules. What a changed configuration voids hinders no other choice, and can go."""
     rates = {**OF_DAY_AND_NIGHT, "user": {"quiet_hours": BY_DAY}}
     with Notifier.from_config(write_config(tmp_path, redis_server.url, **rates), follow=False) as made:
-        with pytest.raises(InvalidPreferenceError, match="send_hours"):
-            made.users.set("42", send_hours=BY_DAY)
+        with pytest.raises(InvalidPreferenceError, match="quiet_hours"):
+            made.users.set("42", quiet_hours=AT_NIGHT)
         made.users.set("42", tier="day")
-        made.users.set("43", tier="day", quiet_hours=AT_NIGHT)
-        chosen = made.users.set("42", send_hours=BY_DAY).as_dict()
-        assert chosen == {"tier": "day", "send_hours": BY_DAY}
-        with pytest.raises(InvalidPreferenceError, match="send_hours"):
+        chosen = made.users.set("42", quiet_hours=AT_NIGHT).as_dict()
+        assert chosen == {"tier": "day", "quiet_hours": AT_NIGHT}
+        with pytest.raises(InvalidPreferenceError, match="quiet_hours"):
             made.users.set("42", tier=None)
     rates |= {"tiers": {"day": {"quiet_hours": BY_DAY}}, "users_may": {"tier": ["day"]}}
     with Notifier.from_config(write_config(tmp_path, redis_server.url, **rates), follow=False) as made:
-        assert made.users.set("42", quiet_hours="21:00-22:00") == Preferences.of(
-            {**chosen, "quiet_hours": "21:00-22:00"}
-        )
-        with pytest.raises(InvalidPreferenceError, match="send_hours"):
-            made.users.set("43", send_hours=BY_DAY)
+        assert made.users.set("42", gap="1m") == Preferences.of({**chosen, "gap": "1m"})
+        with pytest.raises(InvalidPreferenceError, match="quiet_hours"):
+            made.users.set("43", tier="day", quiet_hours=AT_NIGHT)
         made.users.set("42", quiet_hours=None)
-        made.users.set("42", send_hours=None)
-        assert made.users.get("42") == Preferences("day")
+        assert made.users.get("42") == Preferences("day", gap_us=60_000_000)
 
 
 @pytest.mark.usefixtures("redis")

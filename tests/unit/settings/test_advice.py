@@ -79,8 +79,6 @@ def test_a_looser_user_keeps_a_category_useful() -> None:
     "text",
     [
         "tiers: {vip: {windows: []}}\nusers_may: {tier: [vip]}",
-        "users_may: {windows: any}",
-        "users_may: {gap: any}",
         "tiers: {vip: {windows: []}}\nusers_from: users.csv",
         "users_from: own.csv",
     ],
@@ -92,14 +90,6 @@ def test_a_rule_that_some_user_needs_is_not_called_useless(tmp_path: Path, text:
     (tmp_path / "users.csv").write_text("user,tier\na,vip\n", encoding="utf-8")
     (tmp_path / "own.csv").write_text("user,windows,gap\na,none,0s\n", encoding="utf-8")
     assert advise(parse_settings(text, name=str(tmp_path / "n.yaml")), read_yaml(text)) == []
-
-
-@pytest.mark.parametrize("what", ["windows", "gap"])
-def test_a_rule_binds_who_chose_another_beside_it(what: str) -> None:
-    """Theirs stands in the place of the one by which it could never bind."""
-    rates = "user: {windows: [5/10s], gap: 1m}\ntiers: {slow: {gap: 2m}}"
-    text = f"{rates}\nusers_may: {{tier: [slow], {what}: any}}"
-    assert advise(parse_settings(text), read_yaml(text)) == []
 
 
 def test_the_shipped_configuration_needs_no_advice() -> None:

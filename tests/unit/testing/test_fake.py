@@ -71,13 +71,13 @@ def test_quiet_hours_are_the_users() -> None:
 
 
 def test_send_hours_open_by_the_week() -> None:
-    """What comes on a Friday evening goes on Monday; a user's own hold beside them; the alarm goes at once."""
+    """What comes on a Friday evening goes on Monday; a user's quiet hours hold too; the alarm goes at once."""
     made = fake(
         'user: {send_hours: {mon-fri: "09:00-18:00"}, windows: [2/1h]}\n'
         "categories: {default: {lane: default}, alarm: {lane: urgent, quiet_hours: ignore}}",
         now=datetime(2030, 1, 11, 18, tzinfo=UTC),
     )
-    made.users.set("bert", send_hours={"mon": "08:00-09:00", "wed": "10:00-11:00"})
+    made.users.set("bert", quiet_hours={"mon-tue": "00:00-24:00", "wed": "00:00-10:00"})
     jobs = [made.send(note(user)) for user in ("anna", "anna", "bert")]
     told = [made.status(job_id) for job_id in jobs]
     assert [status and status.expected_at for status in told] == [
@@ -87,8 +87,8 @@ def test_send_hours_open_by_the_week() -> None:
     ]
     made.send(note("anna", category="alarm"))
     assert [sent.notification.category for sent in made.outbox] == ["alarm"]
-    with pytest.raises(InvalidPreferenceError, match=r"send_hours: sat 10:00-12:00, .* leave no time"):
-        made.users.set("bert", send_hours="sat 10:00-12:00")
+    with pytest.raises(InvalidPreferenceError, match=r"quiet_hours: 08:00-19:00, .* leave no time"):
+        made.users.set("bert", quiet_hours="08:00-19:00")
 
 
 def test_what_is_wrong_or_too_much_is_refused() -> None:

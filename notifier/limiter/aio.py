@@ -34,7 +34,7 @@ class AsyncKeyLimiter(Asking, ABC):
         """Call what knows the keys: the calls of Redis, or the keys in memory."""
 
     async def _look(self) -> None:
-        """Look for changed rates."""
+        """Begin to follow the configuration, if that has not begun."""
 
     async def _ask(self, asked: Iterable[Asked], mode: Mode, ahead: Timeout = 0) -> list[Permit | Hold]:
         await self._look()

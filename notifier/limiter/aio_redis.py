@@ -50,11 +50,11 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
 
     @classmethod
     def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
-        """See `Limiter.from_config`. It looks for changes in a thread, so that the event loop goes on."""
+        """See `Limiter.from_config`."""
         live = follow(path)
         from notifier.store.aio import connect_async  # noqa: PLC0415 - as in `follow`
 
-        return cls._following(live, connect_async, _cluster, namespace=namespace, limits=live.known, **options)
+        return cls._following(live, connect_async, _cluster, namespace=namespace, limits=lambda: live.known, **options)
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""
@@ -96,8 +96,8 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
         return answer
 
     async def _look(self) -> None:
-        if self._live is not None and self._live.is_due:
-            await asyncio.to_thread(self._live.look)
+        if self._live is not None and not self._live.has_begun:
+            await asyncio.to_thread(self._live.begin)
 
 
 def _cluster(nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> Any:

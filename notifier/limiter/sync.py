@@ -27,6 +27,7 @@ from notifier.rules.zones import DEFAULT_ZONE
 from notifier.scripts.packed import send
 
 if TYPE_CHECKING:
+    from notifier.store.live import LiveSettings
     from notifier.store.live_limits import LiveLimits
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class InRedis(Asking):
     _module: ClassVar[str]
     _others: ClassVar[tuple[type, ...]]  # clients of the other module
     _retry: ClassVar[type[Any]] = Retry
-    _live: LiveLimits | None = None  # of a limiter of a configuration
+    _live: LiveSettings | None = None  # of a limiter of a configuration
 
     def __init__(
         self,
@@ -99,14 +100,14 @@ class InRedis(Asking):
     def _following(
         cls, live: LiveLimits, connect: Callable[..., Any], cluster: Callable[..., Any], **options: Any
     ) -> Self:
-        if is_cluster(url := live.settings.redis.url):
+        if is_cluster(url := live.redis.url):
             nodes, of_url = nodes_of(url)
             client = cluster(nodes, OF_CLUSTER | within(None, cls._retry, tries=1) | live.of_connections(of_url))
         else:
-            client = connect(live.settings.redis)
+            client = connect(live.redis)
         with live.keys_named():
             made = cls(client, **options)
-        made._live = live
+        made._live = live.live
         return made
 
 
@@ -161,9 +162,10 @@ class Limiter(InRedis, KeyLimiter):
     def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
         """A limiter on the Redis of a configuration, found as `Notifier.from_config` does, with its `limits` by name.
 
-        They are live: a changed file, or rates applied by `notifier config apply`, hold within two seconds. On a
-        cluster each key has a slot of its own, however many partitions the fleet has. options: as of the constructor.
-        Raises SettingsError where the configuration cannot be used.
+        They are live: from the first call on, a thread looks for a changed file, and for rates applied by `notifier
+        config apply`, which hold within two seconds. On a cluster each key has a slot of its own, however many
+        partitions the fleet has. options: as of the constructor. Raises SettingsError where the configuration cannot
+        be used.
         """
         live = follow(path)
         from notifier.store.connection import connect  # noqa: PLC0415 - as in `follow`

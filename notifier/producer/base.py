@@ -22,9 +22,9 @@ from notifier.store.exchange import Exchange
 from notifier.store.partitions import Partition, Partitions
 
 if TYPE_CHECKING:
-    from notifier.producer.live import LiveSettings
     from notifier.settings import Settings
     from notifier.settings.schema_redis import RedisSettings
+    from notifier.store.live import LiveSettings
 
 
 class Producer:
@@ -57,7 +57,7 @@ class Producer:
         `notifier config apply` has published. They hold within two seconds; the section redis stays as it was.
         Raises SettingsError where the configuration cannot be used.
         """
-        from notifier.producer.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
+        from notifier.store.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
 
         live = LiveSettings(path, environ)
         made = cls(cls._connect(live.settings.redis), live.settings)

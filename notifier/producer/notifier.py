@@ -80,7 +80,7 @@ class Notifier(Producer):
         self._file().reload()
 
     def _begin(self) -> None:
-        if self._follows and self._live is not None and not self._live.has_begun:
+        if self._follows and self._live is not None:
             self._live.begin()
 
     def close(self) -> None:

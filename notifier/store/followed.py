@@ -71,7 +71,7 @@ class Followed:
     def look(self, ask: Ask) -> Settings | None:
         """Take up what has changed; None where nothing has. Raises as `reload`.
 
-        What nobody has written for a second is whole at the first look: the next one may be hours away.
+        What nobody has written for a second is whole at the first look.
         """
         seen = self.fingerprint()
         settled = self.is_settled(seen) or all(time.time_ns() - file[0] > AGAIN_NS for file in seen or ())

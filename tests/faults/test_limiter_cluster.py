@@ -24,7 +24,7 @@ from notifier.limiter.middleware.request import of_environ
 from notifier.scripts.keys import under
 from notifier.scripts.packed import unpack
 from notifier.settings import load_settings
-from notifier.store import live_limits
+from notifier.store import live
 from notifier.store.partitions import connect_all
 from notifier.store.published import publish
 from tests.contract.test_key_limiter import Awaited
@@ -307,7 +307,7 @@ def test_by_a_configuration(
     cluster: harness.RedisCluster, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a fleet in partitions: its prefix, its user and password file, its limits as applied; each key in its slot."""
-    monkeypatch.setattr(live_limits, "LOOK_S", 0.0)  # a look at each call
+    monkeypatch.setattr(live, "LOOK_S", 0.01)
     for node in cluster.nodes:
         node.ask("ACL", "SETUSER", "limits", "on", ">secret", "~*", "+@all")
     (tmp_path / "password").write_text("secret")
@@ -325,6 +325,7 @@ def test_by_a_configuration(
         for at in connect_all(load_settings(path).redis):
             with under(at.prefixes):
                 publish(at.client, {"limits": {"login": "3/day"}}, -1)
+        await_that(lambda: limiter.policy("login") == limiter.policy("3/day"), "the applied limits", 30)
         admitted |= {"later": [bool(limiter.acquire("cy", "login")) for _ in range(4)]}
         found = {key for node in cluster.nodes for key in node.ask("KEYS", f"*{kind.__name__}:keys::{{{namespace}}}")}
         runner.run(made.aclose()) if kind is AsyncLimiter else made.close()

@@ -18,7 +18,7 @@ from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit
 from notifier.settings import load_settings
 from notifier.settings.loading import parse_settings, read_source
 from notifier.settings.rates import rates_in
-from notifier.store import live_limits
+from notifier.store import live
 from notifier.store.published import publish, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.forks import exit_of_fork, stopped_reading
@@ -39,7 +39,7 @@ class File:
 @pytest.fixture
 def file(tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> File:
     assert redis.ping()
-    monkeypatch.setattr(live_limits, "LOOK_S", 0.0)  # a look at each call
+    monkeypatch.setattr(live, "LOOK_S", 0.01)
     made = File(tmp_path / "notifier.yaml", redis_server.url)
     made.write("{login: 2/day}")
     return made
@@ -47,6 +47,11 @@ def file(tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.Monkey
 
 def how_many(limiter: Any, key: str, name: str = "login") -> int:
     return sum(isinstance(limiter.acquire(key, name), Permit) for _ in range(12))
+
+
+def goes_by(limiter: Any, rates: str, name: str = "login") -> None:
+    """Await that a name stands for these rates."""
+    eventually(lambda: limiter.policy(name) == limiter.policy(rates), f"{name}: {rates}")
 
 
 def test_a_limit_is_asked_by_its_name(file: File) -> None:
@@ -79,12 +84,13 @@ def test_a_changed_file_holds(file: File) -> None:
     with Limiter.from_config(file.path, namespace="n") as limiter:
         assert how_many(limiter, "k") == 2
         file.write("{login: 5/day; 9/week, signup: 1/day}")
+        goes_by(limiter, "5/day; 9/week")
         assert how_many(limiter, "k") == 3
         assert how_many(limiter, "k", "signup") == 0
 
 
 def test_a_file_that_was_changed_a_while_ago_holds_at_once(file: File) -> None:
-    """A program that asks once an hour has its new rates at its first call."""
+    """A program that asks for the first time long after its start has its new rates at that call."""
     with Limiter.from_config(file.path, namespace="n") as limiter:
         file.write("{login: 5/day}")
         os.utime(file.path, (time.time() - 2,) * 2)
@@ -109,38 +115,48 @@ def test_what_is_published_stands_in_the_place_of_the_file(file: File, redis: Re
         publish(redis, {"limits": {"login": "7/day"}}, 3_600_000_000)
         assert how_many(limiter, "early") == 2
         publish(redis, {"limits": {"login": "4/day"}}, -1)
+        goes_by(limiter, "4/day")
         assert how_many(limiter, "k") == 4
         withdraw(redis)
+        goes_by(limiter, "2/day")
         assert how_many(limiter, "later") == 2
 
 
-def test_what_cannot_be_used_changes_nothing(file: File) -> None:
-    """A wrong file, half a file, a lost name: the rates in force hold on, and a program does not fail."""
+def test_what_cannot_be_used_changes_nothing(file: File, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong file, half a file, a lost name: it is logged, the rates in force hold on, and a program does not fail."""
     with Limiter.from_config(file.path, namespace="n") as limiter:
-        for n, wrong in enumerate(("{login: 5 a day}", "{login: [", "{}")):
+        assert how_many(limiter, "k") == 2
+        for wrong, why in {
+            "{login: 5 a day}": "'5 a day' is not a rate",
+            "{login: [": "is not YAML",
+            "{}": "no limit login any more: its last rates hold on",
+        }.items():
+            caplog.clear()
             file.write(wrong)
-            assert how_many(limiter, f"k{n}") == 2
+            eventually(lambda why=why: why in caplog.text, why)
+            assert how_many(limiter, wrong) == 2
         file.path.unlink()
+        eventually(lambda: "cannot be read" in caplog.text, "that it is gone")
         assert how_many(limiter, "gone") == 2
 
 
 def test_asyncio_follows_as_well(file: File) -> None:
-    """AsyncLimiter takes up the same changes, and looks for them in a thread."""
+    """AsyncLimiter takes up the same changes; it reads the file in a thread."""
 
     async def story() -> None:
         limiter = AsyncLimiter.from_config(file.path, namespace="n")
         assert [type(await limiter.acquire("k", "login")) for _ in range(3)] == [Permit, Permit, Hold]
         file.write("{login: 3/day}")
-        await limiter.peek("k", "login")
+        await asyncio.to_thread(goes_by, limiter, "3/day")
         assert [type(await limiter.acquire("k", "login")) for _ in range(2)] == [Permit, Hold]
         await limiter.aclose()
 
     asyncio.run(story())
 
 
-def test_one_look_a_second(file: File, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
-    """Names cost nothing between two looks: Redis is asked what is published once, not at each call."""
-    monkeypatch.setattr(live_limits, "LOOK_S", 3600.0)
+def test_names_cost_nothing(file: File, monkeypatch: pytest.MonkeyPatch, redis: Redis) -> None:
+    """Between two looks: Redis is asked what is published once, not at each call."""
+    monkeypatch.setattr(live, "LOOK_S", 3600.0)
     with Limiter.from_config(file.path, namespace="n") as limiter:
         redis.config_resetstat()
         how_many(limiter, "k")

@@ -14,8 +14,9 @@ import yaml
 from redis import Redis
 
 from notifier import AsyncNotifier, InvalidNotificationError, InvalidPreferenceError, Notifier, SettingsError
-from notifier.producer import aio, live
+from notifier.producer import aio
 from notifier.settings.rates import rates_in
+from notifier.store import live
 from notifier.store.followed import Followed
 from notifier.store.published import publish, withdraw
 from notifier.testing import FakeNotifier

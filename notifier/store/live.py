@@ -1,4 +1,4 @@
-"""The settings of a producer as of now: those of its file, or the rates that were published through Redis."""
+"""The settings of a program as of now: those of its file, or the rates that were published through Redis."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from notifier.store.connection import redis_answers
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions, connect_all
 
-LOG: Final = logging.getLogger("notifier.producer")  # it speaks in somebody else's program
+LOG: Final = logging.getLogger("notifier")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
 TIMEOUT_US: Final = 1_000_000  # of a look at Redis: the first call waits for one
 
 
 class LiveSettings:
-    """Follows a configuration for one Notifier, in a thread of its own, from the first call on.
+    """Follows a configuration for one Notifier or Limiter, in a thread of its own, from the first call on.
 
     What cannot be used is logged, and the settings in force hold on. Redis and its password stay as they were. After a
     fork the child begins anew.
@@ -60,7 +60,7 @@ class LiveSettings:
         self._process = os.getpid()
         self._begin_anew()
         self._look()
-        # It holds no reference to the Notifier, so one that nobody closed ends it too.
+        # It holds no reference to its owner, so one that nobody closed ends it too.
         with suppress(RuntimeError):  # the interpreter ends, and begins no thread any more
             threading.Thread(target=self._keep_looking, name="notifier-follows-rates", daemon=True).start()
 

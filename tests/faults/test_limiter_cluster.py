@@ -142,8 +142,8 @@ def test_limits_of_a_request_are_by_the_same_key(limiter: Limiter) -> None:
     read, total = (WebLimit(name, "1/minute", key=lambda _: "42") for name in ("read", "total"))
     everyone = WebLimit("everyone", "9/minute", key=lambda _: "everyone")
     with pytest.raises(ValueError, match="by another key a middleware or a dependency of their own"):
-        Guard(limiter, [read, everyone]).ask(request)
-    refusals = [Guard(limiter, [read, total]).ask(request).refusal for _ in range(2)]
+        Guard(limiter, [read, everyone], awaited=False).ask(request)
+    refusals = [Guard(limiter, [read, total], awaited=False).ask(request).refusal for _ in range(2)]
     assert [refusal and refusal.status for refusal in refusals] == [None, 429]
 
 
@@ -151,7 +151,7 @@ def test_limits_by_an_empty_key_are_by_the_same_key(limiter: Limiter) -> None:
     """A header that is not there, say: such requests share a budget, as any others with one key do."""
     request = of_environ({"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "203.0.113.7"}, None)
     limits = [WebLimit(name, "1/minute", key=lambda _: "") for name in ("read", "total")]
-    refusals = [Guard(limiter, limits).ask(request).refusal for _ in range(2)]
+    refusals = [Guard(limiter, limits, awaited=False).ask(request).refusal for _ in range(2)]
     assert [refusal and refusal.status for refusal in refusals] == [None, 429]
 
 

@@ -275,7 +275,7 @@ def test_an_answer_by_a_share_names_the_rule_that_was_asked_for(rates: str, rule
     assert isinstance(permit, Permit)
     assert isinstance(held, Hold)
     assert (permit.rule or rule, held.rule) == (rule, rule)
-    guard = Guard(limiter, [WebLimit("api", rates)], WebAnswer(x_headers=True))
+    guard = Guard(limiter, [WebLimit("api", rates)], WebAnswer(x_headers=True), awaited=False)
     (refusal,) = filter(None, (guard.ask(WebRequest("GET", "/", {}, "1.2.3.4", {})).refusal for _ in range(3)))
     headers = dict(refusal.headers)
     assert headers["RateLimit"].partition(";")[0] in headers["RateLimit-Policy"]

@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from django.http import HttpRequest
 from redis import Redis
 
-from notifier.limiter import AsyncLimiter, Limiter, MemoryLimiter
+from notifier.limiter import AsyncLimiter, AsyncMemoryLimiter, Limiter, MemoryLimiter
 from notifier.limiter.middleware import (
     SERVER_ERRORS,
     ASGILimits,
@@ -19,15 +20,19 @@ from notifier.limiter.middleware import (
     WSGILimits,
     client_address,
 )
+from notifier.limiter.middleware import django as of_django
 from notifier.limiter.middleware import fastapi as of_fastapi
+from notifier.limiter.middleware import flask as of_flask
 from notifier.testing.embedded import EmbeddedRedis
-from tests.integration.web_rig import Site, answer, fastapi_app, serve_asgi, site
+from tests.integration.web_rig import Site, answer, fastapi_app, plain_wsgi, serve_asgi, site
 
 START = "1700000040000000"
 OF_DJANGO = ("django async", "django async class", "django async dispatch", "django async middleware")
 ASYNC = ("asgi", "fastapi", "fastapi middleware", *OF_DJANGO)
 KINDS = (*ASYNC, "wsgi", "late wsgi", "flask", "flask wsgi", "django", "django middleware")
 NOWHERE = "redis://127.0.0.1:1"
+IN_MEMORY = AsyncMemoryLimiter()
+A_LIMIT = WebLimit("a", "5/minute")
 
 
 @pytest.fixture(params=KINDS)
@@ -39,6 +44,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 def wrong(value: object) -> Any:
     """What a caller gives whose program is not checked for types."""
     return value
+
+
+def in_memory(kind: str, **options: Any) -> Any:
+    """The limiter in memory that suits a program."""
+    return AsyncMemoryLimiter(**options) if kind in ASYNC else MemoryLimiter(**options)
 
 
 def limiter_for(kind: str, url: str, **options: Any) -> Limiter | AsyncLimiter:
@@ -107,7 +117,7 @@ def test_how_a_program_answers(kind: str) -> None:
         on_refused=lambda request, names: told.append((request.path, names)),
     )
     limits = WebLimit("api", "2/minute"), WebLimit("all", "9/minute")
-    with site(kind, MemoryLimiter(), *limits, answer=how) as served:
+    with site(kind, in_memory(kind), *limits, answer=how) as served:
         replies = [served.get() for _ in range(3)]
     assert [reply.status for reply in replies] == [200, 200, 429]
     assert [reply.headers["X-RateLimit-Limit"] for reply in replies] == ["2"] * 3
@@ -121,7 +131,7 @@ def test_how_a_program_answers(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 def test_a_limit_without_a_window_says_what_is_left_where_it_refuses(kind: str) -> None:
     """A burst or a gap alone counts no remaining requests; its policy is told all the same."""
-    with site(kind, MemoryLimiter(clock=lambda: int(START)), WebLimit("api", "burst 1 then 1/10s")) as served:
+    with site(kind, in_memory(kind, clock=lambda: int(START)), WebLimit("api", "burst 1 then 1/10s")) as served:
         first, second = (served.get() for _ in range(2))
     assert (first.status, second.status) == (200, 429)
     assert first.headers["RateLimit-Policy"] == second.headers["RateLimit-Policy"]
@@ -131,7 +141,7 @@ def test_a_limit_without_a_window_says_what_is_left_where_it_refuses(kind: str) 
 @pytest.mark.parametrize("kind", ["fastapi", "flask", "django", "django async"])
 def test_what_check_raises_is_a_429(kind: str) -> None:
     """A `LimitExceeded` of the program itself is answered as a refusal is, and does not say of which key."""
-    with site(kind, MemoryLimiter(), WebLimit("api", "9/minute")) as served:
+    with site(kind, in_memory(kind), WebLimit("api", "9/minute")) as served:
         reply = served.get("exceeds")
     assert (reply.status, reply.headers["Retry-After"]) == (429, "30")
     assert reply.problem["violated-policies"] == ["5/1m"]
@@ -141,7 +151,7 @@ def test_what_check_raises_is_a_429(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 def test_nobody_names_himself(kind: str) -> None:
     """X-Forwarded-For changes nothing unless it is told which proxies may say so; then it is read from the right."""
-    mine: Any = MemoryLimiter()
+    mine = in_memory(kind)
     with site(kind, mine, WebLimit("api", "1/minute")) as served:
         assert [served.get(X_Forwarded_For=f"198.51.100.{n}").status for n in range(3)] == [200, 429, 429]
     behind = WebLimit("behind", "1/minute", key=client_address(["127.0.0.1", "10.0.0.0/8"]))
@@ -183,7 +193,7 @@ def test_some_are_exempt_and_some_may_do_more(kind: str) -> None:
     def rates(request: WebRequest) -> str:
         return "2/minute" if request.headers.get("x-plan") == "paid" else "1/minute"
 
-    mine: Any = MemoryLimiter()
+    mine = in_memory(kind)
     limit = WebLimit(
         "api",
         rates,
@@ -199,7 +209,7 @@ def test_some_are_exempt_and_some_may_do_more(kind: str) -> None:
 
 def test_a_cost_that_never_fits_is_the_clients_mistake(kind: str) -> None:
     """400 and why, and no error of the program; what fits goes on."""
-    mine: Any = MemoryLimiter()
+    mine = in_memory(kind)
     limit = WebLimit("upload", "5/minute", cost=lambda request: int(request.headers["x-n"]))
     with site(kind, mine, limit) as served:
         refused, served_one = served.get(X_N="6"), served.get(X_N="5")
@@ -211,7 +221,7 @@ def test_a_cost_that_never_fits_is_the_clients_mistake(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 def test_a_refused_head_has_no_body(kind: str) -> None:
     """HEAD is refused as GET is, without the body."""
-    mine: Any = MemoryLimiter()
+    mine = in_memory(kind)
     with site(kind, mine, WebLimit("api", "1/minute")) as served:
         served.get()
         reply = served.get(method="HEAD")
@@ -221,7 +231,7 @@ def test_a_refused_head_has_no_body(kind: str) -> None:
 
 def test_fastapi_without_the_handler() -> None:
     """The dependency alone answers 429 with all headers and a short body."""
-    limited = of_fastapi.rate_limit(MemoryLimiter(), WebLimit("api", "1/minute"))
+    limited = of_fastapi.rate_limit(AsyncMemoryLimiter(), WebLimit("api", "1/minute"))
     with serve_asgi(fastapi_app(limited)) as served:
         served.get()
         reply = served.get()
@@ -230,12 +240,10 @@ def test_fastapi_without_the_handler() -> None:
 
 
 @pytest.mark.usefixtures("redis")
-def test_a_plain_limiter_serves_asgi_too(redis_server: EmbeddedRedis) -> None:
-    """It is asked in a thread."""
-    with (
-        Limiter.from_url(redis_server.url, namespace="web") as limiter,
-        serve_asgi(ASGILimits(asgi_hello, limiter, WebLimit("api", "1/minute"))) as served,
-    ):
+def test_a_plain_limiter_serves_django_under_asgi_too(redis_server: EmbeddedRedis) -> None:
+    """Django runs the middleware in a thread."""
+    limiter = Limiter.from_url(redis_server.url, namespace="web")
+    with site("django async middleware", limiter, WebLimit("api", "1/minute")) as served:
         assert [served.get().status for _ in range(2)] == [200, 429]
 
 
@@ -262,7 +270,7 @@ def test_a_web_socket_counts_when_it_is_opened(*, extension: bool) -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        limits = ASGILimits(app, MemoryLimiter(), WebLimit("ws", "1/minute"))
+        limits = ASGILimits(app, AsyncMemoryLimiter(), WebLimit("ws", "1/minute"))
         for _ in range(2):
             await limits(dict(scope), receive, send)
         return sent
@@ -282,7 +290,7 @@ def test_a_web_socket_counts_when_it_is_opened(*, extension: bool) -> None:
 def test_who_goes_away_gets_nothing_back() -> None:
     """A client cannot free its budget by cutting its requests off."""
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.7", 1)}
-    limiter = MemoryLimiter()
+    limiter = AsyncMemoryLimiter()
 
     async def cut_off(_scope: Any, _receive: Any, _send: Any) -> None:
         raise asyncio.CancelledError
@@ -293,7 +301,7 @@ def test_who_goes_away_gets_nothing_back() -> None:
     limits = ASGILimits(cut_off, limiter, WebLimit("api", "1/minute", not_counted=SERVER_ERRORS))
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(limits(scope, send, send))  # type: ignore[arg-type]
-    assert limiter.count("api:{ip:203.0.113.7}", last="1m") == 1
+    assert asyncio.run(limiter.count("api:{ip:203.0.113.7}", last="1m")) == 1
 
 
 @pytest.mark.parametrize(
@@ -303,23 +311,31 @@ def test_who_goes_away_gets_nothing_back() -> None:
         (lambda: WebLimit("a", "5/minute", key=wrong("ip")), TypeError, "key and exempt are functions"),
         (lambda: WebLimit("a", "5/minute", exempt=wrong("/health")), TypeError, "exempt are functions"),
         (lambda: WebLimit("a", "5/minute", not_counted=wrong(500)), TypeError, "not_counted is a list of statuses"),
-        (lambda: ASGILimits(asgi_hello, MemoryLimiter()), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
-        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), "5/minute"), TypeError, "limits are WebLimit"),
-        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("a", "5 a minute")), ValueError, "is not a rate"),
-        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("a", "5/s", cost=6)), ValueError, "6 never fits"),
-        (lambda: ASGILimits(asgi_hello, "redis://localhost", WebLimit("a", "5/minute")), TypeError, "a limiter is"),
-        (lambda: ASGILimits(asgi_hello, MemoryLimiter(), *[WebLimit("a", "5/s")] * 2), ValueError, "name of its own"),
-        (
-            lambda: WSGILimits(None, AsyncLimiter.from_url(NOWHERE, namespace="n"), WebLimit("a", "5/s")),
-            TypeError,
-            "WSGI takes a Limiter or a MemoryLimiter",
-        ),
+        (lambda: ASGILimits(asgi_hello, IN_MEMORY), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
+        (lambda: ASGILimits(asgi_hello, IN_MEMORY, wrong("5/minute")), TypeError, "limits are WebLimit"),
+        (lambda: ASGILimits(asgi_hello, IN_MEMORY, WebLimit("a", "5 a minute")), ValueError, "is not a rate"),
+        (lambda: ASGILimits(asgi_hello, IN_MEMORY, WebLimit("a", "5/s", cost=6)), ValueError, "6 never fits"),
+        (lambda: ASGILimits(asgi_hello, wrong("redis://localhost"), A_LIMIT), TypeError, "a limiter is"),
+        (lambda: ASGILimits(asgi_hello, wrong(MemoryLimiter()), A_LIMIT), TypeError, "an AsyncLimiter or AsyncMemory"),
+        (lambda: of_fastapi.rate_limit(wrong(MemoryLimiter()), A_LIMIT), TypeError, "not MemoryLimiter"),
+        (lambda: of_flask.rate_limit(wrong(IN_MEMORY), A_LIMIT), TypeError, "not AsyncMemoryLimiter"),
+        (lambda: ASGILimits(asgi_hello, IN_MEMORY, *[WebLimit("a", "5/s")] * 2), ValueError, "name of its own"),
+        (lambda: WSGILimits(plain_wsgi, wrong(IN_MEMORY), A_LIMIT), TypeError, "a Limiter or MemoryLimiter, not Async"),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(make: Any, error: type[Exception], why: str) -> None:
     """A wrong rate, cost, limit or limiter is told when the program starts, not by its first visitor."""
     with pytest.raises(error, match=why):
         make()
+
+
+def test_django_says_which_limiter_a_view_takes() -> None:
+    """Whether a view is async is known for certain when it is called."""
+    with pytest.raises(TypeError, match="a Limiter or MemoryLimiter, not AsyncMemoryLimiter"):
+        of_django.rate_limit(IN_MEMORY, A_LIMIT)(answer)(HttpRequest())
+    limited = of_django.rate_limit(MemoryLimiter(), A_LIMIT)(asgi_hello)
+    with pytest.raises(TypeError, match="an AsyncLimiter or AsyncMemoryLimiter, not MemoryLimiter"):
+        asyncio.run(limited(HttpRequest()))
 
 
 def test_a_key_that_is_no_text_says_so() -> None:
@@ -331,7 +347,7 @@ def test_a_key_that_is_no_text_says_so() -> None:
 def test_uvicorn_believes_a_proxy_beside_it(redis: Redis) -> None:
     """uvicorn itself takes the client's address from a proxy on 127.0.0.1, unless it is told not to: see the docs."""
     assert redis.ping()
-    limits = ASGILimits(asgi_hello, MemoryLimiter(), WebLimit("api", "1/minute"))
+    limits = ASGILimits(asgi_hello, IN_MEMORY, WebLimit("api", "1/minute"))
     with serve_asgi(limits, proxy_headers=True) as served:
         assert [forwarded(served, n) for n in (1, 1, 2)] == [200, 429, 200]
 

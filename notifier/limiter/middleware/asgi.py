@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, WebAnswer, WebLimit
+from notifier.limiter.aio import AsyncKeyLimiter
+from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit
 from notifier.limiter.middleware.request import of_scope
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -18,13 +19,12 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 class ASGILimits:
     """`app = ASGILimits(app, limiter, WebLimit("api", "100/minute"))`; also by `add_middleware`.
 
-    With an AsyncLimiter the event loop asks Redis itself; a Limiter is asked in a thread. A web socket counts when it
-    is opened.
+    A web socket counts when it is opened.
     """
 
-    def __init__(self, app: App, limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> None:
+    def __init__(self, app: App, limiter: AsyncKeyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> None:
         self.app = app
-        self.guard = Guard(limiter, limits, answer)
+        self.guard = Guard(limiter, limits, answer, awaited=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""

@@ -10,6 +10,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 
+from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.answers import LimitExceeded
 from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, Verdict, WebAnswer, WebLimit, exceeded
 from notifier.limiter.middleware.request import WebRequest, of_environ
@@ -18,8 +19,8 @@ View = Callable[..., Any]
 
 
 def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
-    """Limit a view, plain or async: `@rate_limit(limiter, WebLimit("login", "5/minute"))`."""
-    guard = Guard(limiter, limits, answer)
+    """Limit a view: `@rate_limit(limiter, WebLimit("login", "5/minute"))`. An async one takes an AsyncLimiter."""
+    guard = Guard(limiter, limits, answer, awaited=isinstance(limiter, AsyncKeyLimiter))
 
     def decorate(view: View) -> View:
         of = getattr(getattr(view, "func", None), "__self__", None)  # the class whose dispatch is decorated
@@ -63,10 +64,10 @@ def middleware(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
     """Limit all views: in a module of yours, give a name to `middleware(limiter, WebLimit("api", "100/minute"))`.
 
     Write that name into MIDDLEWARE, such as "shop.limits.limits". If a key asks for the user, it goes below
-    AuthenticationMiddleware.
+    AuthenticationMiddleware. Under ASGI an AsyncLimiter spares Django a thread.
     """
     made = rate_limit(limiter, *limits, answer=answer)
-    made.sync_capable = made.async_capable = True  # type: ignore[attr-defined]
+    made.sync_capable, made.async_capable = True, isinstance(limiter, AsyncKeyLimiter)  # type: ignore[attr-defined]
     return made
 
 

@@ -8,7 +8,8 @@ from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, WebAnswer, WebLimit
+from notifier.limiter.aio import AsyncKeyLimiter
+from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit
 from notifier.limiter.middleware.request import of_scope
 from notifier.limiter.middleware.starlette import answer_exceeded
 
@@ -26,14 +27,14 @@ class RateLimitedError(HTTPException):
 
 
 def rate_limit(
-    limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None
+    limiter: AsyncKeyLimiter, *limits: WebLimit, answer: WebAnswer | None = None
 ) -> Callable[[Request, Response], AsyncIterator[None]]:
     """A dependency: `@app.post("/login", dependencies=[Depends(rate_limit(limiter, WebLimit("login", "5/minute")))])`.
 
     It counts once for each request. A route that returns a Response of its own gets no RateLimit header from here, and
     `not_counted` sees the errors that a route raises, not the statuses that it returns; `ASGILimits` has neither bound.
     """
-    guard = Guard(limiter, limits, answer)
+    guard = Guard(limiter, limits, answer, awaited=True)
 
     async def limited(request: Request, response: Response) -> AsyncIterator[None]:
         verdict = await guard.ask_async(of_scope(request.scope, request))

@@ -19,7 +19,7 @@ View = Callable[..., Any]
 
 def rate_limit(limiter: KeyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
     """Limit a view: below `@app.route(…)` write `@rate_limit(limiter, WebLimit("login", "5/minute"))`."""
-    guard = Guard(limiter, limits, answer)
+    guard = Guard(limiter, limits, answer, awaited=False)
 
     def decorate(view: View) -> View:
         @functools.wraps(view)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.answers import LimitExceeded
 from notifier.limiter.base import KeyLimiter
-from notifier.limiter.memory import MemoryLimiter
 from notifier.limiter.middleware.headers import (
     PROBLEM_JSON,
     as_json,
@@ -34,8 +32,6 @@ from notifier.limiter.protocol import UNREACHABLE, Hold, Permit
 from notifier.limiter.rates import Rates
 from notifier.rules.policy import check_fits_all
 
-P = ParamSpec("P")
-T = TypeVar("T")
 AnyLimiter: TypeAlias = KeyLimiter | AsyncKeyLimiter
 SERVER_ERRORS: Final = range(500, 600)
 MAX_KEY: Final = 200  # characters; what a client chose may be longer, and is then hashed
@@ -146,12 +142,14 @@ class Guard:
     "hold" answer 503.
     """
 
-    def __init__(self, limiter: AnyLimiter, limits: Iterable[WebLimit], answer: WebAnswer | None = None) -> None:
-        self.limiter = limiter
+    def __init__(
+        self, limiter: AnyLimiter, limits: Iterable[WebLimit], answer: WebAnswer | None = None, *, awaited: bool
+    ) -> None:
+        """awaited: whether the program asks by `ask_async`, and so takes a limiter of asyncio."""
+        check_limiter(limiter, awaited=awaited)
+        self.limiter: Any = limiter
         self.answer = answer or WebAnswer()
         self.limits = tuple(limits)
-        if not isinstance(limiter, KeyLimiter | AsyncKeyLimiter):
-            raise TypeError(f"a limiter is a Limiter, AsyncLimiter or MemoryLimiter, not {type(limiter).__name__}")
         if not self.limits:
             raise ValueError("give at least one WebLimit, such as WebLimit('api', '100/minute')")
         for limit in self.limits:
@@ -165,9 +163,8 @@ class Guard:
             raise ValueError(f"each limit needs a name of its own: {', '.join(names)}")
 
     def ask(self, request: WebRequest) -> Verdict:
-        """Whether a request may go on; for a limiter that is not awaited."""
-        if isinstance(self.limiter, AsyncKeyLimiter):
-            raise TypeError("an AsyncLimiter is for asyncio; give Limiter or MemoryLimiter to a program without it")
+        """Whether a request may go on."""
+        check_limiter(self.limiter, awaited=False)
         asked = self._asked(request)
         if isinstance(asked, Verdict):
             return asked
@@ -178,9 +175,8 @@ class Guard:
         return self._verdict(request, asked, answers)
 
     async def ask_async(self, request: WebRequest) -> Verdict:
-        """Whether a request may go on. A plain `Limiter` is asked in a thread, so that the event loop goes on."""
-        if not isinstance(self.limiter, AsyncKeyLimiter):
-            return await self._in_thread(self.ask, request)
+        """See `ask`."""
+        check_limiter(self.limiter, awaited=True)
         asked = self._asked(request)
         if isinstance(asked, Verdict):
             return asked
@@ -192,16 +188,12 @@ class Guard:
 
     def close(self, verdict: Verdict, status: int) -> None:
         """Give back what a response of this status does not count. Where Redis is away, it stays counted."""
-        assert isinstance(self.limiter, KeyLimiter)
         with suppress(LimiterUnreachableError):
             for permit in verdict.uncounted(status):
                 self.limiter.refund(permit)
 
     async def close_async(self, verdict: Verdict, status: int) -> None:
         """See `close`."""
-        if not isinstance(self.limiter, AsyncKeyLimiter):
-            await self._in_thread(self.close, verdict, status)
-            return
         with suppress(LimiterUnreachableError):
             for permit in verdict.uncounted(status):
                 await self.limiter.refund(permit)
@@ -218,12 +210,6 @@ class Guard:
                     headers = [("Content-Type", PROBLEM_JSON), ("Cache-Control", "no-store")]
                     return Verdict(refusal=Refusal(400, headers, wrong_cost(limit.name, str(error))))
         return asked or Verdict()
-
-    async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        # What is in memory answers at once.
-        if isinstance(self.limiter, MemoryLimiter):
-            return function(*args, **kwargs)
-        return await asyncio.to_thread(function, *args, **kwargs)
 
     def _verdict(self, request: WebRequest, asked: Sequence[AskedLimit], answers: Sequence[Permit | Hold]) -> Verdict:
         if any(isinstance(answer, Hold) and answer.rule == UNREACHABLE for answer in answers):
@@ -264,6 +250,14 @@ class Guard:
         kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/json"
         changed = [(name, kind if name == "Content-Type" else value) for name, value in refusal.headers]
         return Refusal(429, changed, body)
+
+
+def check_limiter(limiter: object, *, awaited: bool) -> None:
+    """Raise TypeError for a limiter that is not for asyncio, where it is awaited, or that is, where it is not."""
+    kind = AsyncKeyLimiter if awaited else KeyLimiter
+    if not isinstance(limiter, kind):
+        names = "an AsyncLimiter or AsyncMemoryLimiter" if awaited else "a Limiter or MemoryLimiter"
+        raise TypeError(f"here a limiter is {names}, not {type(limiter).__name__}")
 
 
 def exceeded(error: LimitExceeded) -> Refusal:

@@ -65,16 +65,15 @@ def api_key(header: str = "x-api-key", *, otherwise: Key | None = None) -> Key:
     return key
 
 
-def user(find: Callable[[Any], Any] | None = None, *, otherwise: Key | None = None) -> Key:
+def user(find: Callable[[Any], Any], *, otherwise: Key | None = None) -> Key:
     """A key of the user who signed in. A request of nobody goes by `otherwise`, the client's address if none is given.
 
-    find: what gives the user's id from the framework's own request, or None. Without it: Starlette's
-    `request.user`, Django's `request.user`, or WSGI's `REMOTE_USER`.
+    find: gives the user's id from the framework's own request, or None: `lambda request: request.user.pk` in Django.
     """
     fallback = otherwise or client_address()
 
     def key(request: WebRequest) -> str | None:
-        name = (find or _signed_in)(request.raw)
+        name = find(request.raw)
         return fallback(request) if name is None or name == "" else f"user:{name}"
 
     return key
@@ -83,27 +82,6 @@ def user(find: Callable[[Any], Any] | None = None, *, otherwise: Key | None = No
 def digest(text: str) -> str:
     """A text in so few characters that tell it from all others."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
-
-
-def _signed_in(raw: Any) -> Any:
-    if isinstance(raw, dict):
-        found, remote = raw.get("user"), raw.get("REMOTE_USER")
-    else:
-        try:
-            found = getattr(raw, "user", None)
-        except (AssertionError, KeyError):  # Starlette's, where nothing authenticates
-            found = None
-        remote = getattr(raw, "remote_user", None)
-    if not getattr(found, "is_authenticated", False):
-        return remote
-    for name in ("pk", "identity", "username"):
-        try:
-            value = getattr(found, name, None)
-        except NotImplementedError:  # the identity of Starlette's SimpleUser
-            continue
-        if value is not None:
-            return value
-    return remote
 
 
 def _network(entry: str) -> IPv4Network | IPv6Network:

@@ -18,10 +18,8 @@ class WSGILimits:
     """`app = WSGILimits(app, limiter, WebLimit("api", "100/minute"))`; in Flask it goes around `app.wsgi_app`."""
 
     def __init__(self, app: App, limiter: KeyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> None:
-        if not isinstance(limiter, KeyLimiter):
-            raise TypeError(f"WSGI takes a Limiter or a MemoryLimiter, not {type(limiter).__name__}")
         self.app = app
-        self.guard = Guard(limiter, limits, answer)
+        self.guard = Guard(limiter, limits, answer, awaited=False)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request, or refuse it."""

@@ -53,7 +53,7 @@ def read(field: str) -> dict[str, dict[str, int]]:
 def test_the_fields_are_structured(name: str, policy: Policy, requests: int) -> None:
     """Whatever the rules, both fields are lists that any parser reads, and the one names policies of the other."""
     now = 1_700_000_000_000_000
-    guard = Guard(MemoryLimiter(lambda: now), [WebLimit(name, policy, key=lambda _: "k")])
+    guard = Guard(MemoryLimiter(lambda: now), [WebLimit(name, policy, key=lambda _: "k")], awaited=False)
     for _ in range(requests):
         verdict = guard.ask(WebRequest("GET", "/", {}, "192.0.2.1", None))
         headers = dict(verdict.headers if verdict.refusal is None else verdict.refusal.headers)

@@ -121,18 +121,6 @@ def read_rates(written: bytes) -> dict[str, Any]:
     return rates
 
 
-def unreadable_fields(redis: Any) -> list[str]:
-    """Return which fields of the published rates nobody can read."""
-    version, at_us = redis.hmget(redis_key("rates"), "version", "at")
-    found = ["at"] if version is not None and str(decode(version, at_us).at_us).encode() != at_us else []
-    for field in ("rates", "until", "before"):
-        try:
-            read_rates(redis.hget(redis_key("rates"), field) or b"")
-        except SettingsError:
-            found.append(field)
-    return found
-
-
 def withdraw(redis: Any) -> bool:
     """Let every worker's own file hold again, in all partitions; False where nothing was published."""
     partitions = Partitions.around(redis)

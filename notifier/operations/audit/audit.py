@@ -27,7 +27,6 @@ from notifier.scripts.key_types import types_of
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
 from notifier.store.connection import ask_each, pieces, redis_answers
-from notifier.store.published import unreadable_fields
 from notifier.units import from_bytes, readable
 
 T = TypeVar("T")
@@ -94,7 +93,6 @@ class Audit:
         yield self._queues.findings()
         yield self._times.findings()
         yield self._judge_preferences()
-        yield self._judge_rates()
 
     def _pages(self) -> Iterator[list[bytes]]:
         seen, keys = 0, self._redis.dbsize()
@@ -145,13 +143,6 @@ class Audit:
                 gone = self._repair and run(self._redis, prefer(name, stands, "", who="notifier audit")) is None
                 saw, right = "has preferences that cannot be read", "what notifier.users writes, or none"
                 yield Finding(f"user {readable(name)}", saw, right, "forgotten" if gone else "")
-
-    def _judge_rates(self) -> Iterator[Finding]:
-        """Nobody follows what cannot be read. It stays, also in a repair, until others are applied in its place."""
-        for field in unreadable_fields(self._redis):
-            saw = f"has a field {field} that cannot be read"
-            right = "what notifier config apply writes; apply others, or withdraw them"
-            yield Finding(f"key {redis_key('rates')}", saw, right)
 
     def _members(self, key: bytes, cursor: int = -1) -> Iterator[Entry]:
         while cursor:

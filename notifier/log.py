@@ -1,6 +1,6 @@
 """Logging, configured once by an entry point: JSON lines for machines, coloured lines for a terminal.
 
-What is bound has one name everywhere: `user`, `job_id`, `category`, `time_left_ms`. Callers log neither a
+What is bound has one name everywhere: `user`, `job_id`, `category`. Callers log neither a
 token in full nor a body nor a key; the masking in here is the last defence, for what a library logs and for
 the mistake nobody saw. It cannot recognise a secret in free text, save by its form.
 """

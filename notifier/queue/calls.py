@@ -102,15 +102,6 @@ class Plain(NamedTuple):
     meta: bytes | None = None
 
 
-class Waiting(NamedTuple):
-    """A head that the rules hold back, and how long."""
-
-    job_id: str
-    user: str
-    category: str
-    time_left_us: int
-
-
 @dataclass(frozen=True, slots=True)
 class Pulled:
     """The reply of *pull*. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
@@ -118,9 +109,8 @@ class Pulled:
     leased: to be sent. rooms: by route, how many more may be sent beside these. rq_jobs: (job id, permit) of jobs that
     are not notifications. taken: how many jobs came from the queues; queued: how many stay there. shut: the routes
     whose circuit is open; None where it is not known. orphans: what dead workers had in flight, now the caller's to put
-    back. waiting: heads that the rules hold back. idle: how many users had nothing that might go. unread: jobs whose
-    meta tells nothing; they stay where they are, and who stands behind them too, until they are read and `steer` is
-    called.
+    back. idle: how many users had nothing that might go. unread: jobs whose meta tells nothing; they stay where they
+    are, and who stands behind them too, until they are read and `steer` is called.
 
     untold: the users of whom more is to be told, by a call that follows at once. In chosen stands (user, preferences as
     they stand in Redis), of which `own_rules.write_down` is to say what comes of them; or in untargeted stands a plain
@@ -139,7 +129,6 @@ class Pulled:
     taken: int
     shut: frozenset[str] | None
     orphans: list[Leased]
-    waiting: list[Waiting]
     idle: int
     unread: list[Plain]
     untold: list[Named]
@@ -214,10 +203,6 @@ def _pulled(reply: list[Any]) -> Pulled:
         taken=of.taken,
         shut=None if of.shut is None else frozenset(map(from_bytes, of.shut)),
         orphans=[*map(_leased, of.orphans)],
-        waiting=[
-            Waiting(from_bytes(job), from_bytes(user), from_bytes(category), left)
-            for job, user, category, left in _in_turn(of.waiting, 4)
-        ],
         idle=of.idle,
         unread=[Plain(*job) for job in of.unread],
         untold=[(from_bytes(user), from_bytes(lane), since) for user, lane, since in _in_turn(of.untold, 3)],

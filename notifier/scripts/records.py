@@ -263,7 +263,6 @@ class PulledFields(NamedTuple):
     taken: int
     shut: list[bytes] | None
     orphans: list[Any]
-    waiting: list[Any]
     idle: int
     unread: list[Any]
     untold: list[Any]

@@ -45,7 +45,6 @@ def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pull
             leased=found.leased + pulled.leased,
             rq_jobs=found.rq_jobs + pulled.rq_jobs,
             orphans=found.orphans + pulled.orphans,
-            waiting=found.waiting + pulled.waiting,
             taken=found.taken + pulled.taken,
             idle=found.idle + pulled.idle,
             unread=found.unread + pulled.unread,

@@ -26,7 +26,7 @@ from tests.property.world import LEASE, START, Flight, S, World
 if TYPE_CHECKING:
     from redis import Redis
 
-    from notifier.queue.calls import Leased, Pulled, State, Waiting
+    from notifier.queue.calls import Leased, Pulled, State
 
 M = 60 * S
 USERS = ("ann", "bob")
@@ -196,15 +196,15 @@ class Routed(World):
             at = max(at, self.full[device] - (burst.limit - 1) * burst.every_us)
         return at
 
-    def check_wait(self, held: Waiting) -> None:
+    def check_wait(self, user: str, category: str, job_id: str, at_us: int) -> None:
         """Law 3: as long as the rules say; once they admit it, as long as the devices do.
 
         While routes are held it is not said which devices are meant.
         """
-        if self.earliest(held.user, held.category, held.job_id) > self.now:
-            super().check_wait(held)
+        if self.earliest(user, category, job_id) > self.now:
+            super().check_wait(user, category, job_id, at_us)
         elif not self.redis.exists("notifier:routes"):
-            assert held.time_left_us == self._free(held.user, held.category, held.job_id) - self.now
+            assert at_us == self._free(user, category, job_id)
 
     def may_pass(self, job_id: str, other: str) -> bool:
         """An alert may pass background pushes, which wait for their device; so may what has expired: it is not sent."""

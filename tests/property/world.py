@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from notifier.errors import Refused
 from notifier.queue import backlogs, calls
 from notifier.queue.backlogs import Kind
-from notifier.queue.calls import DeadToken, Job, Leased, Pulled, Settlement, State, Waiting
+from notifier.queue.calls import DeadToken, Job, Leased, Pulled, Settlement, State
 from notifier.queue.retention import Retention
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Rules
@@ -306,7 +306,8 @@ class World:
             for job_id, each in self.told.items()
             if self.states[job_id] == "later" and each.due_us is not None and each.due_us <= self.now
         }
-        waiting = self._backlogs()
+        waiting, wake_ups = self._backlogs(), self.wake_ups()
+        had_waiting = {user for (user, _), backlog in waiting.items() if backlog}
         pulled = run(self.redis, call)
         moves = self._moves(
             "queue>leased",
@@ -332,6 +333,9 @@ class World:
             job_id for job_id, each in self.told.items() if each.user in told_of
         }
         self._note_leased(pulled, moves | dict.fromkeys(back, "leased>leased"), waiting)
+        looked_at = {user for user, at in wake_ups.items() if at <= self.now} | told_of
+        looked_at |= {user for user, _ in self._backlogs()} - had_waiting
+        self._check_expected(looked_at - {user for user, *_ in pulled.untold})
         fell_due = {job_id for job_id, move in moves.items() if move.startswith("later>")}
         orphans = {orphan.job_id for orphan in pulled.orphans}
         assert back | orphans <= lapsed
@@ -384,11 +388,6 @@ class World:
             else:
                 assert leased.since_us <= self.now
                 self._dispatched(flight, waiting)
-        left = self._backlogs() if pulled.waiting else {}
-        asked_again = {user for user, *_ in pulled.untold}  # for what came after their heads were looked at
-        for held in (held for held in pulled.waiting if held.user not in asked_again):
-            assert left[held.user, held.category][0] == held.job_id
-            self.check_wait(held)
         self.seen["looks"] += pulled.idle
 
     def _check_new(self, leased: Leased, had_waiting: set[str]) -> None:
@@ -488,10 +487,30 @@ class World:
         """The rest of what other routes took leaves its backlog; without routes there is none."""
         raise AssertionError(job_id)
 
-    def check_wait(self, held: Waiting) -> None:
-        """Law 3: a head is told exactly how long the rules hold it back, or a digest that gathers."""
-        least = self.earliest(held.user, held.category, held.job_id)
-        assert held.time_left_us == max(least, self.told[held.job_id].gather_us or 0) - self.now
+    def _check_expected(self, users: set[str]) -> None:
+        """The heads of users who were looked at, and are not due any more, are held back by their rules."""
+        wake_ups, for_routes = self.wake_ups(), self.waiting_for_routes()
+        users = {user for user in users if wake_ups.get(user, 0) > self.now}
+        users -= {name.partition(" ")[2] for name in for_routes}
+        if not users:
+            return
+        of_the_dead = {flight.leased.user for flight in self.flights if flight.lost or flight.until_us <= self.now}
+        in_flight = {(flight.leased.user, flight.leased.category) for flight in self.flights}
+        scheduled: dict[str, int] = {}
+        for of_lane in self._read([("ZRANGE", f"rq:scheduled:{lane}", 0, -1, "WITHSCORES") for lane in LANES]):
+            pairs = zip(of_lane[::2], of_lane[1::2], strict=True)
+            scheduled |= {_text(job_id): round(float(at) * 1e6) for job_id, at in pairs}
+        for (user, category), backlog in self._backlogs().items():
+            if user not in users or not backlog:
+                continue
+            at = scheduled[backlog[0]]
+            is_shut = user in of_the_dead or (user, category) in in_flight  # until something is settled
+            if not is_shut or at != self.now + LEASE:
+                self.check_wait(user, category, backlog[0], at)
+
+    def check_wait(self, user: str, category: str, job_id: str, at_us: int) -> None:
+        """Law 3: RQ is told exactly until when the rules hold a head back, or a digest that gathers."""
+        assert at_us == max(self.earliest(user, category, job_id), self.told[job_id].gather_us or 0)
 
     def _note_gathering(self) -> None:
         """A head that is held back for the first time gathers from then on; what joins it gathers as long, or goes."""

@@ -32,17 +32,17 @@ def test_a_record_is_one_json_object_on_one_line() -> None:
     stream = io.StringIO()
     configure_logging("json", stream=stream)
     log = structlog.get_logger("notifier.x").bind(user="42", job_id="j1", category="chat")
-    log.info("deferred", time_left_ms=1_500, text="two\nlines")
+    log.info("returned", wait_ms=1_500, text="two\nlines")
     (record,) = lines(stream)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", record.pop("timestamp"))
     assert record == {
-        "event": "deferred",
+        "event": "returned",
         "level": "info",
         "logger": "notifier.x",
         "user": "42",
         "job_id": "j1",
         "category": "chat",
-        "time_left_ms": 1_500,
+        "wait_ms": 1_500,
         "text": "two\nlines",
     }
 

@@ -238,14 +238,6 @@ class Engine:
                 self._suspects.append((leased, asked_at))
             else:
                 self.flights.begin_soon(leased, asked_at, due_at)
-        for held in pulled.waiting:
-            self._log.debug(
-                "deferred",
-                user=held.user,
-                job_id=held.job_id,
-                category=held.category,
-                time_left_ms=-(-held.time_left_us // 1000),
-            )
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self.flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 

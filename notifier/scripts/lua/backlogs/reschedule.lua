@@ -95,20 +95,12 @@ local function expect_all(look, user)
   end
 end
 
--- tell_waiting: the caller hears of the heads that the rules hold back.
-local function tell_waiting(look, user)
-  local waits = look.waits
+-- set_times: when each head is to be looked at again. One that is to be dropped, and had no room, is due still.
+local function set_times(look, user)
   for _, backlog in ipairs(user.backlogs) do
     if backlog.unread or not backlog.at then set_at(look, user, backlog) end
-    if backlog.at > look.now and not backlog.elsewhere and not backlog.unread and not backlog.waits_for then
-      if is_dropped(backlog) then -- there was no room for it: it is due still
-        backlog.at = look.now
-      else
-        for _, value in ipairs({backlog.head, user.name, backlog.category, backlog.at - look.now}) do
-          waits[#waits + 1] = value
-        end
-      end
-    end
+    local is_judged = not (backlog.elsewhere or backlog.unread or backlog.waits_for)
+    if is_judged and backlog.at > look.now and is_dropped(backlog) then backlog.at = look.now end
   end
 end
 
@@ -133,7 +125,7 @@ end
 -- reschedule: leaves the user at the moments when the next heads may go. lanes: those that a wake-up or a backlog of
 -- the user stood in; since: since when the user was due.
 local function reschedule(look, user, lanes, since)
-  tell_waiting(look, user)
+  set_times(look, user)
   set_all_wake_ups(look, user, lanes)
   if look.circuits then wait_for_routes(look, user, lanes, since) end
   if #user.backlogs > 0 or user.whole then expect_all(look, user)

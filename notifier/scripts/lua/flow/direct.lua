@@ -133,7 +133,7 @@ function direct.wait(lane, job, user, backlog, opens)
     local held = history.add(job.accepted, nil, now, backlog.by)
     redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held, clock_fields(job))
   else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, clock_fields(job)) end
-  gather('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id)
+  redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id) -- at once: a visit of this call may put it off
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 

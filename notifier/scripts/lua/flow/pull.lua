@@ -9,8 +9,7 @@
 --   caller, which are no notifications of ours. taken: how many jobs came from the queues; queued: how many stay there.
 --   shut: the routes whose circuit is open, or false where that was not asked. orphans: LEASED to the caller to be put
 --   back, see orphans.lua.
---   waiting: {job id, user, category, µs left, …}, the heads that the rules hold back. idle: how many users were looked
---   at and had nothing that might go.
+--   idle: how many users were looked at and had nothing that might go.
 --   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
 --   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
 --   untold: {user, lane, since when the wake-up is due, µs, …}: the caller is to say more of these users, and calls
@@ -186,7 +185,7 @@ local look = {
   full = most, -- and so many of these beside the users of whom the caller is to tell more
   leases = {}, -- by the ids of the jobs that went, as their leases are written in the end
   leased = reply[PULLED.leased], orphans = reply[PULLED.orphans],
-  waits = reply[PULLED.waiting], asked = reply[PULLED.asked], -- of the reply
+  asked = reply[PULLED.asked], -- of the reply
   idle = 0, -- users of whom nothing might go
   earliest = math.huge, -- of what is set here to fall due for whoever looks first
   emptied = {}, -- the hashes of backlogs to be deleted

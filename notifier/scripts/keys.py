@@ -51,7 +51,6 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "seq": " string, counter of arrivals and permits",
     "zones": " hash zone -> JSON; what clocks read there, see quiet_hours.lua; :users the same, if only users use it",
     "lanes": " hash category -> lane of its queue, and while that changes the last of it there; see enqueue.lua",
-    "behind": " hash category -> the lane that it leaves, while it does; see enqueue.lua",
     "counting": " string, there while anybody counts by buckets; see counts.lua",
     "longer": " string, there while somebody acquires by rules of their own; see rules.lua",
     "own_rules": ":<version> hash of the users whose rules are not those of everyone; see own_rules.lua",

@@ -14,7 +14,6 @@ from redis import Redis
 from notifier.operations.cancel_all import find_waiting
 from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.operations.stats import read_now
-from notifier.operations.throttled import read_throttled
 from notifier.queue import calls
 from notifier.queue.backlogs import cancel, sweep
 from notifier.queue.calls import Job, Leased, Settlement
@@ -30,7 +29,7 @@ CATEGORIES = {name: Category(name) for name in ("news", "chat", "other", "defaul
 RULES = RuleTable(Policies(categories=CATEGORIES))
 ALL = [LANES]
 SPLIT = [(lane,) for lane in LANES]
-SPLITS = [ALL, SPLIT, [("urgent",)], [("urgent", "default"), ("bulk",)]]
+SPLITS = [ALL, SPLIT, [("urgent",), ("bulk",)], [("urgent", "default"), ("bulk",)]]
 
 
 @dataclass
@@ -91,6 +90,11 @@ class Queues:
                 return
         raise AssertionError("it comes to no end")
 
+    def is_over(self, lane: str) -> bool:
+        """Whether the next of the category stands in the queue of this lane, by which it is configured."""
+        self.send(lane)
+        return self.redis.lindex(f"rq:queue:{lane}", -1) == self.accepted[-1].encode()
+
     def of(self, category: str, names: Sequence[str]) -> list[str]:
         return [name for name in names if name.startswith(category)]
 
@@ -100,16 +104,15 @@ class Queues:
 def test_the_earlier_go_first_when_a_lane_becomes_more_urgent(
     redis: Redis, workers: list[tuple[str, ...]], stands: int
 ) -> None:
-    """Also where the workers of the new lane do not serve the one before, and whose queue is long."""
+    """Also where the workers of the new lane do not serve the one before, and its queue is long."""
     queues = Queues(redis, workers)
     queues.send("bulk", stands, category="other", user="bob")
     queues.send("bulk", 5)
     queues.send("urgent", 5)
     queues.drain()
-    served = [name for name in queues.accepted if name.startswith("news") or "bulk" in str(workers)]
-    assert sorted(name for name in queues.sent if name in served) == sorted(served)
+    assert sorted(queues.sent) == sorted(queues.accepted)
     assert queues.of("news", queues.sent) == queues.of("news", queues.accepted)
-    assert not redis.keys("notifier:behind*")
+    assert queues.is_over("urgent")
 
 
 @pytest.mark.parametrize("workers", [ALL, SPLIT])
@@ -124,7 +127,7 @@ def test_the_earlier_go_first_when_a_lane_becomes_less_urgent(redis: Redis, work
 
 def test_others_do_not_wait_for_a_change(redis: Redis) -> None:
     """Law 9: who is of another category goes past those that have to let the earlier go first."""
-    queues = Queues(redis, [("urgent",)])
+    queues = Queues(redis, SPLIT)
     queues.send("bulk", 200, user="bob")
     queues.send("urgent", 2)
     queues.send("urgent", 2, category="chat", user="eve")
@@ -141,26 +144,25 @@ def test_what_follows_the_lane_before_is_looked_at_wherever_what_waits_is(redis:
     queues.send("bulk", 50, category="other", user="bob")
     queues.send("bulk", 1, user="bob")
     queues.send("urgent", 40)
-    queues.look(0, most=20)
     stood = sum(redis.llen(f"rq:queue:{lane}") for lane in LANES)
     found = {job_id for page in find_waiting(redis, "news", None) for job_id in page.job_ids}
     assert found == {name for name in queues.accepted if name.startswith("news")} - set(queues.sent)
     assert {each.job_id for each in find_elsewhere(redis, "ann")[0]} == set(queues.of("news-ann", queues.accepted))
     assert read_now(redis).queued == stood
-    assert {each["user"]: each["waiting"] for each in read_throttled(redis)["users"]}["ann"] == 40
 
 
 def test_a_change_ends_however_much_arrives_in_the_lane_before(redis: Redis) -> None:
-    """Others send faster than the workers do, so that the queue never empties; and more of the category come, too."""
+    """Others send faster than the workers do, so that the queue never empties."""
     queues = Queues(redis, [("urgent",), ("bulk",)])
     queues.send("bulk", 200, category="other", user="bob")
     queues.send("bulk", 1)
-    for _ in range(20):
-        queues.send("urgent", 1)
+    queues.send("urgent", 1)
+    for _ in range(120):
         queues.send("bulk", 10, category="other", user="bob")
         queues.look(0, most=2)
         queues.look(1, most=2)
-    assert not redis.exists("notifier:behind")
+    assert redis.exists("rq:queue:bulk")
+    assert queues.is_over("urgent")
     queues.drain()
     assert queues.of("news", queues.sent) == queues.of("news", queues.accepted)
     assert queues.of("other", queues.sent) == queues.of("other", queues.accepted)
@@ -188,7 +190,7 @@ def test_a_change_goes_on_where_the_last_was_taken_out_by_hand(
     queues.send("urgent", 5)
     queues.drain()
     assert queues.sent == [name for name in queues.accepted if name != last]
-    assert not redis.keys("notifier:behind*")
+    assert queues.is_over("urgent")
 
 
 def test_what_says_that_it_is_of_no_lane_is_sent_during_a_change(redis: Redis) -> None:
@@ -208,25 +210,13 @@ def test_a_change_that_is_over_stays_over(redis: Redis) -> None:
     queues.send("bulk", 3)
     queues.send("urgent", 1)
     queues.drain()
+    assert queues.is_over("urgent")
+    queues.drain()
     redis.delete("notifier:delivered", *redis.keys("rq:job:*"))
     for _ in range(3):
         queues.send("bulk", 1, category="other", user="bob")
         queues.send("urgent", 1)
     assert redis.lrange("rq:queue:urgent", 0, -1) == [name.encode() for name in queues.of("news", queues.accepted)[-3:]]
-    assert not redis.exists("notifier:behind")
-
-
-def test_jobs_of_rq_in_the_lane_before_take_no_more_than_half_of_the_room(redis: Redis) -> None:
-    """Law 9: what is more urgent goes meanwhile."""
-    queues = Queues(redis, ALL)
-    queues.rq_jobs(60)
-    queues.send("bulk", 1)
-    queues.send("urgent", 1)
-    for n in range(9):
-        queues.send("urgent", 1, category="chat", user=f"u{n}")
-    queues.look(0, most=10)
-    assert redis.zcard("notifier:leases") == 5
-    assert len(queues.sent) == 4, "the rest of the room is bulk's share"
 
 
 def test_a_change_goes_by_the_queue_where_the_last_was_cancelled(redis: Redis) -> None:
@@ -257,7 +247,7 @@ def test_a_change_is_over_once_none_of_the_category_stand_in_the_lane_before(red
 
 def test_a_change_ends_when_the_last_of_the_lane_before_was_deleted(redis: Redis) -> None:
     """Nobody waits for what is no more in the queue, in whichever way it left."""
-    queues = Queues(redis, [("urgent",)])
+    queues = Queues(redis, SPLIT)
     queues.send("bulk", 3)
     queues.send("urgent", 2)
     last = queues.accepted[2]
@@ -266,7 +256,7 @@ def test_a_change_ends_when_the_last_of_the_lane_before_was_deleted(redis: Redis
     queues.send("bulk", 40, category="other", user="bob")
     queues.drain()
     assert queues.of("news", queues.sent)[-2:] == queues.accepted[3:5]
-    assert not redis.keys("notifier:behind*")
+    assert queues.is_over("urgent")
 
 
 steps = st.one_of(
@@ -286,35 +276,37 @@ def test_order_holds_however_lanes_change(redis: Redis, story: list[tuple[str, s
             queues.look(number, most=4)
     queues.drain()
     assert queues.sent == queues.accepted
-    assert not redis.keys("notifier:behind*")
+
+
+def waiting_in_two_lanes(redis: Redis, *users: str) -> Queues:
+    """Whoever has had one, and may have the next: it stands in either lane, a gap apart."""
+    queues = Queues(redis, ALL, rules=RuleTable(Policies(Policy(gap_us=S), categories=CATEGORIES)))
+    for user in users:
+        queues.send("urgent", 2, category="chat", user=user)
+        queues.send("bulk", 1, category="other", user=user)
+    queues.drain()
+    assert len(queues.sent) == len(users)
+    queues.now += 2 * S
+    return queues
 
 
 def test_who_is_due_in_two_lanes_and_finds_no_room_stays_due_in_both(redis: Redis) -> None:
     """Law 9: at the next look the more urgent goes first, not once the turn of the other lane has come."""
-    gap = RuleTable(Policies(Policy(gap_us=S), categories=CATEGORIES))
-    queues = Queues(redis, ALL, rules=gap)
-    queues.send("urgent", 2, category="chat", user="zed")
-    queues.look(0)
-    queues.now += 2 * S
-    queues.send("bulk", 1, user="amy")
-    for n in range(30):
-        queues.send("bulk", 1, category="other", user=f"u{n}")
-    queues.send("bulk", 1, category="other", user="zed")
-    queues.send("urgent", 1, user="amy")
-    queues.look(0)
-    assert queues.of("chat", queues.sent) == queues.accepted[:1]
-    queues.look(0)
-    assert queues.of("chat", queues.sent) == queues.accepted[:2]
+    queues = waiting_in_two_lanes(redis, "ann", "eve", "zed")
+    lanes = ("urgent", "bulk")
+    due = [redis.zscore(f"notifier:wakeups:{lane}", "zed") for lane in lanes]
+    for lane in lanes:
+        redis.zadd(f"notifier:wakeups:{lane}", dict.fromkeys(("ann", "eve"), queues.now + 30 * S))
+    worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(queues.now))
+    told = calls.Told([(user, "bulk", queues.now) for user in ("ann", "eve")])
+    leased = run(redis, calls.pull(worker, calls.Room(2), queues.rules, told)).leased
+    assert {each.user for each in leased} == {"ann", "eve"}
+    assert [redis.zscore(f"notifier:wakeups:{lane}", "zed") for lane in lanes] == due
 
 
 def test_who_was_told_of_and_finds_no_room_is_due_in_every_lane(redis: Redis) -> None:
     """Law 3: the worker asked for rules of their own, and put all wake-ups of the two a lease ahead."""
-    queues = Queues(redis, ALL, rules=RuleTable(Policies(Policy(gap_us=S), categories=CATEGORIES)))
-    for user in ("ann", "eve"):
-        queues.send("urgent", 2, category="chat", user=user)
-        queues.send("bulk", 1, category="other", user=user)
-    queues.look(0)
-    queues.now += 2 * S
+    queues = waiting_in_two_lanes(redis, "ann", "eve")
     for lane in ("urgent", "bulk"):
         redis.zadd(f"notifier:wakeups:{lane}", dict.fromkeys(("ann", "eve"), queues.now + 30 * S))
     worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(queues.now))
@@ -323,28 +315,27 @@ def test_who_was_told_of_and_finds_no_room_is_due_in_every_lane(redis: Redis) ->
     assert [redis.zscore(f"notifier:wakeups:{lane}", "ann") for lane in ("urgent", "bulk")] == [queues.now] * 2
 
 
-def test_jobs_of_rq_in_the_lane_before_are_left_to_those_who_serve_it(redis: Redis) -> None:
-    """Others take what is a notification from among them, and end the change."""
+def test_where_nobody_serves_the_lane_before_all_wait_for_a_worker_that_does(redis: Redis) -> None:
+    """Then they go in their order."""
     queues = Queues(redis, [("urgent",)])
-    queues.rq_jobs(120)
     queues.send("bulk", 3)
     queues.send("urgent", 3)
     queues.drain()
+    assert queues.sent == []
+    queues.workers = SPLIT
+    queues.drain()
     assert queues.sent == queues.accepted
-    assert redis.llen("rq:queue:bulk") == 120
-    assert not redis.exists("notifier:leases", "notifier:behind")
 
 
 def test_an_id_that_stands_twice_in_the_lane_before_ends_no_change_too_early(redis: Redis) -> None:
-    """RQ's delete leaves it there, since it looks for it in another queue; then its producer sends it again."""
+    """The first was taken, and those before the second stand there still."""
     queues = Queues(redis, [("urgent",), ("bulk",)])
     queues.send("bulk", 1)
     queues.send("urgent", 1)
     between, again = queues.rq_jobs(60), queues.accepted[-1]
     redis.delete("rq:queue:bulk")
     redis.rpush("rq:queue:bulk", again, *between, queues.accepted[0], again)
-    queues.look(0)
-    assert redis.exists("notifier:behind")
+    queues.look(1)
+    assert not queues.is_over("urgent")
     queues.drain()
     assert sorted(queues.sent) == sorted(queues.accepted)
-    assert not redis.exists("notifier:behind")

@@ -63,7 +63,6 @@ function by_status.queued(j)
   -- With an outcome it had ended, and was enqueued again: *pull* begins it anew.
   if (j.failed or j.canceled) and not j.outcome or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
   if not j.lease then
-    if redis.call('HEXISTS', '@behind', j.category) == 1 then return end -- it may stand in the lane before
     if j.unlisted and not redis.call('LPOS', '@rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MAX_FROM_TAIL) then
       return 'in its backlog'
     end

@@ -114,8 +114,8 @@ local function read_arrival(id)
 end
 
 -- is_free: whether there is a job, and nobody has it in flight.
-local function is_free(job, from, is_left)
-  if from and (not job.origin or job.origin ~= from and not job.order and not (is_left and RANK[job.origin])) then
+local function is_free(job, from)
+  if from and (not job.origin or job.origin ~= from and not job.order) then
     if not job.origin and redis.call('EXISTS', job.key) == 0 then return false end
     job.origin = from -- whatever the producer wrote there, its lane is the one in which it was found
     redis.call('HSET', job.key, 'origin', from)
@@ -227,12 +227,11 @@ end
 -- or in flight under a lease). After 'entered' also the user, the backlog's lane, and whether the backlog, or a head of
 -- which the wake-up knows nothing, is new: the caller looks at the user, or sets the wake-up. join: what *pull* does
 -- with a candidate, which may give it another's place. known: the configured categories, where they are known:
--- one of another category is 'rq_job' until its meta says 'default'. from: the lane from whose queue it came. is_left:
--- a category leaves that lane, so it may stand there for another one.
+-- one of another category is 'rq_job' until its meta says 'default'. from: the lane from whose queue it came.
 -- A plain job keeps in push_seen when it was created, and its backlog: so it is known when its id is used again.
-local function enter_backlog(now, id, join, known, from, is_left)
+local function enter_backlog(now, id, join, known, from)
   local job = read_arrival(id)
-  if not job or not is_free(job, from, is_left) then return nil end
+  if not job or not is_free(job, from) then return nil end
   if job.status == 'canceled' then return not UNSENT[job.outcome] and 'cancelled' or nil end
   local meta = not job.rq_job and is_text(id) and steering(job.meta)
   if not meta or known and not job.order and is_unknown(meta, known) then return 'rq_job' end

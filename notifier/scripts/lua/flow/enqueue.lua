@@ -9,20 +9,25 @@ local reply, seen, numbers, now_text = {}, {}, {}, text(now)
 local recording = redis.call('EXISTS', '@trace') == 1
 
 local lanes_now = {} -- what @lanes says
--- lane_of: the lane in whose queue the next of a category is to stand, which is to go in `lane`. After a change that is
--- the one before until *pull* has taken the last of the category out of it, or they might go after it.
---   @lanes   hash category -> lane in which the last of it was accepted; while it changes, and the job that was
---   @behind  hash category -> lane before, while it changes: every worker takes from its queue
+-- has_left: whether a worker has taken this job out of a queue, and so all that stood before it. One that was taken out
+-- by hand, or cancelled, tells nothing of these: then the queue is to be empty.
+local function has_left(queue, id)
+  if redis.call('EXISTS', queue) == 0 then return true end
+  local order, permit, status = unpack(redis.call('HMGET', job_key(id), 'push_order', 'push_permit', 'status'), 1, 3)
+  local is_taken = order or permit or status == 'failed' or redis.call('ZSCORE', '@delivered', id)
+  return is_taken and not redis.call('LPOS', queue, id, 'RANK', '-1') -- it may have been requeued
+end
+
+-- lane_of: the lane of the next of a category whose configured lane is `lane`. After a change that is the one before
+-- until its queue has let the last of the category go, or they might go after it.
+--   @lanes  hash category -> lane in which the last of it was accepted; while it changes, and that job
 local function lane_of(category, lane, id)
   local said = lanes_now[category] or redis.call('HGET', '@lanes', category) or ''
-  local before, changes = said:match('^(%S+)( ?)')
-  if before and (changes ~= '' or before ~= lane and redis.call('EXISTS', '@rq:queue:' .. before) == 1) then
-    redis.call('HSET', '@behind', category, before)
-    note_due(now, lane)
-    lane, lanes_now[category] = before, before .. ' ' .. id
-  else lanes_now[category] = lane end
+  local before, last = said:match('^(%S*) ?(.*)$')
+  local is_over = before == '' or before == lane or has_left('@rq:queue:' .. before, last)
+  lanes_now[category] = is_over and lane or before .. ' ' .. id
   if said ~= lanes_now[category] then redis.call('HSET', '@lanes', category, lanes_now[category]) end
-  return lane
+  return is_over and lane or before
 end
 
 -- own_time: the µs at which a job goes to its backlog that was accepted for `at`. Those for the same moment come one µs
@@ -51,9 +56,9 @@ local function write_job(key, lane, at, job)
 end
 
 -- send_on: the job goes to where it waits: another's place, its own time, or the end of a queue.
-local function send_on(id, lane, at, how, queue)
+local function send_on(id, lane, at, how)
   if how == 'collapse' then return take_place(now, id) end
-  if not at then return redis.call('RPUSH', '@rq:queue:' .. queue, id) end
+  if not at then return redis.call('RPUSH', '@rq:queue:' .. lane, id) end
   local goes = own_time(at)
   redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(goes), id)
   redis.call('ZADD', '@later', text(goes), id)
@@ -87,11 +92,11 @@ local function accept(job)
     if not how then return counted end
   end
   if again then return id end
-  local queue = category ~= '' and how == 'queue' and not at and lane_of(category, lane, id) or lane
+  if category ~= '' and how == 'queue' and not at then lane = lane_of(category, lane, id) end
   if dedupe ~= '' then redis.call('SET', '@dedupe:' .. dedupe, id, 'PX', dedupe_for) end
   write_job(key, lane, at, job)
   if job.tagged ~= '' then note_tagged(job.tagged, id, at or now, now) end
-  send_on(id, lane, at, how, queue)
+  send_on(id, lane, at, how)
   if how == 'queue' and job.limit ~= '' then note_waiting(counted, id, key, at or now) end
   count_accepted(lane, at, job)
   return id

@@ -50,8 +50,8 @@ local function sleep(till)
 end
 
 -- Most looks find nothing: it is seen before any piece is made.
-local asked, sets = {'@rq:suspended', '@routes', '@behind'}, {'@leases', '@later'}
-for i, lane in ipairs(lanes) do asked[i + 3], sets[i + 2] = '@rq:queue:' .. lane, '@wakeups:' .. lane end
+local asked, sets = {'@rq:suspended', '@routes'}, {'@leases', '@later'}
+for i, lane in ipairs(lanes) do asked[i + 2], sets[i + 2] = '@rq:queue:' .. lane, '@wakeups:' .. lane end
 local some_rare, is_told = redis.call('EXISTS', unpack(asked)) > 0, ARGV[PULL.told] ~= ''
 if not (some_rare or is_told) then
   local next_due = math.huge
@@ -63,7 +63,7 @@ if not (some_rare or is_told) then
   end
 end
 --! pieces
-some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes', '@behind') > 0
+some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes') > 0
 local told = is_told and cjson.decode(ARGV[PULL.told]) or {}
 
 -- leave_all: the user is due still, in whichever of these lanes, unless another worker has taken all meanwhile.
@@ -167,12 +167,6 @@ local function tell_unread(id)
   return true
 end
 
--- The lanes that categories leave. From each of them more is lined up than is sent, so that a change comes to an end
--- however much arrives there; also from one that the caller does not serve.
-local LINED_UP = 50
-local leaving, left = some_rare and redis.call('HGETALL', '@behind') or {}, {}
-for i = 2, #leaving, 2 do left[leaving[i]] = true end
-
 -- What this call knows, and what it has done so far. All pieces take it as `look`.
 local look = {
   now = now, lease_us = lease, until_text = until_text, worker = worker, claimant = ARGV[PULL.claimant], lanes = lanes,
@@ -193,22 +187,16 @@ local look = {
   to_expect = 400, -- of so many more RQ is told when they should go
 }
 
-local put_back = {} -- jobs of RQ in a lane that the caller does not serve
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
 -- the lane `from` and is to be read first.
 local function place(id, from)
   if look.leases[id] then return true end -- it stood in a queue twice
   digest_is_full = false
-  local what, user, lane, is_new = enter_backlog(now, id, join, on_join, from, left[from])
+  local what, user, lane, is_new = enter_backlog(now, id, join, on_join, from)
   is_new = is_new or digest_is_full
   if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then
     if from and tell_unread(id) then return false end
-    if from and not rank[from] then -- whoever serves the lane is to run it
-      redis.call('RPUSH', '@rq:queue:' .. from, id)
-      put_back[id] = true
-      return true
-    end
     lease_rq_job(id)
   elseif what == 'cancelled' then end_cancelled(now, id) end
   if is_new then look_at(user, lane, newly) end
@@ -301,7 +289,6 @@ local function stay(queue, ids, i)
     local job = redis.pcall('HMGET', job_key(ids[n]), 'meta', 'push_order')
     if not job.err and not job[2] and not steering(job[1]) then tell_unread(ids[n]) end
   end
-  return true
 end
 
 local queued, in_queues, taken, some_later = {}, 0, 0, redis.call('EXISTS', '@later') == 1
@@ -316,44 +303,27 @@ end
 if in_queues > 0 then
   local left = look.full - #look.leased
   for _, lane in ipairs(lanes) do left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now)) end
-  if direct.is_open and #leaving == 0 and left >= most * 3 / 4 then direct.room = left end
+  if direct.is_open and left >= most * 3 / 4 then direct.room = left end
   room = math.min(room, math.max(half_of_room(), left))
 end
 
--- take_from: as many of a lane's queue, and of these at most so many jobs of RQ. Returns whether some had to stay.
-local gone = {} -- what was taken from the lanes that categories leave
-local function take_from(lane, n, most_rq_jobs)
+-- take_from: so many of a lane's queue, up to the first that has to stay.
+local function take_from(lane, n)
   local queue = '@rq:queue:' .. lane
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   direct.read(ids, lane)
   for j, id in ipairs(ids) do
-    if #rq_jobs / 2 >= most_rq_jobs then return stay(queue, ids, j) end
     -- RQ's own scheduler may have queued again what waits for a time of its own.
     local is_later = some_later and redis.call('ZSCORE', '@later', id)
       and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
     if not (is_later or direct.take(id, lane) or place(id, lane)) then return stay(queue, ids, j) end
     taken = taken + 1
-    if left[lane] then gone[id] = not put_back[id] or nil end
   end
 end
 
-local some_stay, had = {}, #rq_jobs / 2
-for lane in pairs(left) do some_stay[lane] = take_from(lane, LINED_UP, had + math.max(1, half_of_room())) end
-room = room - (#rq_jobs / 2 - had)
 for i, n in ipairs(lane_shares(queued, room)) do
-  if n > 0 and not some_stay[lanes[i]] then take_from(lanes[i], n, math.huge) end
-end
--- A change is over with the last of the category; or with the queue, where that one was taken out by hand.
-local goes_on = false -- in a lane that the caller does not serve, and where there is more to line up
-for i = 1, #leaving, 2 do
-  local category, lane, queue = leaving[i], leaving[i + 1], '@rq:queue:' .. leaving[i + 1]
-  local last = (redis.call('HGET', '@lanes', category) or ''):match(' (.*)$')
-  local stands = last and redis.call('LPOS', queue, last, 'RANK', '-1')
-  if gone[last or ''] and not stands or redis.call('EXISTS', queue) == 0 then
-    redis.call('HDEL', '@behind', category)
-    redis.call('HDEL', '@lanes', category)
-  else goes_on = goes_on or not rank[lane] and (stands or next(gone)) end
+  if n > 0 then take_from(lanes[i], n) end
 end
 local shut, next_due = {}, math.huge
 if some_rare then
@@ -408,7 +378,6 @@ end
 if look.idle > 0 then redis.call('HINCRBY', '@stats', 'looked', look.idle) end
 next_due = math.min(next_due, look.earliest, lease_ends >= 0 and lease_ends or math.huge)
 for i = 2, #sets do next_due = math.min(next_due, first(sets[i]) or math.huge) end
-if goes_on then next_due = now end
 if ARGV[PULL.leads] == '1' then
   idle_leaders()
   sleep(next_due < math.huge and next_due)

@@ -106,7 +106,8 @@ class _Stream(StreamingResponse):
     """Counted as long as it lasts: until the client goes, or the server ends."""
 
     def __init__(self, feed: Feed) -> None:
-        super().__init__(feed.events(), media_type="text/event-stream", headers=HEADERS)
+        unbuffered = {"X-Accel-Buffering": "no"}  # nginx would keep events back until some KB have come
+        super().__init__(feed.events(), media_type="text/event-stream", headers=HEADERS | unbuffered)
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

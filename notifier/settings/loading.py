@@ -45,7 +45,7 @@ OWN: Final = frozenset({"apns", "expo", "fcm", "hms", "webpush"})
 DEFAULT_PATH: Final = "config/notifier.yaml"
 MAX_PROBLEMS: Final = 50
 PUBLISHED: Final = "the published rates"
-Seen: TypeAlias = tuple[tuple[int, int, int], ...] | None
+Seen: TypeAlias = tuple[tuple[int, int, int, int], ...] | None
 
 
 def settings_path(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -134,7 +134,7 @@ def fingerprint(path: Path, users_from: Path | None) -> Seen:
         found += [file.stat() for file in files_at(users_from)] if users_from is not None else []
     except OSError:
         return None
-    return tuple((at.st_mtime_ns, at.st_size, at.st_ino) for at in found)
+    return tuple((at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino) for at in found)  # ctime: of a chmod
 
 
 def parse_settings(

@@ -15,7 +15,7 @@ from notifier.errors import SettingsError
 SECRETS: Final = ("key_file", "password_file", "secret_file", "service_account")
 MAX_BYTES: Final = 1_000_000  # a bundle of all the authorities of a system is a quarter of it
 NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for a FIFO that nobody writes to; Windows has none
-Stat: TypeAlias = tuple[int, int, int] | None
+Stat: TypeAlias = tuple[int, int, int, int] | None
 
 
 def read_regular(path: Path, key: str) -> bytes:
@@ -94,7 +94,7 @@ def _stat(file: Path) -> Stat:
         found = file.stat()  # of a link's target, which is what Kubernetes replaces
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # ctime: of a chmod
 
 
 def _digest(file: Path) -> str:

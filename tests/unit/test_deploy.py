@@ -171,6 +171,15 @@ def test_what_is_started_is_a_command() -> None:
     assert set(started) == {"worker", "serve"} <= set(COMMANDS)
 
 
+@pytest.mark.parametrize("name", ["compose.yaml", "compose-cluster.yaml"])
+def test_compose_can_write_its_configs(name: str) -> None:
+    """It writes a config of `content` or of a variable into the container, so it starts none that is read-only."""
+    (composed,) = documents(DEPLOY / name)
+    given = {service: set(told) for service, told in composed["services"].items() if "configs" in told}
+    assert given
+    assert not [service for service, told in given.items() if "read_only" in told]
+
+
 def test_the_composed_redis_wants_its_password(tmp_path: Path) -> None:
     """A real Redis with the file that Compose writes refuses who has none, and takes the URL of the workers."""
     composed = documents(DEPLOY / "compose.yaml")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from notifier.errors import RedisAwayError
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import check
 from notifier.store.partitions import Partition
+from workers.loop.watchdog import Signs
 
 AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
 MAX_LOOKS: Final = 10
@@ -64,7 +66,8 @@ class Wait:
         self.begun = True
 
     def sleep(self) -> None:
-        """Until the next look; where no event loop runs yet."""
+        """Until the next look; where no event loop runs yet, which would tell that the worker lives."""
+        Signs(os.environ).give("READY=1", "WATCHDOG=1")
         time.sleep(self.again_s)
 
     def is_over(self) -> None:

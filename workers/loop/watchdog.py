@@ -21,14 +21,33 @@ EXIT_STATUS: Final = 70  # as sysexits' EX_SOFTWARE
 ALIVE_FILE: Final = "NOTIFIER_ALIVE_FILE"  # its time of change says when the loop moved last
 
 
+class Signs:
+    """The signs of life that systemd and probes look for."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """environ: NOTIFY_SOCKET is systemd's; NOTIFIER_ALIVE_FILE names a file for probes."""
+        self._socket = environ.get("NOTIFY_SOCKET", "")
+        self._file = Path(environ[ALIVE_FILE]) if environ.get(ALIVE_FILE) else None
+
+    def give(self, *states: str) -> None:
+        """Tell systemd these, as sd_notify(3), and probes that it lives."""
+        for state in states if self._socket else ():
+            address = "\0" + self._socket[1:] if self._socket.startswith("@") else self._socket
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as said:
+                said.connect(address)
+                said.send(state.encode())
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.touch(mode=0o600)
+
+
 class Watchdog:
     """Is fed by the event loop once a second. If it is not fed for a minute, the process ends with a traceback."""
 
     def __init__(self, log: Any, environ: Mapping[str, str], *, look_s: float = LOOK_S) -> None:
-        """environ: NOTIFY_SOCKET is systemd's; NOTIFIER_ALIVE_FILE names a file for probes."""
+        """environ: see `Signs`."""
         self._log, self._look_s = log, look_s
-        self._socket = environ.get("NOTIFY_SOCKET", "")
-        self._file = Path(environ[ALIVE_FILE]) if environ.get(ALIVE_FILE) else None
+        self._signs = Signs(environ)
         self._fed = 0
         self._stop = threading.Event()
 
@@ -36,21 +55,18 @@ class Watchdog:
         """Do the work, and watch the loop that it runs in."""
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         task = asyncio.create_task(self._feed())
-        self._tell("READY=1")
+        self._signs.give("READY=1")
         try:
             await work
         finally:
-            self._tell("STOPPING=1")
+            self._signs.give("STOPPING=1")
             self._stop.set()
             task.cancel()
 
     def feed(self) -> None:
         """Note that it moves."""
         self._fed += 1
-        self._tell("WATCHDOG=1")
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.touch(mode=0o600)
+        self._signs.give("WATCHDOG=1")
 
     async def _feed(self) -> None:
         while True:
@@ -65,12 +81,3 @@ class Watchdog:
                 self._log.critical("loop_stands_still", stood_s=round(looks * self._look_s), ends_with=EXIT_STATUS)
                 faulthandler.dump_traceback(file=2, all_threads=True)
                 os._exit(EXIT_STATUS)
-
-    def _tell(self, state: str) -> None:
-        """As sd_notify(3)."""
-        if not self._socket:
-            return
-        address = "\0" + self._socket[1:] if self._socket.startswith("@") else self._socket
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as said:
-            said.connect(address)
-            said.send(state.encode())

@@ -75,6 +75,7 @@ def test_it_tells_what_workers_do(config: Path) -> None:
     with serving(config) as ask, watching(ask) as stream, notifier(config) as producer:
         assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
         assert stream.headers["cache-control"] == "no-store"
+        assert stream.headers["x-accel-buffering"] == "no"
         minutes = {each["at"]: each for each in stream.until("numbers")["minutes"]}
         assert len(minutes) == feed.MINUTES
         assert stream.next()[0] == "comment"

@@ -51,6 +51,27 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert looks(files) == [False, True]
 
 
+def test_what_could_not_be_read_is_read_once_its_mode_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chmod changes neither the time nor the size of a file."""
+    key, anew = tmp_path / "key", tmp_path / "anew"
+    key.write_text("old")
+    files = SecretFiles([key])
+    anew.write_text("new")
+    anew.chmod(0o000)
+    anew.rename(key)
+    with monkeypatch.context() as forbidden:  # root may read it all the same
+        forbidden.setattr("notifier.settings.secret_files.read_regular", _refuse)
+        assert looks(files) == [False, True]
+    key.chmod(0o600)
+    assert looks(files) == [False, True]
+
+
+def _refuse(path: Path, key: str) -> bytes:
+    raise SettingsError(f"{key}: cannot read {path}: Permission denied")
+
+
 def test_what_is_gone_is_a_change(tmp_path: Path) -> None:
     """A file that is missing is a change, so that it is said; and so is its coming back."""
     key = tmp_path / "key"

@@ -87,6 +87,17 @@ def test_side_files_of_a_folder_are_no_users(tmp_path: Path) -> None:
     assert len(seen) == 2
 
 
+def test_a_file_whose_mode_changes_is_looked_at_anew(tmp_path: Path) -> None:
+    """What could not be read may be read now; the time and the size of the file are the same."""
+    (of := tmp_path / "users.csv").write_text("user,gap\na,5s\n", encoding="utf-8")
+    (config := tmp_path / "n.yaml").write_text("{}", encoding="utf-8")
+    seen = [fingerprint(config, of)]
+    for file in (config, of):
+        file.chmod(0o640)
+        seen.append(fingerprint(config, of))
+    assert len(set(seen)) == 3
+
+
 def test_quiet_hours_and_calendar_windows_in_cells(tmp_path: Path) -> None:
     """`none` is none; an empty cell is as under `user`; where they stand is known."""
     config = 'user: {quiet_hours: "21:00-08:00", gap: 1s}\nusers_from: users.csv\n'

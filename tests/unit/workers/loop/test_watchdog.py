@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import structlog
 
+from workers.configuration.start import Wait
 from workers.loop.watchdog import ALIVE_FILE, EXIT_STATUS, Watchdog
 
 HANGS = """
@@ -40,4 +42,18 @@ def test_a_loop_that_moves_is_told(tmp_path: Path) -> None:
 
         asyncio.run(Watchdog(structlog.get_logger(), environ).watch(asyncio.sleep(0.0)))
         assert [systemd.recv(99) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
+    assert alive.is_file()
+
+
+def test_a_worker_that_waits_for_redis_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe or systemd that kills it would help nobody: it has no event loop yet that could tell."""
+    place, alive = tmp_path / "notify", tmp_path / "alive"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(place))
+    monkeypatch.setenv(ALIVE_FILE, str(alive))
+    monkeypatch.setattr(Wait, "again_s", 0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(place))
+        systemd.settimeout(30)
+        Wait(structlog.get_logger()).sleep()
+        assert [systemd.recv(99) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
     assert alive.is_file()

@@ -76,7 +76,7 @@ hostile: setup  ## what attackers do, in under ten minutes: a part of the tests
 
 test-redis: setup  ## those alone that would notice another version of Redis
 	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
-	  tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/user_limits/test_protocol.py \
+	  tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/producer/test_permits.py \
 	  tests/contract/providers/apns/test_token.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/producer/test_notifier.py \
 	  tests/integration/operations/test_access.py tests/integration/redis_over_tls.py
 

@@ -1,4 +1,4 @@
-"""The limiter as a library: one sequential client beside PING, and 16 processes on one user."""
+"""Permits of users: one sequential client beside PING, and 16 processes on one user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from benchmarks.harness import Figure, at_least, at_most, median, own_redis
 from notifier.rules.kinds.window import Window
 from notifier.rules.policy import Policy
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 from tests.harness.scenarios import acquire_together
 
 # Wide enough that nothing is held while it is measured, and one that holds nearly always.
@@ -21,7 +21,7 @@ def measure(*, quick: bool) -> list[Figure]:
     """Decisions a second as a ratio to PING in the same run, and the law test of 16 processes."""
     rounds, count = (1, 2_000) if quick else (5, 5_000)
     with own_redis() as (server, redis):
-        limiter = RedisLimiter(redis)
+        limiter = InRedis(redis)
         for user in range(USERS):
             limiter.acquire(f"shut{user}", SHUT)
         calls: list[Callable[[int], object]] = [

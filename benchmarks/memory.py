@@ -11,7 +11,7 @@ from notifier import Device, Notification, Notifier
 from notifier.rules.kinds.window import Window
 from notifier.rules.policy import Policy
 from notifier.settings import parse_settings
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 from tests.harness.fleet import notification, start_fleet
 from tests.harness.processes import await_that, child, total
 
@@ -28,7 +28,7 @@ def measure(*, quick: bool) -> list[Figure]:
     """Bytes, each over many users or notifications."""
     users, waiting = (200, 1_000) if quick else (2_000, 10_000)
     with own_redis() as (_, redis):
-        limiter = RedisLimiter(redis)
+        limiter = InRedis(redis)
         limiter.peek("warm", TEN)
         for user in range(users):
             for _ in range(10):

@@ -42,8 +42,8 @@ PYTHON: Final = {
     "The limiter": (
         *("notifier.limiter.Limiter", "notifier.limiter.AsyncLimiter", "notifier.limiter.MemoryLimiter"),
         "notifier.limiter.AsyncMemoryLimiter",
-        *("notifier.RedisLimiter", "notifier.UserLimiter", "notifier.limiter.Permit"),
-        *("notifier.limiter.Hold", "notifier.limiter.Usage", "notifier.limiter.Point", "notifier.limiter.RankedKey"),
+        *("notifier.limiter.Permit", "notifier.limiter.Hold", "notifier.limiter.Usage"),
+        *("notifier.limiter.Point", "notifier.limiter.RankedKey"),
         "notifier.limiter.LimitExceeded",
     ),
     "Limits in web programs": (

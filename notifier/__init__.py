@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from notifier.rules.policy import Burst, Policy, Window
     from notifier.rules.preferences import Mute, Preferences
     from notifier.settings import Settings, load_settings
-    from notifier.user_limits.protocol import UserLimiter
-    from notifier.user_limits.redis import RedisLimiter
 
 __all__ = [
     "AsyncNotifier",
@@ -66,13 +64,11 @@ __all__ = [
     "Policy",
     "Preferences",
     "Record",
-    "RedisLimiter",
     "RedisUnusableError",
     "Rules",
     "Settings",
     "SettingsError",
     "Status",
-    "UserLimiter",
     "Window",
     "deliver",
     "load_settings",
@@ -90,8 +86,6 @@ __getattr__, __dir__ = lazily(
             "NotReplicatedError OverloadedError RedisUnusableError SettingsError"
         ),
         "notifier.limiter": "Hold Limiter Permit",
-        "notifier.user_limits.protocol": "UserLimiter",
-        "notifier.user_limits.redis": "RedisLimiter",
         "notifier.notification": "Device Notification",
         "notifier.notification.job": "deliver",
         "notifier.notification.throttled": "mark_sent throttled",

@@ -22,7 +22,7 @@ READING: Final = (
     "pttl", "scan", "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups", "xlen", "xrange",
     "xrevrange", "zcard", "zcount", "zmscore", "zrandmember", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
 )  # fmt: skip
-LIMITER: Final = ("acquire", "limit", "limit_change", "limit_usage", "limit_used", "refund", "reset")
+LIMITER: Final = ("acquire", "limit", "limit_change", "limit_usage", "limit_used", "refund")
 # What RQ's worker does by itself: other functions' jobs, its registries, being suspended and told to stop.
 RQ: Final = (
     "blmove", "blpop", "client|info", "client|list", "hincrbyfloat", "lmove", "lrem", "publish", "rename",

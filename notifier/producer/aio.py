@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
-from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
-from notifier.limiter import Hold, Permit
-from notifier.limiter.requests import Timeout
+from notifier.errors import NotifierError, RedisUnusableError
+from notifier.limiter import Hold
+from notifier.limiter.requests import Timeout, ahead_us
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
 from notifier.producer.aio_users import AsyncUsers
@@ -25,6 +25,7 @@ from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
+from notifier.producer.permits import UserPermit, reached
 from notifier.producer.routing import FOLLOW_S, Split, first_known
 from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
@@ -37,7 +38,6 @@ from notifier.store.aio import in_turn
 from notifier.store.exchange import Exchange, Search, exchange_async, nothing
 from notifier.store.partitions import Partition, connect_all_async, search_at_async
 from notifier.store.pipelining import together_async, whole
-from notifier.user_limits.aio import AsyncUserLimiter, seconds
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -54,7 +54,7 @@ class AsyncNotifier(Producer):
     `timeout=` (seconds, a timedelta or "2s"), else `redis.socket_timeout` of the configuration. Then it raises
     RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
     One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most 50 calls
-    under way at once; the others wait, within their deadline. Its `limiter` is that of `Notifier`, awaited.
+    under way at once; the others wait, within their deadline.
     """
 
     _takes = redis.asyncio.Redis
@@ -64,12 +64,6 @@ class AsyncNotifier(Producer):
         super().__init__(client, settings)
         self._timeout = settings.redis.socket_timeout_us / 1e6
         self._slots = asyncio.Semaphore(MAX_CALLS)
-        self.limiter = self._limiter()
-
-    def _limiter(self) -> AsyncUserLimiter:
-        return AsyncUserLimiter(
-            self._partitions, policies=self._policies_of_now(), timeout=self._timeout, slots=self._slots
-        )
 
     @property
     def users(self) -> AsyncUsers:
@@ -94,7 +88,7 @@ class AsyncNotifier(Producer):
 
         Here a time-out is checked: what does the call, and would have to be closed, is not made yet.
         """
-        within = seconds(timeout, self._timeout)
+        within = self._within(timeout)
         if not self._follows or self._live is None or self._live.has_begun:
             return 0.0
         begun = time.monotonic()
@@ -152,14 +146,19 @@ class AsyncNotifier(Producer):
             await bulk.finish()
         return bulk.tried
 
-    async def acquire(self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None) -> Permit | Hold:
+    async def acquire(
+        self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None
+    ) -> UserPermit | Hold:
         """See `Notifier.acquire`."""
         user, spent = check_user(user), await self._follow(timeout)
         name = self._builder.category(category).name
-        try:
+        with reached():
             return await self._of(user, self._exchanges.acquire(user, name), timeout, spent)
-        except RedisUnusableError as error:
-            raise LimiterUnreachableError(str(error)) from error
+
+    async def refund(self, permit: UserPermit, *, timeout: Timeout = None) -> bool:
+        """See `Notifier.refund`."""
+        with reached():
+            return await self._of(permit.user, self._exchanges.refund(permit), timeout)
 
     @overload
     async def cancel(self, job_id: str, *, timeout: Timeout = None) -> backlogs.Cancelled: ...
@@ -319,8 +318,12 @@ class AsyncNotifier(Producer):
             ask = _on_one_connection(at.client, steps) if on_one_connection else exchange_async(at.client, steps)
             return await self._in_time(ask, timeout, spent)
 
+    def _within(self, timeout: Timeout) -> float:
+        """A time-out in seconds. Raises TypeError or ValueError for what is none."""
+        return self._timeout if timeout is None else ahead_us(timeout) / 1e6
+
     async def _in_time(self, ask: Coroutine[Any, Any, T], timeout: Timeout, spent: float) -> T:
-        within = seconds(timeout, self._timeout)
+        within = self._within(timeout)
         try:
             return await in_turn(self._slots, ask, within - spent)
         except TimeoutError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -87,10 +87,6 @@ class Producer:
 
     def _begin(self) -> None:
         """Begin to follow the configuration, if that has not begun: no call comes by without one of the two above."""
-
-    def _policies_of_now(self) -> Callable[[], Policies]:
-        builder = self._jobs  # who holds what this returns does not keep this object alive
-        return lambda: builder.policies
 
     @staticmethod
     def _connect(config: RedisSettings) -> Any:

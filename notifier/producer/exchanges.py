@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +13,14 @@ from redis.exceptions import RedisError
 
 from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
 from notifier.forecast.expected import MAX_READ, Expected, expect_later, find_forecast
-from notifier.limiter import Hold, Permit
+from notifier.limiter import Hold
 from notifier.notification.job import decode_reason, read_meta
 from notifier.producer.admission import accepted, all_accepted, refused
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, read_ended
 from notifier.producer.feedback import Gone, read_gone
 from notifier.producer.memory_limit import MemoryLimit
+from notifier.producer.permits import Asked, UserPermit, acquire, refund
 from notifier.producer.stream import Reader, check_reader, find_each
 from notifier.producer.users import Edit, nothing, unchanged
 from notifier.queue import backlogs, calls
@@ -36,8 +36,6 @@ from notifier.scripts.rule_table import decoded
 from notifier.store.connection import unreadable
 from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
 from notifier.units import clock_us, from_bytes, moment
-from notifier.user_limits.choice import Choice, People, Stale
-from notifier.user_limits.redis import acquire_by_choice
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -101,7 +99,6 @@ class Exchanges:
     """The exchanges with one Redis, by the settings."""
 
     def __init__(self, settings: Settings) -> None:
-        self._people = People()
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -151,16 +148,17 @@ class Exchanges:
             before = yield call
         return made
 
-    def acquire(self, user: str, category: str) -> Exchange[Permit | Hold]:
+    def acquire(self, user: str, category: str) -> Exchange[UserPermit | Hold]:
         """See `Notifier.acquire`."""
-        text, now_us = self._people.get(user), time.time_ns() // 1000
-        while True:
-            call = acquire_by_choice(user, Choice.of(self._policies, user, category, text, now_us))
-            answer: Permit | Hold | Stale = yield Once(call)
-            if not isinstance(answer, Stale):
-                return answer
-            text, now_us = answer
-            self._people.note(user, text)
+        text, now = yield Commands(lambda pipe: (pipe.hget(redis_key("preferences"), user), pipe.time()))
+        chosen = decoded(from_bytes(text or b""))
+        answer: UserPermit | Hold = yield Once(acquire(Asked.of(self._policies, user, category, chosen, clock_us(now))))
+        return answer
+
+    def refund(self, permit: UserPermit) -> Exchange[bool]:
+        """See `Notifier.refund`."""
+        was_there: bool = yield refund(permit)
+        return was_there
 
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
         """See `Notifier.forget`."""

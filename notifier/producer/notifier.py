@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 from redis import Redis
 
-from notifier.errors import LimiterUnreachableError, NotifierError, RedisUnusableError
-from notifier.limiter import Hold, Permit
+from notifier.errors import NotifierError, RedisUnusableError
+from notifier.limiter import Hold
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
 from notifier.producer.base import Producer
@@ -24,6 +24,7 @@ from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
+from notifier.producer.permits import UserPermit, reached
 from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
 from notifier.producer.users import Edit, Users
 from notifier.queue import backlogs, calls
@@ -37,8 +38,6 @@ from notifier.store.connection import redis_answers
 from notifier.store.exchange import Exchange, Search, exchange, nothing
 from notifier.store.partitions import Partition, Partitions, connect_all, search_at
 from notifier.store.pipelining import together, whole
-from notifier.user_limits.protocol import UserLimiter
-from notifier.user_limits.redis import RedisLimiter
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -52,7 +51,7 @@ class Notifier(Producer):
     Every call waits for Redis, and blocks its thread meanwhile: usually under a millisecond. Where Redis hangs, a call
     ends after at most twice `redis.socket_timeout` (5 s as shipped), because it is tried once more; `send_many` for
     each hundred. The first call may take a second more, for `follow`. `feedback(follow=True)` waits for ever. In an
-    asyncio program use AsyncNotifier. Its `limiter` is a `UserLimiter` on the same record of sends.
+    asyncio program use AsyncNotifier.
     """
 
     _takes = Redis
@@ -60,7 +59,6 @@ class Notifier(Producer):
     def __init__(self, redis: Redis | Partitions, settings: Settings) -> None:
         """`from_config` builds one from the YAML."""
         super().__init__(redis, settings)
-        self.limiter = self._limiter()
 
     @property
     def users(self) -> Users:
@@ -149,19 +147,24 @@ class Notifier(Producer):
                 finished(bulk.finish())
         return bulk.tried
 
-    def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> Permit | Hold:
+    def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> UserPermit | Hold:
         """Take the right to send this user something of a category now, by the rules in force, outside of the workers.
 
-        It counts as what the workers send. What the user chose holds too: a tier, windows, a gap, hours, and a mute
-        until it ends. Quiet hours, send hours and calendar windows of the configuration are left out: they go by a
-        notification's zone. Raises InvalidNotificationError for an unknown category, LimiterUnreachableError where
-        Redis is away.
+        It counts as what the workers send. What the user chose holds too, and a mute until it ends. Quiet hours, send
+        hours and calendar windows go by the zone that the user chose, else by that of the configuration. Raises
+        InvalidNotificationError for an unknown category, LimiterUnreachableError where Redis is away.
         """
         user = check_user(user)
-        try:
+        with reached():
             return self._of(user, self._exchanges.acquire(user, self._builder.category(category).name))
-        except RedisUnusableError as error:
-            raise LimiterUnreachableError(str(error)) from error
+
+    def refund(self, permit: UserPermit) -> bool:
+        """Give a permit of `acquire` back because nothing reached the user; what waits is looked at again at once.
+
+        False where it has lapsed, or was given back before. Raises LimiterUnreachableError where Redis is away.
+        """
+        with reached():
+            return self._of(permit.user, self._exchanges.refund(permit))
 
     @overload
     def cancel(self, job_id: str) -> backlogs.Cancelled: ...
@@ -275,9 +278,6 @@ class Notifier(Producer):
         return self._of(*self._history(user, since))
 
     _connect = staticmethod(connect_all)
-
-    def _limiter(self) -> UserLimiter:
-        return RedisLimiter(self._partitions, policies=self._policies_of_now())
 
     def _prefer(self, user: str, edit: Edit, who: str) -> Preferences:
         user = check_user(user)

@@ -116,12 +116,7 @@ def check_fits(user: Policy, category: Category) -> None:
     if category.cost == 1 or category.bypass:
         return
     try:
-        check_cost(user, category, category.cost)
+        for policy in (user, category.policy):
+            check_fits_all(policy, category.cost, MAX_COST)
     except ValueError as error:
         raise InvalidNotificationError("category", f"{category.name!r} never goes to this user: {error}") from None
-
-
-def check_cost(user: Policy, category: Category | None, cost: int) -> None:
-    """Raise ValueError for a cost that some rule of these never admits."""
-    for policy in (user, category.policy) if category else (user,):
-        check_fits_all(policy, cost, MAX_COST)

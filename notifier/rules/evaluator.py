@@ -46,12 +46,20 @@ def opens(
     by: Decider | None = None if rule is None else ("user", rule)
     if own is not None and of_own > at:
         at, by = of_own, ("category", own)
-    if mute is not None and mute.until_us > at:
-        at, by = mute.until_us, ("user", mute)
-    if clock is not None:
-        at, moved = clock.first_open(max(at, now_us))
-        by = moved or by
+    at, by = after_limits(at, by, now_us, mute, clock)
     return max(at, gather_us), by
+
+
+def after_limits(
+    at_us: int, by: Decider | None, now_us: int, mute: Mute | None, clock: ByClock | None
+) -> tuple[int, Decider | None]:
+    """As `opens`, for one that the limits hold back until `at_us` because of `by`."""
+    if mute is not None and mute.until_us > at_us:
+        at_us, by = mute.until_us, ("user", mute)
+    if clock is not None:
+        at_us, moved = clock.first_open(max(at_us, now_us))
+        by = moved or by
+    return at_us, by
 
 
 class Sends:

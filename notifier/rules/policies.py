@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Collection, Mapping, MutableMapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -33,13 +33,6 @@ class Rules:
     def uses_local_time(self) -> bool:
         """Whether any of them asks for the user's zone."""
         return self.user.uses_local_time or self.category.policy.uses_local_time
-
-    @property
-    def without_local_time(self) -> Rules:
-        """The same without what asks for the user's zone."""
-        return Rules(
-            self.user.without_local_time, replace(self.category, policy=self.category.policy.without_local_time)
-        )
 
 
 class Policies:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -26,7 +26,7 @@ class Policy:
     """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket.
 
     calendar, quiet, send: what goes by the clock on the user's wall; it is quiet outside of `send`, if any.
-    kept_us: how long a send is kept at least, for calendar windows that somebody else holds.
+    kept_us: how long a send is kept at least, whichever rules hold.
     rules: those of sends, in the order in which they decide: of two that let go at once, the first.
     """
 
@@ -74,13 +74,6 @@ class Policy:
     def closed_minutes(self) -> int:
         """The same as minutes of a week, one bit each."""
         return closed_minutes(self.quiet, self.send)
-
-    @property
-    def without_local_time(self) -> Policy:
-        """The same without what asks for the user's zone; its sends are kept for calendar windows to count."""
-        if not self.uses_local_time:
-            return self
-        return replace(self, calendar=(), quiet=(), send=(), kept_us=self._calendar_us)
 
     @property
     def is_exact(self) -> bool:

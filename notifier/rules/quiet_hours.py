@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None where there are fewer
 Scope: TypeAlias = Literal["user", "category"]
-Rule: TypeAlias = "RuleOfSends | Mute | Closed | CalendarWindow | Literal['pace after quiet hours']"
+Rule: TypeAlias = "RuleOfSends | Mute | Closed | CalendarWindow | str"  # or its words, such as PACE
 Decider: TypeAlias = "tuple[Scope, Rule]"  # whose rule it is, and which
 PACE: Final = "pace after quiet hours"
 

@@ -120,7 +120,7 @@ class AcquireFields(NamedTuple):
     """The arguments of *acquire*. take: 1 to take the permit, 0 to look only.
 
     rules, of_category: policies, JSON, see `policy_json`. bypass: 1 where the category bypasses the user's rules.
-    chosen: what the caller knows of what the user chose, JSON, see choice.py; '' where that has no say.
+    days: JSON {unit of calendar windows: from when until when the one of now is}.
     """
 
     clock: Text
@@ -131,7 +131,7 @@ class AcquireFields(NamedTuple):
     of_category: Text
     bypass: Text
     user: Text
-    chosen: Text
+    days: Text
 
 
 class CancelOfFields(NamedTuple):

@@ -24,7 +24,6 @@ from notifier.settings import Settings, load_settings, parse_settings, settings_
 from notifier.settings.templates import template
 from notifier.testing.memory import Failure, MemoryExchanges
 from notifier.units import duration_us
-from notifier.user_limits.protocol import UserLimiter
 
 BEGINS: Final = datetime(2030, 1, 7, 12, tzinfo=UTC)  # a Monday at noon: no quiet hours by accident
 
@@ -102,9 +101,6 @@ class FakeNotifier(Notifier):
         if "aio" in vars(self):
             self.aio._use(settings)  # noqa: SLF001 - it is a part of this one
 
-    def _limiter(self) -> UserLimiter:
-        return self._memory.limiter
-
     @cached_property
     def aio(self) -> AsyncNotifier:
         """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
@@ -176,14 +172,11 @@ class _FakeAsyncNotifier(AsyncNotifier):
     def _exchanges_of(self, _: Settings) -> Any:  # type: ignore[override]
         return self._memory
 
-    def _limiter(self) -> Any:
-        return _Awaited(self._memory.limiter)
-
 
 class _Awaited:
     """Something whose methods are awaited. Nothing takes time here, so a deadline has no part in it."""
 
-    def __init__(self, of: UserLimiter | FakeChannels) -> None:
+    def __init__(self, of: FakeChannels) -> None:
         self._of = of
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:

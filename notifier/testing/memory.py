@@ -5,41 +5,38 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import chain
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
+from itertools import chain, count
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from notifier.errors import Refused
 from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Before, Replay
 from notifier.forecast.trace import Event
-from notifier.limiter import Hold, Permit
+from notifier.limiter import Hold
 from notifier.notification import Notification
 from notifier.notification.counted import counted
 from notifier.notification.job import decode_data
-from notifier.notification.notification import check_user
 from notifier.producer.admission import all_accepted
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
 from notifier.producer.exchanges import State, Status
 from notifier.producer.feedback import Gone
+from notifier.producer.permits import Asked, UserPermit
 from notifier.producer.stream import ANYONE, check_reader
 from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held
 from notifier.queue.history import Delay, Record
+from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.preferences import Mute, Preferences
-from notifier.rules.quiet_hours import PACE, ByClock, Decider
+from notifier.rules.quiet_hours import PACE, Decider
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
-from notifier.units import moment
-from notifier.user_limits.choice import Choice
-from notifier.user_limits.memory import MemoryUserLimiter
-from notifier.user_limits.protocol import UserPermit
 
 Failure = Literal["rejected", "failed"]
 _UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # they free their dedupe keys
@@ -47,6 +44,7 @@ S = TypeVar("S")
 P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G", Gone, Ended)
+SendsOfUser: TypeAlias = defaultdict[str | None, Sends]  # all of them, under None, and those of each category
 
 
 @dataclass
@@ -109,7 +107,8 @@ class MemoryExchanges:
         self.accepted: dict[str, Accepted] = {}
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.now_us = 0
-        self.limiter = _Limiter(self._us, policies=lambda: self._policies, changed=self._changed)
+        self._sends: defaultdict[str, SendsOfUser] = defaultdict(lambda: defaultdict(Sends))
+        self._permits = count(1)
 
     def use(self, settings: Settings) -> None:
         """See `Exchanges.use`. Nothing has been accepted yet."""
@@ -184,7 +183,7 @@ class MemoryExchanges:
         going = [entry for entry in self._of(user) if not entry.fixed or _lives_on(entry)]
         events = [_event(entry) for entry in going]
         failed = {n for n, entry in enumerate(going) if entry.failure}
-        sends = self.limiter.sends[user]  # Redis has forgotten those that no rule asks for
+        sends = self._sends[user]  # Redis has forgotten those that no rule asks for
         before = Before(0, {name: deepcopy(each) for name, each in sends.items() if each.until_us > now_us})
         replay = _Onward(
             policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed
@@ -221,10 +220,8 @@ class MemoryExchanges:
             entry.fixed = True
             if entry.sent >= 0 and not entry.failure:
                 category = entry.notification.category
-                rules, at = policies.rules(user, category), self._begins_us + entry.ends_us
-                for name, policy in ((None, rules.user), (category, rules.category.policy)):
-                    sends = self.limiter.sends[user][name]
-                    sends.add(policy, "", at, at, cost=rules.category.cost, longest_us=sends.longest_us(at))
+                at = self._begins_us + entry.ends_us
+                _record(self._sends[user], category, policies.rules(user, category), "", at)
 
     def _superseding(self, n: int, going: Sequence[Accepted]) -> Accepted:
         """Return the one that superseded the n-th: the next that comes under the same collapse id, or to its digest."""
@@ -270,22 +267,26 @@ class MemoryExchanges:
         return chosen
 
     @at_once
-    def acquire(self, user: str, category: str) -> Permit | Hold:
+    def acquire(self, user: str, category: str) -> UserPermit | Hold:
         """See `Exchanges.acquire`."""
-        self._fix(user)
-        choice = Choice.of(self._policies, user, category, self._chosen.get(user, Preferences()).encode(), self._us())
-        rules, latest, clock = choice.rules, self.limiter.sends[user][None].latest, None
-        if choice.zone is not None:  # nobody has waited, so there is no pace
-            clock = ByClock(Rules(choice.own, rules.category), choice.zone, NEVER, 1, latest, latest)
-        mute = Mute(moment(choice.muted_us)) if choice.muted_us else None
-        return self.limiter.ask(user, rules, rules.category.cost, take=True, mute=mute, clock=clock)
+        chosen = self._chosen.get(user, Preferences())
+        with self._changed(user):
+            asked = Asked.of(self._policies, user, category, chosen, self._us())
+            return take(self._sends[user], asked, str(next(self._permits)))
+
+    @at_once
+    def refund(self, permit: UserPermit) -> bool:
+        """See `Exchanges.refund`."""
+        with self._changed(permit.user):
+            return sum(self._sends[permit.user][name].remove(permit.id) for name in (None, permit.category)) > 0
 
     @at_once
     def forget(self, user: str, *, hard: bool) -> Cancellation:
         """See `Exchanges.forget`. What was delivered stays in the outbox, for the test to look at."""
         cancelled = self._cancel(self._of(user))
         if hard:
-            self.limiter.reset(user, *self._policies.categories)
+            with self._changed(user):
+                self._sends.pop(user, None)
         self._chosen.pop(user, None)
         for entry in self.accepted.values():
             entry.forgotten |= entry.notification.user == user
@@ -401,24 +402,25 @@ class MemoryExchanges:
             given[each] = "", NEVER
 
 
-class _Limiter(MemoryUserLimiter):
-    """The limiter of what is sent too: both stand on one record. changed: see `MemoryExchanges`."""
+def take(sends: SendsOfUser, asked: Asked, permit: str) -> UserPermit | Hold:
+    """As *acquire* answers."""
+    rules, now, name = asked.rules, asked.now_us, asked.rules.category.name
+    of_user, of_category = sends[None], sends[name]
+    for each, policy in ((of_user, rules.user), (of_category, rules.category.policy)):
+        if policy.burst is not None and not rules.category.bypass:
+            each.take_in(policy.burst, now)
+    clock = asked.clock(of_user.latest, of_category.latest)
+    at, by = opens(rules, of_user, of_category, now, mute=asked.mute, clock=clock)
+    if by is not None and at > now:
+        return asked.hold(at, by, now)
+    _record(sends, name, rules, permit, now)
+    return UserPermit(permit, asked.user, rules.category.cost, now, category=name)
 
-    def __init__(self, *args: Any, changed: Callable[[str], AbstractContextManager[None]], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._changed = changed
 
-    def ask(self, user: str, *args: Any, **options: Any) -> UserPermit | Hold:
-        with self._changed(user):
-            return super().ask(user, *args, **options)
-
-    def refund(self, permit: UserPermit) -> bool:
-        with self._changed(permit.user):
-            return super().refund(permit)
-
-    def reset(self, user: str, *categories: str) -> int:
-        with self._changed(check_user(user)):
-            return super().reset(user, *categories)
+def _record(sends: SendsOfUser, category: str, rules: Rules, permit: str, at_us: int) -> None:
+    for name, policy in ((None, rules.user), (category, rules.category.policy)):
+        each = sends[name]
+        each.add(policy, permit, at_us, at_us, cost=rules.category.cost, longest_us=each.longest_us(at_us))
 
 
 class _Onward(Replay):

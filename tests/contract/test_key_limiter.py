@@ -35,7 +35,7 @@ from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.base import KeyLimiter
 from notifier.scripts.connection_wait import in_turn
 from notifier.testing.embedded import EmbeddedRedis
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 from tests.harness.support import cpu_s, let_pass
 
 START = 1_700_000_040_000_000
@@ -184,7 +184,7 @@ def test_a_namespace_is_its_own(subject: Subject, redis: Redis) -> None:
     assert isinstance(subject.limiter.acquire("42", "1/day"), Permit)
     assert isinstance(subject.limiter.acquire("42", "1/day"), Hold)
     assert isinstance(subject.make("signup").acquire("42", "1/day"), Permit)
-    assert isinstance(RedisLimiter(redis).acquire("42", Policy((Window(1, "1d"),))), Permit)
+    assert isinstance(InRedis(redis).acquire("42", Policy((Window(1, "1d"),))), Permit)
 
 
 def test_check_raises(subject: Subject) -> None:

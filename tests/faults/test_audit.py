@@ -21,8 +21,8 @@ from notifier.rules.category import LANES
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
-from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_consistent, assert_empty_of_work, audit
+from tests.harness.asking import InRedis
 from tests.harness.fleet import Fleet, notification, start_fleet
 from tests.harness.processes import await_that, await_workers, total
 from tests.harness.take import enter
@@ -474,6 +474,6 @@ def test_what_is_broken_under_load_is_mended_and_delivered_once() -> None:
         assert_consistent(fleet.redis)
         assert total(fleet.redis, "delivered") < others.stop  # it was busy all the while
         for user in users.values():  # none of them went before it was mended
-            RedisLimiter(fleet.redis).reset(user)
+            InRedis(fleet.redis).give_all_back(user)
         assert_each_once(fleet, set(range(others.stop)))
     assert len(told) >= len(WAITING) - 3  # what stands in a queue as well is put right by whoever pulls it

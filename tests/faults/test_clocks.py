@@ -21,9 +21,9 @@ from notifier.errors import InvalidPreferenceError
 from notifier.rules.kinds.window import largest_count
 from notifier.rules.preferences import Mute
 from notifier.settings import parse_settings
-from notifier.user_limits.redis import RedisLimiter
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.stepped_clock import SteppedRedis, compiler
+from tests.harness.asking import InRedis
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from tests.harness.processes import await_workers, stop
 
@@ -137,7 +137,7 @@ POLICY = Policy(windows=(Window(3, interval_us=1_000_000), Window(5, interval_us
 def test_a_clock_set_back_again_and_again_bursts_nobody(redis: Redis, moves: list[tuple[int, int]]) -> None:
     """Law 1 in true time, wherever the limiter's clock is set back to; and once it stands, the wait is what it said."""
     redis.flushdb()
-    limiter = RedisLimiter(redis)
+    limiter = InRedis(redis)
     true_us, off_us, permitted = 1_700_000_000_000_000, 0, []
     for passed_us, back_us in moves:
         true_us += passed_us

@@ -28,7 +28,6 @@ from notifier.limiter import Hold, Permit
 from notifier.operations.stats import read_now, read_stats
 from notifier.queue.health import LOOKED, Alive, find_workers
 from notifier.queue.pauses import resume
-from notifier.rules.policy import Policy, Window
 from notifier.scripts import keys
 from notifier.scripts.keys import under
 from notifier.scripts.loader import run
@@ -121,7 +120,7 @@ def test_an_event_has_an_id_of_its_own(settings: Settings) -> None:
 
 
 def test_so_it_is_in_asyncio(settings: Settings) -> None:
-    """The same producer, limiter and preferences; one event loop, a few connections to each node."""
+    """The same producer, permits and preferences; one event loop, a few connections to each node."""
 
     async def work() -> None:
         async with AsyncNotifier.of(settings) as notifier:
@@ -133,9 +132,11 @@ def test_so_it_is_in_asyncio(settings: Settings) -> None:
             assert (await notifier.cancel_many(found[:50])).cancelled == 50
             await notifier.users.set("u7", gap="1h")
             assert [entry["user"] async for entry in notifier.users.export()] == ["u7"]
-            one = Policy((Window(1, interval_us=10**9),))
-            assert isinstance(await notifier.limiter.acquire("u7", one), Permit)
-            assert isinstance(await notifier.limiter.acquire("u7", one), Hold)
+            permit = await notifier.acquire("u7")
+            assert isinstance(permit, Permit)
+            assert isinstance(await notifier.acquire("u7"), Hold)
+            assert await notifier.refund(permit)
+            assert isinstance(await notifier.acquire("u7"), Permit)
             assert len([event async for event in notifier.events()]) == 50
 
     asyncio.run(work())

@@ -15,7 +15,7 @@ from redis import Redis
 from notifier.limiter import Hold, Permit
 from notifier.rules.kinds.window import Window
 from notifier.rules.policy import Policy
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 
 POLICY = Policy((Window(10, interval_us=1_000_000),), gap_us=50_000)
 USER = "one"
@@ -26,7 +26,7 @@ def main(url: str, seconds: float) -> None:
     """Acquire, or wait for exactly the time left, for so many seconds from the starting shot."""
     moments = []
     with contextlib.closing(Redis.from_url(url, protocol=2)) as redis:
-        limiter = RedisLimiter(redis)
+        limiter = InRedis(redis)
         limiter.peek(USER, POLICY)
         redis.incr(READY)
         redis.blpop([GO], timeout=60)

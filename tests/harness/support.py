@@ -28,8 +28,8 @@ from notifier.scripts.keys import user_key
 from notifier.settings import load_settings
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.wire import Arrival, Reply, WireLog
-from notifier.user_limits.memory import MemoryUserLimiter
 from tests.harness import warm
+from tests.harness.asking import InMemory
 
 T = TypeVar("T")
 
@@ -444,7 +444,7 @@ def let_pass(redis: Redis, us: int) -> None:
             redis.pexpire(key, max(0, left - us // 1_000))
 
 
-def expire_alike(redis: Redis, memory: MemoryUserLimiter, now_us: int) -> None:
+def expire_alike(redis: Redis, memory: InMemory, now_us: int) -> None:
     """Let the sends in Redis expire by the clock of a test, when those in memory are over."""
     for user, category, sends in [(user, name, each) for user, of in memory.sends.items() for name, each in of.items()]:
         if sends.until_us > now_us:

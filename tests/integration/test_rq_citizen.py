@@ -26,6 +26,7 @@ from notifier.queue.health import read_others
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
+from tests.harness.asking import InRedis
 from tests.harness.processes import stop
 from tests.harness.support import (
     PATIENCE_S,
@@ -354,7 +355,7 @@ def test_what_people_do_by_rqs_own_hands(
         Job.fetch(line[2], connection=redis, serializer=JSONSerializer).delete()
         for n in (0, 3, 4):
             ends(producer, line[n], "delivered")
-            producer.limiter.reset("held")
+            InRedis(redis).give_all_back("held")
         assert state(producer, line[1]) == "cancelled"
         assert producer.status(line[2]) is None
     assert simulators.titles("hand-") == ["hand-0", "hand-3", "hand-4"]

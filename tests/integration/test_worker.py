@@ -16,6 +16,7 @@ from rq.registry import CanceledJobRegistry, FailedJobRegistry
 from notifier import Notifier
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.asking import InRedis
 from tests.harness.support import (
     CONSOLE,
     PATIENCE_S,
@@ -194,7 +195,7 @@ def test_what_waits_too_long_expires(world: World) -> None:
         assert job_id in FailedJobRegistry(queue=queue(world.redis)).get_job_ids()
         assert "expired" in world.reason(job_id)
     assert world.redis.zcard("notifier:sent:{slow}") == 1, "those that expired cost the user nothing"
-    world.producer.limiter.reset("slow")
+    InRedis(world.redis).give_all_back("slow")
     after = world.send("slow", "slow-after")
     ends(world.producer, after, "delivered")
     assert world.simulators.titles("slow-") == ["slow-0", "slow-after"]
@@ -209,7 +210,7 @@ def test_the_newest_takes_the_place_of_the_waiting_one(world: World) -> None:
     newest = send("told-{count}", collapse_id="a")
     ends(world.producer, newest, "waiting")
     for job_id in (newest, waiting[1]):
-        world.producer.limiter.reset("told")
+        InRedis(world.redis).give_all_back("told", "comments")
         ends(world.producer, job_id, "delivered")
     assert world.simulators.titles("told-") == ["told-0", "told-3", "told-between"]
     for old, new in ((waiting[0], waiting[2]), (waiting[2], newest)):
@@ -239,7 +240,7 @@ def test_what_is_held_back_is_summed_up(world: World) -> None:
     ends(world.producer, first, "delivered")
     job_ids = [world.send("liked", f"likes-{n}", category="likes") for n in range(1, 4)]
     ends(world.producer, job_ids[-1], "waiting")
-    world.producer.limiter.reset("liked")
+    InRedis(world.redis).give_all_back("liked", "likes")
     ends(world.producer, job_ids[-1], "delivered")
     assert world.simulators.titles("likes-") == ["likes-0", "likes-sum-3"]
     assert world.outcomes("liked") == {"delivered": 2, "superseded": 2}
@@ -266,7 +267,7 @@ def test_one_user_in_order(world: World) -> None:
     high = world.send("paced", "paced-high", priority="high")
     ends(world.producer, high, "waiting")
     for job_id in (high, *job_ids[1:]):
-        world.producer.limiter.reset("paced")
+        InRedis(world.redis).give_all_back("paced")
         ends(world.producer, job_id, "delivered")
     titles = world.simulators.titles("paced-")
     assert state(world.producer, high) == "delivered"

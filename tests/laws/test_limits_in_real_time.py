@@ -12,8 +12,7 @@ import pytest
 from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit, Window
 from notifier.rules.policy import Burst, Policy
 from notifier.units import format_duration
-from notifier.user_limits.memory import MemoryUserLimiter
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InMemory, InRedis
 from tests.harness.fleet import broken_rules, notification, sends, start_fleet
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ RUN_S = 12.0  # longer than a send could be taken back
 EVERY_US = 50_000
 Acquire = Callable[[Policy], Any]
 WAYS: dict[str, Callable[[Any], Acquire]] = {
-    "user": lambda redis: lambda policy: RedisLimiter(redis).acquire("ann", policy),
+    "user": lambda redis: lambda policy: InRedis(redis).acquire("ann", policy),
     "key": lambda redis: lambda policy: Limiter(redis, namespace="n").acquire("ann", policy),
     "memory": lambda _redis: functools.partial(MemoryLimiter().acquire, "ann"),
 }
@@ -81,8 +80,8 @@ LONG, SHORT = Policy((Window(3, "2s"),)), Policy((Window(5, "1s"),))
 
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "key"])
 def test_a_shorter_rule_forgets_nothing_that_a_longer_one_counts(redis: Redis, way: str) -> None:
-    """Law 1: whoever asks by a rule of their own, the longer rule never gives a fourth in two seconds."""
-    limiter = MemoryUserLimiter(lambda: time.time_ns() // 1_000) if way == "memory" else RedisLimiter(redis)
+    """Law 1: whoever asks by other rules, the longer rule never gives a fourth in two seconds."""
+    limiter = InMemory(lambda: time.time_ns() // 1_000) if way == "memory" else InRedis(redis)
     taken: list[int] = []
     for pause_s, policy in (
         (0, LONG),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from notifier.producer.permits import UserPermit
 from notifier.queue import calls
 from notifier.queue.calls import Job, Settlement
 from notifier.queue.retention import Retention
@@ -17,7 +18,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 from tests.harness.take import enter
 
 S = 1_000_000
@@ -94,10 +95,11 @@ def test_a_look_at_a_thousand_categories_is_bounded(redis: Redis, user: Policy, 
     for _ in range(5):
         assert waiting.look(("ann", "bulk", NOW)).leased
         waiting.now += 2 * S
-    limiter = RedisLimiter(redis, clock=str(waiting.now))
+    limiter = InRedis(redis, clock=str(waiting.now))
     permit = limiter.acquire("ann", Policy((Window(10**6, interval_us=60 * S),)))
+    assert isinstance(permit, UserPermit)
     redis.config_resetstat()
-    assert limiter.refund(permit)  # type: ignore[arg-type]
+    assert limiter.refund(permit)
     ran: Any = redis.info("commandstats")
     assert sum(entry["calls"] for entry in ran.values()) <= 30
 

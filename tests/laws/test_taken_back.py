@@ -1,13 +1,12 @@
-"""Law 3: what a refund or a reset opens is used at once: who waits is looked at, and the lane's leader is woken."""
+"""Law 3: what a refund opens is used at once: who waits is looked at, and the lane's leader is woken."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
 from redis import Redis
 
-from notifier.limiter.protocol import Permit
+from notifier.producer.permits import UserPermit
 from notifier.queue import calls, leaders
 from notifier.queue.calls import Job, Pulled
 from notifier.rules.category import Category
@@ -15,7 +14,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 
 S = 1_000_000
 NOW = 1_700_000_000 * S
@@ -32,11 +31,11 @@ def look(redis: Redis, now: int) -> Pulled:
     return run(redis, calls.pull(worker, calls.Room(9), RULES))
 
 
-def wait_behind_a_permit(redis: Redis) -> tuple[RedisLimiter, Permit]:
+def wait_behind_a_permit(redis: Redis) -> tuple[InRedis, UserPermit]:
     """One of ann's waits, because the right to send to her was taken by another program."""
-    limiter = RedisLimiter(redis, clock=str(NOW))
+    limiter = InRedis(redis, clock=str(NOW))
     permit = limiter.acquire("ann", POLICIES.rules("ann", "news"))
-    assert isinstance(permit, Permit)
+    assert isinstance(permit, UserPermit)
     job = Job("job", "urgent", b"data", json.dumps({"user": "ann", "category": "news"}).encode())
     run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
     assert look(redis, NOW).leased == []
@@ -44,15 +43,11 @@ def wait_behind_a_permit(redis: Redis) -> tuple[RedisLimiter, Permit]:
     return limiter, permit
 
 
-@pytest.mark.parametrize("how", ["refund", "reset"])
-def test_who_waits_goes_when_a_permit_is_taken_back(redis: Redis, how: str) -> None:
+def test_who_waits_goes_when_a_permit_is_taken_back(redis: Redis) -> None:
     """19 s before the window would have opened the idle leader of the lane is woken, and sends."""
     limiter, permit = wait_behind_a_permit(redis)
     limiter.clock = str(NOW + S)
-    if how == "refund":
-        assert limiter.refund(permit)
-    else:
-        assert limiter.reset("ann") == 1
+    assert limiter.refund(permit)
     assert redis.lpop(leaders.leader_key("wake", URGENT)) == str(NOW + S).encode()
     assert [leased.job_id for leased in look(redis, NOW + S).leased] == ["job"]
 
@@ -66,7 +61,7 @@ def test_a_refund_that_finds_nothing_wakes_nobody(redis: Redis) -> None:
     assert not limiter.refund(permit)
     assert not redis.exists(leaders.leader_key("wake", URGENT))
     other = limiter.acquire("bob", Policy((Window(1, interval_us=S),)))
-    assert isinstance(other, Permit)
+    assert isinstance(other, UserPermit)
     assert limiter.refund(other)
     assert redis.zscore("notifier:wakeups:urgent", "bob") is None
     assert not redis.exists(leaders.leader_key("wake", URGENT))

@@ -17,7 +17,7 @@ from notifier.rules.category import Category
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.world import KEEP, LANES, LEASE, S, World
@@ -329,8 +329,8 @@ def test_one_dedupe_key_is_one_notification(redis: Redis) -> None:
     assert look(redis, world).taken == 1
 
 
-def test_reset_lets_what_waits_go_at_once(redis: Redis) -> None:
-    """Law 3: who is forgotten has nothing to wait for, in the category's rules neither."""
+def test_what_is_given_back_lets_what_waits_go_at_once(redis: Redis) -> None:
+    """Law 3: nothing is left to wait for, in the category's rules neither."""
     chat = Category("chat", "urgent", Policy((Window(1, interval_us=M),)))
     world = World(redis, Policies(Policy(gap_us=M), categories={"chat": chat}))
     for _ in range(2):
@@ -338,7 +338,7 @@ def test_reset_lets_what_waits_go_at_once(redis: Redis) -> None:
     assert world.round() == 1
     settle_all(world)
     assert world.round() == 0
-    assert RedisLimiter(redis, clock=str(world.now)).reset("ann") == 1
+    assert InRedis(redis, clock=str(world.now)).give_all_back("ann", "chat") == 1
     world.sends.clear()
     assert world.round() == 1
 

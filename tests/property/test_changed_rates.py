@@ -16,7 +16,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
-from notifier.user_limits.memory import MemoryUserLimiter
+from tests.harness.asking import InMemory
 from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
 from tests.property.world import LANES, START, Flight, S, World
@@ -159,7 +159,7 @@ waits = st.one_of(st.just(0), st.integers(0, 10 * S), st.integers(0, 2 * M))
 def test_what_was_counted_in_one_way_counts_in_the_other(rules: list[Policy], asked: list[tuple[int, int]]) -> None:
     """Law 1 for the rules in force, where windows become bucketed and exact again: nothing sent before is forgotten."""
     now, policy, sent = START, rules[0], list[int]()
-    limiter = MemoryUserLimiter(lambda: now)
+    limiter = InMemory(lambda: now)
     for wait_us, n in asked:
         now += wait_us
         policy = rules[n] if n < len(rules) else policy

@@ -39,7 +39,7 @@ from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
-from notifier.user_limits.redis import RedisLimiter
+from tests.harness.asking import InRedis
 from tests.property.amount import examples
 from tests.property.world import KEEP, LANES, LEASE, START, S
 
@@ -323,8 +323,8 @@ class Story(RuleBasedStateMachine):
     def _id(self, nth: int) -> str:
         return list(self.accepted)[nth % len(self.accepted)]
 
-    def _limiter(self) -> RedisLimiter:
-        return RedisLimiter(self.redis, clock=str(self.now))
+    def _limiter(self) -> InRedis:
+        return InRedis(self.redis, clock=str(self.now))
 
     def _rules(self, user: str, category: str) -> Rules:
         policies = RATES[self.rates]

@@ -47,7 +47,7 @@ def test_a_notification_needs_no_redis() -> None:
     assert loaded("from notifier import Notification, Device, InvalidNotificationError, Policy") <= {"tzdata"}
 
 
-@pytest.mark.parametrize("names", ["Notifier, AsyncNotifier", "Limiter, RedisLimiter", "Held, Gone, Status"])
+@pytest.mark.parametrize("names", ["Notifier, AsyncNotifier", "Limiter, Permit", "Held, Gone, Status"])
 def test_a_producer_loads_redis_alone(names: str) -> None:
     """What a web process imports to send loads redis: neither YAML nor pydantic, no logging, no driver."""
     assert loaded(f"from notifier import {names}", before=REDIS) <= {"tzdata"}

@@ -23,8 +23,8 @@ from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
-from notifier.user_limits.redis import RedisLimiter
 from tests.contract.test_direct import LEASE, S, Worker, job
+from tests.harness.asking import InRedis
 from tests.integration.producer.test_users import keys_with
 from tests.property.amount import examples
 from tests.property.model import violations
@@ -78,7 +78,7 @@ class Hand(Worker):
     def acquire(self, policies: Policies, category: str) -> Permit | Hold:
         """Count a send beside the worker's."""
         rules = Rules(policies.everyone, policies.category(category))
-        answer = RedisLimiter(self.redis, clock=str(self.now)).acquire(WHO, rules, cost=rules.category.cost)
+        answer = InRedis(self.redis, clock=str(self.now)).acquire(WHO, rules, cost=rules.category.cost)
         if isinstance(answer, Permit):
             self.received.append((category, self.now))
         return answer
@@ -121,16 +121,14 @@ def contents(redis: Redis) -> dict[bytes, Any]:
 
 @pytest.mark.parametrize("policies", POLICIES)
 def test_the_first_after_it_is_held_as_if_nobody_had_been_forgotten(redis: Redis, policies: Policies) -> None:
-    """By the direct way, through its line, and by acquire; a peek or a page that lists users finds nobody before."""
+    """By the direct way, through its line, and by acquire; a page that lists users finds nobody before."""
     for way in ("direct", "line", "acquire"):
         one = hand(redis, policies)
-        while isinstance(one.acquire(policies, "default"), Permit):
+        while isinstance(held := one.acquire(policies, "default"), Permit):
             one.now += 2 * S
-        held = RedisLimiter(redis, clock=str(one.now)).peek(WHO, policies.rules(WHO, "default"))
         one.forget()
         assert keys_with(redis, WHO) == set()
         kept = contents(redis)
-        assert RedisLimiter(redis, clock=str(one.now)).peek(WHO, policies.rules(WHO, "default")) == held
         Inspection(redis, policies).explain(WHO, "default")
         assert contents(redis) == kept, "who only looks writes nothing"
         if way == "acquire":
@@ -169,16 +167,12 @@ def test_a_full_redis_forgets(redis: Redis) -> None:
     assert isinstance(one.acquire(POLICIES[0], "chat"), Hold), "the gap"
 
 
-@pytest.mark.parametrize("how", ["reset", "forget"])
-def test_what_is_in_flight_counts_whatever_is_begun_anew(redis: Redis, how: str) -> None:
+def test_what_is_in_flight_counts_whatever_is_begun_anew(redis: Redis) -> None:
     """Law 1: it has not reached its user yet, so no call can take back that it will have."""
     one = hand(redis, POLICIES[0])
     one.send("chat", direct=True)
     one.now += S // 2
-    if how == "reset":
-        RedisLimiter(redis, clock=one.clock).reset(WHO, "chat", "news")
-    else:
-        one.forget(hard=True)
+    one.forget(hard=True)
     one.now += LEASE // 2
     one.settle()
     one.now += S // 2
@@ -187,25 +181,22 @@ def test_what_is_in_flight_counts_whatever_is_begun_anew(redis: Redis, how: str)
     assert redis.zcard(f"notifier:sent:{{{WHO}}}:chat") == 1
 
 
-def test_a_reset_forgets_what_is_dated_ahead_since_the_clock_was_set_back(redis: Redis) -> None:
+def test_what_is_dated_ahead_since_the_clock_was_set_back_is_begun_anew(redis: Redis) -> None:
     """Nothing of the user is in flight."""
     one = hand(redis, POLICIES[0])
     one.acquire(POLICIES[0], "chat")
     one.now -= 60 * S
-    assert RedisLimiter(redis, clock=one.clock).reset(WHO, "chat") == 1
+    one.forget(hard=True)
     assert redis.exists(f"notifier:sent:{{{WHO}}}", f"notifier:sent:{{{WHO}}}:chat") == 0
 
 
-def test_a_reset_takes_what_is_hidden_too(redis: Redis) -> None:
-    """And a refund finds its permit there."""
+def test_a_refund_finds_a_permit_that_is_hidden(redis: Redis) -> None:
+    """Another may go then."""
     one = hand(redis, POLICIES[0])
     permit = one.acquire(POLICIES[0], "default")
     assert isinstance(permit, Permit)
     one.forget()
-    assert RedisLimiter(redis).refund(permit)
-    assert isinstance(one.acquire(POLICIES[0], "default"), Permit)
-    one.forget()
-    assert RedisLimiter(redis).reset(WHO, "default") == 1
+    assert InRedis(redis).refund(permit)
     assert isinstance(one.acquire(POLICIES[0], "default"), Permit)
 
 

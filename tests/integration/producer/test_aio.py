@@ -28,6 +28,7 @@ from notifier import (
     RedisUnusableError,
 )
 from notifier.producer.exchanges import CHUNK
+from notifier.producer.permits import UserPermit
 from notifier.queue import calls
 from notifier.queue.calls import DeadToken, Settlement
 from notifier.queue.retention import Retention
@@ -170,17 +171,18 @@ def test_what_is_too_much_is_refused_by_its_place(redis: Redis, config: Path) ->
     assert ([each.place for each in error.refused], error.tried) == ([150, 151, 152], 154)
 
 
-def test_the_limiter_and_the_feedback(redis: Redis, config: Path) -> None:
-    """`acquire`, `peek`, `refund`, `reset`; and every dead token once, acknowledged when the loop comes back."""
+def test_permits_and_the_feedback(redis: Redis, config: Path) -> None:
+    """`acquire` and `refund`; and every dead token once, acknowledged when the loop comes back."""
 
     async def session(made: AsyncNotifier) -> None:
-        rules = made.policies.rules("anna", "default")
-        permit = await made.limiter.acquire("anna", rules)
+        permit = await made.acquire("anna")
         assert isinstance(permit, Permit)
-        assert isinstance(await made.limiter.peek("anna", rules), Hold)
-        assert await made.limiter.refund(permit)
-        assert isinstance(await made.limiter.acquire("anna", rules), Permit)
-        assert await made.limiter.reset("anna", "default") == 1
+        assert isinstance(await made.acquire("anna"), Hold)
+        assert await made.refund(permit)
+        assert not await made.refund(permit)
+        permit = await made.acquire("anna")
+        assert isinstance(permit, Permit)
+        assert await made.refund(permit, timeout=1)
         assert [gone.token async for gone in made.feedback()] == []
         job_id = await made.send(note("anna", "T", fcm("anna")))
         tell_dead(redis, config, job_id)
@@ -253,7 +255,9 @@ def test_a_redis_that_hangs_never_blocks_the_loop(tmp_path: Path) -> None:
         with pytest.raises(RedisUnusableError, match=r"does not answer within 0\.1 s"):
             await made.status("any", timeout=0.1)
         with pytest.raises(LimiterUnreachableError, match=r"does not answer within 0\.1 s"):
-            await made.limiter.acquire("anna", made.policies.rules("anna", "default"), timeout=0.1)
+            await made.acquire("anna", timeout=0.1)
+        with pytest.raises(LimiterUnreachableError, match=r"does not answer within 0\.1 s"):
+            await made.refund(UserPermit("any", "anna", 1, 0), timeout=0.1)
         beating.cancel()
         return answers
 

@@ -28,6 +28,7 @@ from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.asking import InRedis
 from tests.harness.processes import stop
 from tests.harness.support import (
     WORKER,
@@ -276,12 +277,12 @@ def test_what_waits_can_be_cancelled(redis: Redis, config: Path, producer: Notif
         ends(producer, slow[3], "waiting")
         assert producer.cancel(slow[1]) == "cancelled"
         assert producer.cancel(slow[3]) == "cancelled"
-        producer.limiter.reset("slow")
+        InRedis(redis).give_all_back("slow")
         ends(producer, slow[2], "delivered")
         assert producer.cancel(slow[2]) == "ended"
         canceled = CanceledJobRegistry(queue=queue(redis))
         assert {in_queue, timed, slow[1], slow[3]} <= set(canceled.get_job_ids())
-        producer.limiter.reset("slow")
+        InRedis(redis).give_all_back("slow")
         after = producer.send(note("slow", "cancel-after"))
         ends(producer, after, "delivered")
     assert simulators.titles("cancel-") == ["cancel-kept", "cancel-slow-0", "cancel-slow-2", "cancel-after"]

@@ -29,7 +29,6 @@ from notifier import (
 from notifier.django import sending
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
-from notifier.user_limits.protocol import UserPermit
 from tests.harness.support import fcm, note
 
 ROOT = Path(__file__).parents[3]
@@ -313,12 +312,11 @@ def test_looser_rules_let_nothing_go_in_the_past() -> None:
 
 
 def test_what_is_acquired_and_what_is_sent_stand_on_one_record() -> None:
-    """Both count for both, as in Redis: of `acquire` and of the limiter, taken back or forgotten."""
+    """Both count for both, as in Redis: what is acquired, given back or forgotten."""
     made = fake("user: {gap: 10s}\ncategories: {default: {lane: default}, chat: {lane: default, gap: 1m}}")
-    policy = made.policies.for_user("anna")
     made.send(note("anna"))
     made.advance("4s")
-    assert made.acquire("anna") == made.limiter.acquire("anna", policy) == Hold(6_000_000, "user gap 10s")
+    assert made.acquire("anna") == Hold(6_000_000, "user gap 10s")
     made.advance("6s")
     assert isinstance(made.acquire("anna", "chat"), Permit)
     jobs = [made.send(note("anna", category=each)) for each in ("default", "chat")]
@@ -326,13 +324,11 @@ def test_what_is_acquired_and_what_is_sent_stand_on_one_record() -> None:
     assert expected == [made.now + timedelta(seconds=10), made.now + timedelta(minutes=1)]
     made.advance("10s")
     assert made.acquire("anna") == Hold(10_000_000, "user gap 10s")
-    permit = made.limiter.acquire("bert", policy)
-    assert isinstance(permit, UserPermit)
+    permit = made.acquire("bert")
+    assert isinstance(permit, Permit)
     made.send(note("bert"))
-    assert (made.delivered("bert"), made.limiter.refund(permit), len(made.delivered("bert"))) == ([], True, 1)
-    assert made.limiter.refund(permit) is False
-    made.send(note("bert"))
-    assert (len(made.waiting("bert")), made.limiter.reset("bert"), made.waiting("bert")) == (1, 1, [])
+    assert (made.delivered("bert"), made.refund(permit), len(made.delivered("bert"))) == ([], True, 1)
+    assert made.refund(permit) is False
     made.forget("bert")
     assert isinstance(made.acquire("bert"), Hold)
     made.forget("bert", hard=True)
@@ -417,7 +413,9 @@ def test_the_same_for_asyncio() -> None:
             await aio.users.mute("anna", categories=["default"])
             assert [entry["user"] async for entry in aio.users.export()] == ["anna"]
             assert isinstance(await aio.acquire("bert"), Permit)
-            assert isinstance(await aio.limiter.acquire("carl", made.policies.for_user("carl"), timeout=1), Permit)
+            permit = await aio.acquire("carl", timeout=1)
+            assert isinstance(permit, Permit)
+            assert await aio.refund(permit)
             made.fail_next(RedisUnusableError("Redis does not answer"))
             with pytest.raises(RedisUnusableError):
                 await aio.send(note("dora"))

@@ -1,4 +1,4 @@
---! on_demand burst_key HORIZON keep_burst burst_next give_back
+--! on_demand keep_burst burst_next give_back
 --! needs last_for text
 -- A burst {capacity, every µs} is a token bucket: it refills by one token each `every` µs. One number tells all of it,
 -- the µs at which it is full again: until then (that - now) / every tokens are missing.
@@ -6,9 +6,7 @@
 --     it are in it; 8 bytes each
 -- Each rule has its own, so none that is shorter shortens another. What stands in the set later than that µs is in
 -- flight, at the end of its lease, or dated ahead, or has come since; each send is taken in once, when it is over.
--- Beside them the field HORIZON, see rules.lua.
 local MAX_TAKEN_IN = 1000
-local HORIZON = 'horizon'
 local function burst_key(sent) return (string.gsub(sent, ':%l+:', ':burst:', 1)) end
 
 -- full_after: the µs at which it is full again with these sends, {permit, µs, …} from the latest to the earliest, added
@@ -62,7 +60,7 @@ local function give_back(sent, at, n)
   local states = redis.call('HGETALL', key)
   for i = 1, #states, 2 do
     local full, till = struct.unpack('>i8i8', states[i + 1])
-    if states[i] ~= HORIZON and at <= till then
+    if at <= till then
       local burst = {struct.unpack('>I8I8', states[i])}
       local sends = redis.call('ZREVRANGEBYSCORE', sent, text(till), text(at - burst[1] * burst[2]), 'WITHSCORES',
         'LIMIT', 0, MAX_TAKEN_IN)

@@ -1,4 +1,4 @@
---! on_demand MANY MAX_FOLDED is_counting beside counted_nth counted fold
+--! on_demand MANY MAX_FOLDED is_counting counted_nth fold
 --! needs text
 -- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
 -- rule can ask for one (policy.exact_us). Older ones, which are later than none of those, are folded into
@@ -23,17 +23,9 @@ local function counted_nth(sent, n)
   return n <= total and redis.call('ZRANGEBYSCORE', key, text(total - n + 1), '+inf', 'LIMIT', 0, 1)[1] or nil
 end
 
--- counted: how many stand there.
-local function counted(sent)
-  local key = beside(sent, '@counts')
-  local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]
-  local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
-  return first and last - first or 0
-end
-
--- fold: counts sends, the oldest of a set, {permit, µs, …}; for `horizon` µs.
-local function fold(sent, policy, horizon, sends, now)
-  local key, precision = beside(sent, '@counts'), policy.bucket_us
+-- fold: counts sends, the oldest of a set, {permit, µs, …}.
+local function fold(sent, policy, sends, now)
+  local key, precision, horizon = beside(sent, '@counts'), policy.bucket_us, policy.horizon
   local last = redis.call('ZREVRANGE', key, '0', '0', 'WITHSCORES')
   local latest, total = tonumber(last[1] or 0), tonumber(last[2] or 0)
   local adds, n = {total, text(latest)}, 2

@@ -42,26 +42,16 @@ local function hide(user, kind, of, with, now)
   last_for('@forgotten', left)
 end
 
--- remember: gives what was hidden of a user its own names back. Returns a function for who only looks, which puts
--- everything back as it was.
+-- remember: gives what was hidden of a user its own names back.
 local function remember(user)
-  local hidden, keys = hash_of(user), {}
+  local hidden = hash_of(user)
   local names = hidden and redis.call('SMEMBERS', hidden) or {}
   for _, name in ipairs(names) do
     local kind, of = name:match('^(%l+)(.*)$')
     local from = hidden .. ':' .. name
     if SENDS[kind] and redis.call('EXISTS', from) == 1 then
-      keys[name] = SENDS[kind] .. '{' .. user .. '}' .. of
-      redis.call('RENAMENX', from, keys[name])
+      redis.call('RENAMENX', from, SENDS[kind] .. '{' .. user .. '}' .. of)
     end
   end
-  local left = #names > 0 and redis.call('PTTL', hidden)
-  if left then redis.call('DEL', hidden) end
-  return function()
-    for name, own in pairs(keys) do
-      redis.call('SADD', hidden, name)
-      if redis.call('EXISTS', own) == 1 then redis.call('RENAME', own, hidden .. ':' .. name) end
-    end
-    if left then redis.call('PEXPIRE', hidden, text(left)) end
-  end
+  if #names > 0 then redis.call('DEL', hidden) end
 end

@@ -1,5 +1,5 @@
---! exports is_empty nth next_for rule_mark pace note_horizon record
---! needs burst_key burst_next counted_nth fold HORIZON keep_burst last_for MANY MAX_FOLDED text
+--! exports is_empty nth next_for rule_mark pace record
+--! needs burst_next counted_nth fold keep_burst last_for MANY MAX_FOLDED text
 -- A policy, as notifier/scripts/rule_table.py writes it: {} where nothing holds, else
 --   gap        the least µs between two sends, or 0
 --   windows    {limit, µs, limit, µs, …}
@@ -73,40 +73,12 @@ local function pace(policy)
   return most
 end
 
--- noted: for how long a longer rule asks for the sends of a set, and until when; see *note_horizon*.
-local some_noted -- whether anybody has such a note; looked up once in a call
-local function noted(sent, now)
-  if some_noted == false then return 0, 0 end
-  if some_noted == nil then some_noted = redis.call('EXISTS', '@longer') == 1 end
-  local note = some_noted and redis.call('HGET', burst_key(sent), HORIZON)
-  if not note then return 0, 0 end
-  local horizon, till = struct.unpack('>I8I8', note)
-  if till <= now then return 0, 0 end
-  return horizon, till
-end
-
--- note_horizon: whoever takes permits by rules that the workers do not know says for how long these ask for sends, and
--- so long all keep them. The note lasts until nobody has asked by these rules for twice as long. Nobody needs it where
--- no worker ever worked.
---   @longer                      string, there while anybody has such a note
---   @burst:{user}[:<category>]   its field HORIZON: the longest, and until when; 8 bytes each
-local function note_horizon(sent, horizon, now)
-  if some_noted == nil then some_noted = redis.call('EXISTS', '@seq') == 1 end
-  local longest, till = noted(sent, now)
-  if not some_noted or horizon == 0 or horizon <= longest and till >= now + horizon then return end
-  local key, lasts = burst_key(sent), math.ceil(horizon / 500)
-  longest, till = math.max(longest, horizon), math.max(till, now + 2 * horizon)
-  redis.call('HSET', key, HORIZON, struct.pack('>I8I8', longest, till))
-  last_for(key, text(lasts))
-  if redis.call('PTTL', '@longer') < lasts then redis.call('SET', '@longer', '1', 'PX', text(2 * lasts)) end
-end
-
 -- set_aside: takes the sends out of the set that no rule can ask for as themselves, into counts.
-local function set_aside(sent, policy, horizon, now)
+local function set_aside(sent, policy, now)
   local until_text = text(now - policy.exact_us)
   local old = redis.call('ZRANGEBYSCORE', sent, '-inf', until_text, 'WITHSCORES', 'LIMIT', 0, MAX_FOLDED)
   if #old < 2 * MANY then return end
-  fold(sent, policy, horizon, old, now)
+  fold(sent, policy, old, now)
   redis.call('ZREMRANGEBYRANK', sent, 0, #old / 2 - 1)
 end
 
@@ -122,14 +94,13 @@ local renewed = {} -- a set -> how long it lasts from this call on
 -- lapsed: not needed for what the rules answer, only for memory, so now and then is enough.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if policy.burst then keep_burst(sent, policy.burst, now) end
-  local horizon = some_noted == false and policy.horizon or math.max(policy.horizon, (noted(sent, now)))
-  if policy.exact_us then set_aside(sent, policy, horizon, now)
-  elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - horizon)) end
+  if policy.exact_us then set_aside(sent, policy, now)
+  elseif trim then redis.call('ZREMRANGEBYSCORE', sent, '-inf', text(now - policy.horizon)) end
   redis.call('ZADD', sent, stamp, permit)
   if cost > 1 then
     for n = 2, cost do redis.call('ZADD', sent, stamp, permit .. '#' .. n) end
   end
-  local ms = lasts(policy, at - now + horizon)
+  local ms = lasts(policy, at - now + policy.horizon)
   if renewed[sent] == ms then return end
   renewed[sent] = ms
   if is_new[sent] then redis.call('PEXPIRE', sent, ms) else last_for(sent, ms) end

@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier.limiter import Hold, Permit
-from notifier.queue.preferences import prefer
+from notifier.producer.permits import Asked, acquire
 from notifier.rules.category import Category
 from notifier.rules.hours import Hours, parse_hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Preferences
 from notifier.scripts.loader import run
-from notifier.user_limits.choice import Choice, Stale
-from notifier.user_limits.redis import acquire_by_choice
 from tests.property.amount import examples
 
 BERLIN: Final = ZoneInfo("Europe/Berlin")
+NOON: Final = parse_hours("12:00-13:00")
 POLICIES: Final = Policies(
-    Policy((Window(100, "1h"),), quiet=parse_hours("12:00-13:00")),
+    Policy((Window(100, "1h"),), quiet=NOON),
     {"few": Policy((Window(1, "1h"),), quiet=parse_hours("03:00-04:00"))},
     categories={
         "chat": Category("chat"),
@@ -52,29 +51,19 @@ def at_of(us: int) -> datetime:
 
 @dataclass
 class Asking:
-    """One who asks, by the clock of the test. knows: what it was told last of each user. calls: how many it took."""
+    """One who asks, by the clock of the test. chosen: what each user did."""
 
     redis: Redis
     now: datetime = CHANGES[0]
-    knows: dict[str, str] = field(default_factory=dict)
-    calls: int = 0
+    chosen: dict[str, Preferences] = field(default_factory=dict)
 
     def choose(self, user: str, **given: Any) -> Preferences:
-        preferences = Preferences.of(given)
-        assert run(self.redis, prefer(user, "", preferences.encode(), clock=str(us_of(self.now)))) is None
-        return preferences
+        self.chosen[user] = Preferences.of(given)
+        return self.chosen[user]
 
     def acquire(self, user: str, category: str = "chat") -> Permit | Hold:
-        """As `Exchanges.acquire`. It believes at first that it is 2020."""
-        text, now_us = self.knows.get(user, ""), us_of(datetime(2020, 1, 1, tzinfo=UTC))
-        while True:
-            choice = Choice.of(POLICIES, user, category, text, now_us)
-            self.calls += 1
-            answer = run(self.redis, acquire_by_choice(user, choice, str(us_of(self.now))))
-            if not isinstance(answer, Stale):
-                return answer
-            text, now_us = answer
-            self.knows[user] = text
+        asked = Asked.of(POLICIES, user, category, self.chosen.get(user, Preferences()), us_of(self.now))
+        return run(self.redis, acquire(asked, str(us_of(self.now))))
 
 
 @pytest.fixture
@@ -97,10 +86,10 @@ def test_a_mute_refuses_until_it_ends(asking: Asking) -> None:
 
 
 def test_a_tier_windows_and_a_gap_hold(asking: Asking) -> None:
-    """They are the user's rules then; of the hours those of the chosen tier hold, and not the configured ones."""
+    """They are the user's rules then, and the hours of the chosen tier."""
     asking.choose("ann", tier="few")
     asking.choose("bob", windows=["2/1m"], gap="10s")
-    asking.now = datetime(2027, 3, 26, 11, 30, tzinfo=UTC)  # 12:30 in Berlin
+    asking.now = datetime(2027, 3, 26, 12, 30, tzinfo=UTC)  # 13:30 in Berlin
     assert all(isinstance(asking.acquire(user), Permit) for user in ("ann", "bob"))
     assert asking.acquire("ann") == Hold(3_600_000_000, "user 1/1h")
     assert asking.acquire("bob") == Hold(10_000_000, "user gap 10s")
@@ -108,36 +97,53 @@ def test_a_tier_windows_and_a_gap_hold(asking: Asking) -> None:
     assert asking.acquire("ann") == Hold(1_800_000_000, "user quiet until 04:00 Europe/Berlin")
 
 
-def test_who_knows_the_choice_asks_once(asking: Asking) -> None:
-    """The first call learns it; then one is enough, until the user chooses again."""
-    asking.acquire("ann")
-    assert asking.calls == 1
-    asking.choose("ann", windows=["2/1m"])
-    asking.acquire("ann")
-    assert asking.calls == 3
-    asking.acquire("ann")
-    assert asking.calls == 4
-    assert run(asking.redis, prefer("ann", asking.knows["ann"], "")) is None
+def test_the_configured_hours_hold_by_the_users_zone(asking: Asking) -> None:
+    """By the zone that the user chose, else by that of the configuration; a category that ignores them goes."""
+    asking.choose("bob", zone="Etc/UTC")
+    asking.now = datetime(2027, 3, 26, 11, 30, tzinfo=UTC)  # 12:30 in Berlin
+    assert asking.acquire("ann") == Hold(1_800_000_000, "user quiet until 13:00 Europe/Berlin")
+    assert isinstance(asking.acquire("ann", "calm"), Permit)
+    assert isinstance(asking.acquire("ann", "alarm"), Permit)
+    assert isinstance(asking.acquire("bob"), Permit)
+    asking.now += timedelta(hours=1)
     assert isinstance(asking.acquire("ann"), Permit)
-    assert asking.calls == 6
+    assert asking.acquire("bob") == Hold(1_800_000_000, "user quiet until 13:00 Etc/UTC")
 
 
-def test_nobody_pays_for_what_nobody_chose(redis: Redis) -> None:
-    """Two EXISTS; where somebody else chose something, what it is that is rare, and what this user chose."""
+def test_what_is_full_until_it_is_quiet_goes_afterwards(asking: Asking) -> None:
+    """Law 3: the time left is as long as all that holds together, and names what lets go last."""
+    asking.choose("ann", windows=["1/2h"], quiet_hours="23:00-07:00")
+    asking.now = datetime(2027, 3, 25, 20, 30, tzinfo=UTC)  # 21:30 in Berlin
+    assert isinstance(asking.acquire("ann"), Permit)
+    assert asking.acquire("ann") == Hold(9 * 3_600_000_000 + 1_800_000_000, "user quiet until 07:00 Europe/Berlin")
+    asking.choose("bob", windows=["1/12h"], quiet_hours="23:00-07:00")
+    assert isinstance(asking.acquire("bob"), Permit)
+    asking.now += timedelta(hours=2)
+    assert asking.acquire("bob") == Hold(10 * 3_600_000_000, "user 1/12h")
 
-    def commands(of: Asking, user: str) -> dict[str, int]:
-        redis.config_resetstat()
-        assert isinstance(of.acquire(user), Permit)
-        stats = redis.info("commandstats")
-        return {name: stat["calls"] for name, stat in stats.items() if not name.startswith("cmdstat_config")}
 
-    asking = Asking(redis)
-    commands(asking, "warm")
-    before = commands(asking, "ann")
-    assert before["cmdstat_exists"] == 2
-    assert not {"cmdstat_hget", "cmdstat_hmget"} & before.keys()
-    asking.choose("bob", gap="1s")
-    assert commands(asking, "dan") == {**before, "cmdstat_exists": 3, "cmdstat_hget": 1, "cmdstat_get": 1}
+def test_hours_that_end_while_one_asks_hold_until_it_is_asked_again(redis: Redis, asking: Asking) -> None:
+    """Nothing was taken, so nothing is given."""
+    asking.now = datetime(2027, 3, 26, 11, 59, tzinfo=UTC)  # 12:59 in Berlin
+    asked = Asked.of(POLICIES, "ann", "chat", Preferences(), us_of(asking.now))
+    asking.now += timedelta(minutes=2)
+    assert run(redis, acquire(asked, str(us_of(asking.now)))) == Hold(1, "user quiet until 13:00 Europe/Berlin")
+    assert isinstance(asking.acquire("ann"), Permit)
+
+
+def test_a_day_that_ends_while_one_asks_lets_nothing_past(redis: Redis, asking: Asking) -> None:
+    """Law 1: what is asked by the day before, late, is held until it is asked again."""
+    asking.choose("ann", windows=["1/calendar-day"])
+    asking.now = datetime(2027, 3, 25, 22, 59, tzinfo=UTC)  # 23:59 in Berlin
+    asked = Asked.of(POLICIES, "ann", "chat", asking.chosen["ann"], us_of(asking.now))
+    asking.now += timedelta(minutes=2)
+    assert isinstance(asking.acquire("ann"), Permit)
+    late = run(redis, acquire(asked, str(us_of(asking.now))))
+    assert isinstance(late, Hold)
+    assert late.time_left_us == 1
+    assert asking.acquire("ann") == Hold(
+        24 * 3_600_000_000 - 60_000_000, "user 1/calendar-day until 00:00 Europe/Berlin"
+    )
 
 
 moments = st.builds(
@@ -155,14 +161,14 @@ chosen = st.fixed_dictionaries(
 
 
 def is_quiet(preferences: Preferences, at: datetime) -> bool:
-    """Whether the user's own hours close this moment, read off the calendar."""
+    """Whether the user's own hours, or the configured ones, close this moment, read off the calendar."""
     wall = at.astimezone(ZoneInfo(preferences.zone) if preferences.zone else BERLIN)
 
     def within(hours: tuple[Hours, ...]) -> bool:
         minute = 1 << (wall.weekday() * 24 + wall.hour) * 60 + wall.minute
         return any(each.minutes & minute for each in hours)
 
-    return within(preferences.quiet_hours or ())
+    return within(NOON) or within(preferences.quiet_hours or ())
 
 
 def days_of(preferences: Preferences, at: datetime) -> dict[str, Any]:
@@ -173,7 +179,7 @@ def days_of(preferences: Preferences, at: datetime) -> dict[str, Any]:
 
 @settings(max_examples=examples(240))
 @given(given=chosen, steps=st.lists(st.tuples(st.integers(1, 40 * 60), st.sampled_from(["chat", "big", "calm"]))))
-def test_what_is_granted_keeps_to_the_users_own_rules(
+def test_what_is_granted_keeps_to_all_rules_by_the_clock(
     redis: Redis, given: dict[str, Any], steps: list[tuple[int, str]]
 ) -> None:
     """No permit while it is quiet, muted or a calendar window is full, over changes of the clocks; a Hold that names

@@ -1,1 +1,0 @@
-"""The limiter of users: what each may receive, in Redis and in memory."""

@@ -6,11 +6,11 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, get_args, get_origin
 
 from typer.cli import get_docs_for_click
 from typer.main import get_command
@@ -111,12 +111,23 @@ def _item(name: str) -> Iterator[str]:
     module, _, attribute = name.rpartition(".")
     found = getattr(importlib.import_module(module), attribute)
     yield f"### {name}\n"
-    yield _shown(attribute, found)
+    given = _given(found)
+    yield _shown(attribute, found, given)
     if not inspect.isclass(found) or issubclass(found, BaseException | RuleOfSends | CalendarWindow):
         return  # of a rule people need how it is made
     for method, raw in _methods(found):
         yield f"#### {attribute}.{method}\n"
-        yield _shown(method, raw)
+        yield _shown(method, raw, given)
+
+
+def _given(of: Any) -> Mapping[str, str]:
+    """What a class gives its base in the place of each type variable."""
+    bases = [base for base in getattr(of, "__orig_bases__", ()) if get_origin(base) is not Generic]
+    return {
+        variable.__name__: _plain(inspect.formatannotation(value))
+        for base in bases
+        for variable, value in zip(get_origin(base).__parameters__, get_args(base), strict=True)
+    }
 
 
 def _methods(of: type) -> Iterator[tuple[str, Any]]:
@@ -130,7 +141,7 @@ def _methods(of: type) -> Iterator[tuple[str, Any]]:
                 yield method, vars(base)[method] if isinstance(raw, property) else getattr(of, method)
 
 
-def _shown(name: str, found: Any) -> str:
+def _shown(name: str, found: Any, given: Mapping[str, str]) -> str:
     if isinstance(found, property | cached_property):
         getter = found.fget if isinstance(found, property) else found.func
         return f"```python\n{name}: {_annotation(getter)}\n```\n\n{_text(found)}"
@@ -142,10 +153,15 @@ def _shown(name: str, found: Any) -> str:
     parts = [str(each) for each in _starred(signature)]
     returns = signature.return_annotation
     ending = "" if returns is inspect.Signature.empty or inspect.isclass(found) else f" -> {_plain(str(returns))}"
+    parts, ending = [_filled(part, given) for part in parts], _filled(ending, given)
     line = f"{head}({', '.join(parts)}){ending}"
     if len(line) > 100:  # noqa: PLR2004 - characters of a line
         line = f"{head}(\n" + "".join(f"    {part},\n" for part in parts) + f"){ending}"
     return f"```python\n{line}\n```\n\n{_text(found)}"
+
+
+def _filled(text: str, given: Mapping[str, str]) -> str:
+    return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), text)
 
 
 def _starred(signature: inspect.Signature) -> Iterator[str]:

@@ -17,7 +17,6 @@ from notifier.limiter import Hold
 from notifier.limiter.requests import Timeout, ahead_us
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
-from notifier.producer.aio_users import AsyncUsers
 from notifier.producer.base import Producer
 from notifier.producer.cancel import Cancellation, each_once
 from notifier.producer.channels import AsyncChannels
@@ -27,7 +26,7 @@ from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
 from notifier.producer.permits import UserPermit, reached
 from notifier.producer.routing import FOLLOW_S, Split, first_known
-from notifier.producer.users import Edit
+from notifier.producer.users import Asked, AsyncUsers
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held, by_route
 from notifier.queue.history import Record
@@ -50,8 +49,8 @@ FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
 class AsyncNotifier(Producer):
     """Accepts notifications in an asyncio program; every method is that of `Notifier`, awaited.
 
-    It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline:
-    `timeout=` (seconds, a timedelta or "2s"), else `redis.socket_timeout` of the configuration. Then it raises
+    It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline: its
+    `timeout=` (seconds, a timedelta or "2s"), or `redis.socket_timeout` of the configuration. Then it raises
     RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
     One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most 50 calls
     under way at once; the others wait, within their deadline.
@@ -68,7 +67,7 @@ class AsyncNotifier(Producer):
     @property
     def users(self) -> AsyncUsers:
         """See `Notifier.users`."""
-        return AsyncUsers(self._follow, self._prefer, self._preferences, self._edits)
+        return AsyncUsers(self._prefer, self._preferences, self._edits)
 
     @property
     def channels(self) -> AsyncChannels:
@@ -200,9 +199,11 @@ class AsyncNotifier(Producer):
 
     _connect = staticmethod(connect_all_async)
 
-    async def _prefer(self, user: str, edit: Edit, who: str, timeout: Timeout, spent: float = 0.0) -> Preferences:
+    async def _prefer(self, asked: Asked, who: str) -> Preferences:
+        spent = await self._follow(None)
+        user, edit = asked()
         user = check_user(user)
-        return await self._of(user, self._exchanges.prefer(user, edit, who), timeout, spent)
+        return await self._of(user, self._exchanges.prefer(user, edit, who), None, spent)
 
     def _preferences(self) -> AsyncIterator[tuple[str, Preferences]]:
         return self._search(lambda **_: self._exchanges.preferences())

@@ -26,7 +26,7 @@ from notifier.producer.feedback import Gone
 from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
 from notifier.producer.permits import UserPermit, reached
 from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
-from notifier.producer.users import Edit, Users
+from notifier.producer.users import Asked, Users
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held, by_route
 from notifier.queue.history import Record
@@ -279,7 +279,8 @@ class Notifier(Producer):
 
     _connect = staticmethod(connect_all)
 
-    def _prefer(self, user: str, edit: Edit, who: str) -> Preferences:
+    def _prefer(self, asked: Asked, who: str) -> Preferences:
+        user, edit = asked()
         user = check_user(user)
         return self._of(user, self._exchanges.prefer(user, edit, who))
 

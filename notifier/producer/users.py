@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from notifier.errors import InvalidNotificationError, InvalidPreferenceError
 from notifier.notification.notification import check_user
@@ -17,7 +17,11 @@ from notifier.rules.policy import Window
 from notifier.rules.preferences import FOREVER, MAX_MUTES, Preferences, What, mute_of, names_of
 
 T = TypeVar("T")
+PreferencesT = TypeVar("PreferencesT")  # at once, or to be awaited
+EachT = TypeVar("EachT")
+Chosen = tuple[str, Preferences]  # by which user
 Edit = Callable[[Preferences, datetime], Preferences]  # what a user chose, and the time by Redis's clock
+Asked = Callable[[], tuple[str, Edit]]  # a user and an edit, checked by the rules in force as it is called
 Windows = Iterable[str | Window | CalendarWindow]
 HoursGiven = str | Sequence[str | Hours] | Mapping[str, str | Sequence[str]]
 KEEP: Final[Any] = object()  # what is not given stays as it is
@@ -112,19 +116,11 @@ def nothing(_old: Preferences, _now: datetime) -> Preferences:
     return Preferences()
 
 
-class Users:
-    """Preferences of users. A change holds from the next notification on, also for what waits already.
-
-    Every call raises InvalidPreferenceError, before anything is written, for what is not well formed or a tier
-    that `users_may` of the configuration does not name; and RedisUnusableError. who: who changes it, for the log
-    of changes, where that is not the user.
-    """
+class Choices(Generic[PreferencesT, EachT]):
+    """The common part of `Users` and `AsyncUsers`."""
 
     def __init__(
-        self,
-        prefer: Callable[[str, Edit, str], Preferences],
-        preferences: Callable[[], Iterator[tuple[str, Preferences]]],
-        edits: Edits,
+        self, prefer: Callable[[Asked, str], PreferencesT], preferences: Callable[[], EachT], edits: Edits
     ) -> None:
         self._prefer = prefer
         self._preferences = preferences
@@ -140,7 +136,7 @@ class Users:
         quiet_hours: HoursGiven | None = KEEP,
         zone: str | None = KEEP,
         who: str = "",
-    ) -> Preferences:
+    ) -> PreferencesT:
         """Choose rules: those that are given change, None takes one away. Returns all that the user has chosen.
 
         tier: one of the configuration's. windows: such as ``["5/hour", "20/calendar-day"]``. gap: such as ``"10m"``.
@@ -148,7 +144,7 @@ class Users:
         clock decides where a notification names none.
         """
         given = {"tier": tier, "windows": windows, "gap": gap, "quiet_hours": quiet_hours, "zone": zone}
-        return self._prefer(user, self._edits.set(user, given), who)
+        return self._prefer(lambda: (user, self._edits.set(user, given)), who)
 
     def mute(
         self,
@@ -158,24 +154,33 @@ class Users:
         categories: Iterable[str] | None = None,
         what: What = "hold",
         who: str = "",
-    ) -> Preferences:
+    ) -> PreferencesT:
         """Send nothing of these categories until a moment, or for so long; None is of all, and without end.
 
         what: `hold` sends it then, `drop` ends it at once. Categories with bypass are sent all the same.
         """
-        return self._prefer(user, self._edits.mute(user, until, categories, what), who)
+        return self._prefer(lambda: (user, self._edits.mute(user, until, categories, what)), who)
 
-    def unmute(self, user: str, *, categories: Iterable[str] | None = None, who: str = "") -> Preferences:
+    def unmute(self, user: str, *, categories: Iterable[str] | None = None, who: str = "") -> PreferencesT:
         """Take mutes of these categories back; None is all."""
-        return self._prefer(user, self._edits.unmute(user, categories), who)
+        return self._prefer(lambda: (user, self._edits.unmute(user, categories)), who)
 
-    def get(self, user: str) -> Preferences:
+    def get(self, user: str) -> PreferencesT:
         """Return a user's preferences."""
-        return self._prefer(user, unchanged, "")
+        return self._prefer(lambda: (user, unchanged), "")
 
-    def clear(self, user: str, *, who: str = "") -> None:
+    def clear(self, user: str, *, who: str = "") -> PreferencesT:
         """Forget what a user chose: the configuration alone holds."""
-        self._prefer(user, nothing, who)
+        return self._prefer(lambda: (user, nothing), who)
+
+
+class Users(Choices[Preferences, Iterator[Chosen]]):
+    """Preferences of users. A change holds from the next notification on, also for what waits already.
+
+    Every call raises InvalidPreferenceError, before anything is written, for what is not well formed or a tier
+    that `users_may` of the configuration does not name; and RedisUnusableError. who: who changes it, for the log
+    of changes, where that is not the user.
+    """
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Return the preferences of all users, as plain data that `apply` takes: ``{"user": "42", "gap": "10m", …}``.
@@ -192,12 +197,27 @@ class Users:
         """
         count = 0
         for count, entry in enumerate(entries, 1):
-            user, edit = entry_of(self._edits, entry, count - 1)
-            self._prefer(user, edit, who)
+            self._prefer(partial(_entry_of, self._edits, entry, count - 1), who)
         return count
 
 
-def entry_of(edits: Edits, entry: Mapping[str, Any], place: int) -> tuple[str, Edit]:
+class AsyncUsers(Choices[Coroutine[Any, Any, Preferences], AsyncIterator[Chosen]]):
+    """`Users` for asyncio: every method is awaited, and `export` is an async iterator."""
+
+    async def export(self) -> AsyncIterator[dict[str, Any]]:
+        """See `Users.export`."""
+        async for user, preferences in self._preferences():
+            yield {"user": user, **preferences.as_dict()}
+
+    async def apply(self, entries: Iterable[Mapping[str, Any]], *, who: str = "") -> int:
+        """See `Users.apply`."""
+        count = 0
+        for count, entry in enumerate(entries, 1):
+            await self._prefer(partial(_entry_of, self._edits, entry, count - 1), who)
+        return count
+
+
+def _entry_of(edits: Edits, entry: Mapping[str, Any], place: int) -> tuple[str, Edit]:
     """The user and the edit of an entry of `apply`. Raises InvalidPreferenceError with its place."""
     if not isinstance(entry, Mapping):
         raise InvalidPreferenceError(f"entries[{place}]", f"must be a mapping, is {type(entry).__name__}")

@@ -32,7 +32,6 @@ CALLS: dict[str, Callable[[AsyncNotifier, Any], Any]] = {
     "status": lambda made, timeout: made.status("1", timeout=timeout),
     "cancel": lambda made, timeout: made.cancel("1", timeout=timeout),
     "acquire": lambda made, timeout: made.acquire("anna", timeout=timeout),
-    "users": lambda made, timeout: made.users.get("anna", timeout=timeout),
 }
 
 

@@ -32,7 +32,11 @@ PYTHON: Final = {
     ),
     "What users choose": ("notifier.producer.users.Users", "notifier.Preferences", "notifier.Mute"),
     "Broadcast channels": (
-        *("notifier.producer.channels.Channels", "notifier.providers.apns.broadcast.BroadcastChannel"),
+        *(
+            "notifier.to_channel",
+            "notifier.producer.channels.Channels",
+            "notifier.providers.apns.broadcast.BroadcastChannel",
+        ),
     ),
     "Enqueue in an asyncio program": ("notifier.AsyncNotifier",),
     "Rules and settings": (

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from notifier.notification.throttled import mark_sent, throttled
     from notifier.producer.aio import AsyncNotifier
     from notifier.producer.cancel import Cancellation
+    from notifier.producer.channels import to_channel
     from notifier.producer.events import Ended
     from notifier.producer.exchanges import Status
     from notifier.producer.feedback import Gone
@@ -74,6 +75,7 @@ __all__ = [
     "load_settings",
     "mark_sent",
     "throttled",
+    "to_channel",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -91,6 +93,7 @@ __getattr__, __dir__ = lazily(
         "notifier.notification.throttled": "mark_sent throttled",
         "notifier.producer.aio": "AsyncNotifier",
         "notifier.producer.cancel": "Cancellation",
+        "notifier.producer.channels": "to_channel",
         "notifier.producer.events": "Ended",
         "notifier.producer.exchanges": "Status",
         "notifier.producer.feedback": "Gone",

@@ -19,7 +19,6 @@ from notifier.notification import Notification
 from notifier.notification.notification import check_user
 from notifier.producer.base import Producer
 from notifier.producer.cancel import Cancellation, each_once
-from notifier.producer.channels import AsyncChannels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
@@ -68,15 +67,6 @@ class AsyncNotifier(Producer):
     def users(self) -> AsyncUsers:
         """See `Notifier.users`."""
         return AsyncUsers(self._prefer, self._preferences, self._edits)
-
-    @property
-    def channels(self) -> AsyncChannels:
-        """See `Notifier.channels`."""
-        return AsyncChannels(self._settings_now, self.send)
-
-    async def _settings_now(self) -> Settings:
-        await self._follow(None)
-        return self._settings
 
     async def reload(self) -> None:
         """See `Notifier.reload`. A thread reads, so that the event loop goes on."""

@@ -1,12 +1,11 @@
-"""Broadcast channels of Live Activities: `notifier.channels` makes and deletes them at Apple, and sends to them."""
+"""Broadcast channels of Live Activities: `notifier.channels` makes and deletes them at Apple."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from notifier.errors import SettingsError, needs_extra
@@ -24,26 +23,18 @@ Ask = Callable[["ChannelServer"], Awaitable[T]]
 NONE: Final[Mapping[str, Any]] = {}
 
 
-def user_of(channel_id: str) -> str:
-    """The user as whom the limits count what is sent to a channel."""
-    return PREFIX + channel_id
+def to_channel(channel_id: str, apns: Mapping[str, Any] = NONE, **fields: Any) -> Notification:
+    """A notification for all who subscribe to a channel. It is limited as one to the user ``channel:<id>``.
+
+    apns: options of a Live Activity, as of `Notification.apns`: event, timestamp, content_state, …; `store` only for a
+    channel that stores. fields: of Notification: category, title, body, sound, expires_in, app, …
+    """
+    name, options = PREFIX + channel_id, {"push_type": LIVE_ACTIVITY, **apns}
+    return Notification(**{"user": name, **fields}, devices=[Device("apns", name)], apns=options)
 
 
-def to_channel(channel_id: str, apns: Mapping[str, Any], fields: Mapping[str, Any]) -> Notification:
-    """A notification for all who subscribe to a channel."""
-    device = Device("apns", PREFIX + channel_id)
-    options = {"push_type": LIVE_ACTIVITY, **apns}
-    return Notification(**{"user": user_of(channel_id), **fields}, devices=[device], apns=options)
-
-
-async def at_apple(settings: Settings, app: str | None, ask: Ask[T]) -> T:
+async def _at_apple(settings: Settings, app: str | None, ask: Ask[T]) -> T:
     """Ask Apple's server for channels. Raises ChannelError, RedisUnusableError, SettingsError."""
-    async with _opened(settings, app) as server:
-        return await ask(server)
-
-
-@asynccontextmanager
-async def _opened(settings: Settings, app: str | None) -> AsyncIterator[ChannelServer]:
     with needs_extra("channels", "apns"):  # drivers are for those who have channels
         from notifier.providers.apns.channels import ChannelServer  # noqa: PLC0415
         from notifier.providers.apns.token_store import RedisTokenStore  # noqa: PLC0415
@@ -57,7 +48,7 @@ async def _opened(settings: Settings, app: str | None) -> AsyncIterator[ChannelS
     try:
         server = ChannelServer(section, app, os.environ, RedisTokenStore([first]))
         try:
-            yield server
+            return await ask(server)
         finally:
             await server.close()
     finally:
@@ -67,15 +58,13 @@ async def _opened(settings: Settings, app: str | None) -> AsyncIterator[ChannelS
 class Channels:
     """Apple's broadcast channels. Who subscribes to one gets each update of a Live Activity that is sent to it.
 
-    `create`, `read`, `list` and `delete` ask Apple, and open a connection for each call; they raise ChannelError,
-    RedisUnusableError where the team's token is not to be had, and SettingsError where the configuration has no such
-    app. app: of `providers.apns.apps`; None is the platform's own.
+    Each call asks Apple over a connection of its own, and waits for it. It raises ChannelError, RedisUnusableError
+    where the team's token is not to be had, and SettingsError where the configuration has no such app.
+    app: of `providers.apns.apps`; None is the platform's own.
     """
 
-    def __init__(self, settings: Callable[[], Settings], send: Callable[..., str]) -> None:
-        """send: `Notifier.send`."""
+    def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
-        self._send = send
 
     def create(self, *, stores: bool = False, app: str | None = None) -> str:
         """Make a channel; returns its id, which the app needs. An app may have 10,000.
@@ -96,47 +85,7 @@ class Channels:
         """Delete a channel, for ever: nobody gets anything of it any more."""
         self._ask(app, lambda server: server.delete(channel_id))
 
-    def send(self, channel_id: str, apns: Mapping[str, Any] = NONE, *, job_id: str | None = None, **fields: Any) -> str:
-        """Accept a message to a channel; returns its job id. It is limited as a message to the user ``channel:<id>``.
-
-        apns: options of a Live Activity, as of `Notification.apns`: event, timestamp, content_state, …; `store` only
-        for a channel that stores. fields: of Notification: category, title, body, sound, expires_in, app, …
-        Raises as `Notifier.send`.
-        """
-        return self._send(to_channel(channel_id, apns, fields), job_id=job_id)
-
     def _ask(self, app: str | None, ask: Ask[T]) -> T:
         # In a thread of its own: the caller's may run an event loop.
         with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(asyncio.run, at_apple(self._settings(), app, ask)).result()
-
-
-class AsyncChannels:
-    """`Channels` for asyncio: every method is awaited."""
-
-    def __init__(self, settings: Callable[[], Awaitable[Settings]], send: Callable[..., Awaitable[str]]) -> None:
-        """send: `AsyncNotifier.send`."""
-        self._settings = settings
-        self._send = send
-
-    async def create(self, *, stores: bool = False, app: str | None = None) -> str:
-        """See `Channels.create`."""
-        return await at_apple(await self._settings(), app, lambda server: server.create(stores=stores))
-
-    async def read(self, channel_id: str, *, app: str | None = None) -> BroadcastChannel:
-        """See `Channels.read`."""
-        return await at_apple(await self._settings(), app, lambda server: server.read(channel_id))
-
-    async def list(self, *, app: str | None = None) -> list[str]:
-        """See `Channels.list`."""
-        return await at_apple(await self._settings(), app, lambda server: server.list())
-
-    async def delete(self, channel_id: str, *, app: str | None = None) -> None:
-        """See `Channels.delete`."""
-        await at_apple(await self._settings(), app, lambda server: server.delete(channel_id))
-
-    async def send(
-        self, channel_id: str, apns: Mapping[str, Any] = NONE, *, job_id: str | None = None, **fields: Any
-    ) -> str:
-        """See `Channels.send`."""
-        return await self._send(to_channel(channel_id, apns, fields), job_id=job_id)
+            return thread.submit(asyncio.run, _at_apple(self._settings(), app, ask)).result()

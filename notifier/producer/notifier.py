@@ -68,7 +68,7 @@ class Notifier(Producer):
     @property
     def channels(self) -> Channels:
         """Apple's broadcast channels."""
-        return Channels(lambda: self._exchanges.settings, self.send)
+        return Channels(lambda: self._exchanges.settings)
 
     def reload(self) -> None:
         """Take up the file, and what is published, now. What cannot be used is raised, and all stays as it was.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -44,9 +44,9 @@ class Sent:
 class FakeChannels(Channels):
     """`Channels` in memory: of one app."""
 
-    def __init__(self, made: dict[str, bool], send: Callable[..., str]) -> None:
+    def __init__(self, made: dict[str, bool]) -> None:
         """made: whether each channel stores."""
-        super().__init__(_no_settings, send)
+        super().__init__(_no_settings)
         self._made = made
 
     def create(self, *, stores: bool = False, app: str | None = None) -> str:  # noqa: ARG002 - as the others
@@ -104,12 +104,12 @@ class FakeNotifier(Notifier):
     @cached_property
     def aio(self) -> AsyncNotifier:
         """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
-        return _FakeAsyncNotifier(self._memory, self._settings, self.channels)
+        return _FakeAsyncNotifier(self._memory, self._settings)
 
     @property
     def channels(self) -> FakeChannels:
         """Channels in memory; what is sent to one is a message to the user ``channel:<id>``."""
-        return FakeChannels(self._channels, self.send)
+        return FakeChannels(self._channels)
 
     @property
     def now(self) -> datetime:
@@ -160,32 +160,12 @@ class FakeNotifier(Notifier):
 
 
 class _FakeAsyncNotifier(AsyncNotifier):
-    def __init__(self, memory: MemoryExchanges, settings: Settings, channels: FakeChannels) -> None:
+    def __init__(self, memory: MemoryExchanges, settings: Settings) -> None:
         self._memory = memory
-        self._channels = channels
         super().__init__(redis.asyncio.Redis(), settings)
-
-    @property
-    def channels(self) -> Any:
-        return _Awaited(self._channels)
 
     def _exchanges_of(self, _: Settings) -> Any:  # type: ignore[override]
         return self._memory
-
-
-class _Awaited:
-    """Something whose methods are awaited. Nothing takes time here, so a deadline has no part in it."""
-
-    def __init__(self, of: FakeChannels) -> None:
-        self._of = of
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method = getattr(self._of, name)
-
-        async def awaited(*args: Any, timeout: object = None, **kwargs: Any) -> Any:  # noqa: ARG001, ASYNC109
-            return method(*args, **kwargs)
-
-        return awaited
 
 
 def _settings(path: str | Path | None) -> Settings:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier import AsyncNotifier, ChannelError
+from notifier import AsyncNotifier, ChannelError, to_channel
 from notifier.simulators.apns import ApnsChannelsSimulator
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
@@ -49,7 +49,7 @@ def test_each_channel_is_limited_by_itself(redis: Redis, config: Path, simulator
         channels = [producer.channels.create() for _ in range(2)]
         assert producer.channels.list() == channels
         jobs = [
-            producer.channels.send(channel, update(score), category="scores")
+            producer.send(to_channel(channel, update(score), category="scores"))
             for score in range(3)
             for channel in channels
         ]
@@ -64,24 +64,24 @@ def test_each_channel_is_limited_by_itself(redis: Redis, config: Path, simulator
         assert second[0].at_us < first[1].at_us, "one channel's gap does not hold up the other"
         assert simulators.apns.checks.tokens_seen == 1
         producer.channels.delete(channels[0])
-        ends(producer, producer.channels.send(channels[0], update(9)), "rejected")
+        ends(producer, producer.send(to_channel(channels[0], update(9))), "rejected")
         (gone,) = producer.feedback()
         assert (gone.token, gone.reason) == (f"channel:{channels[0]}", "ChannelNotRegistered")
 
 
 def test_in_an_asyncio_program(config: Path, redis: Redis) -> None:
-    """The same, awaited; and a synchronous Notifier works in a running loop."""
+    """AsyncNotifier sends to them; a thread makes and deletes them, and a Notifier works in a running loop too."""
 
     async def session() -> None:
         async with AsyncNotifier.from_config(config, follow=False) as made:
-            channel = await made.channels.create(stores=True)
-            assert (await made.channels.read(channel)).stores
-            assert await made.channels.send(channel, update(1), category="scores")
             with notifier(config) as plain:
+                channel = await asyncio.to_thread(plain.channels.create, stores=True)
+                assert plain.channels.read(channel).stores
+                assert await made.send(to_channel(channel, update(1), category="scores"))
                 assert plain.channels.list() == [channel]
-            await made.channels.delete(channel)
-            with pytest.raises(ChannelError, match="ChannelNotRegistered"):
-                await made.channels.read(channel)
+                await asyncio.to_thread(plain.channels.delete, channel)
+                with pytest.raises(ChannelError, match="ChannelNotRegistered"):
+                    plain.channels.read(channel)
 
     asyncio.run(session())
     assert redis.llen("rq:queue:urgent") == 1
@@ -91,12 +91,11 @@ def test_in_memory() -> None:
     """A FakeNotifier has channels too, and asks nobody."""
     fake = FakeNotifier()
     channel = fake.channels.create(stores=True)
-    fake.channels.send(channel, update(1))
+    fake.send(to_channel(channel, update(1)))
     assert fake.channels.read(channel).stores
     assert [each.apns["content_state"] for each in fake.delivered(f"channel:{channel}")] == [{"score": 1}]
-    assert asyncio.run(fake.aio.channels.list()) == [channel]
-    assert asyncio.run(fake.aio.channels.send(channel, update(2))) != ""
-    asyncio.run(fake.aio.channels.delete(channel))
+    assert asyncio.run(fake.aio.send(to_channel(channel, update(2)))) != ""
+    fake.channels.delete(channel)
     assert len(fake.accepted) == 2
     assert fake.channels.list() == []
     with pytest.raises(ChannelError, match="ChannelNotRegistered"):

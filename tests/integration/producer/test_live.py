@@ -173,12 +173,13 @@ def test_every_call_begins_to_follow(make: Make, config: Path, call: Callable[[A
     eventually(lambda: looking() - before, "another one")
 
 
-def test_channels_begin_to_follow(make: Make) -> None:
+def test_channels_begin_to_follow(config: Path) -> None:
     """They ask Apple by the section of the file: before there is one, they say so."""
-    producer, before = make(), looking()
+    producer, before = Plain(config), looking()
     with pytest.raises(SettingsError, match="has no 'shop'"):
         producer.ask(lambda made: made.channels.list(app="shop"))
     eventually(lambda: looking() - before, "a thread that looks")
+    producer.close()
 
 
 def test_choices_and_events_go_by_the_changed_file(make: Make, config: Path) -> None:

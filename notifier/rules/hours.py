@@ -95,6 +95,7 @@ def closed_times(minutes: int) -> tuple[Closed, ...]:
     return tuple(Closed(a * MINUTE_US, b % length * MINUTE_US, length * MINUTE_US) for a, b in runs)
 
 
+@lru_cache(maxsize=4096)
 def longest_open_us(minutes: int) -> int:
     """The longest time of a week in which none of these minutes is, in microseconds."""
     if not minutes:

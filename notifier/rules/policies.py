@@ -98,7 +98,7 @@ class Policies:
         policies = chain(
             (user,), self.tiers.values(), self.users.values(), (c.policy for c in self.categories.values())
         )
-        of_categories = (c.policy for c in self.categories.values() if not c.ignores_quiet)
+        of_categories = (c.policy for c in self.categories.values() if not c.ignores_quiet and not c.bypass)
         closed = {policy.closed_minutes for policy in of_categories}
         self._chosen: dict[tuple[Policy, Preferences], Chosen] = {}
         may = {name: policy for name, policy in self.tiers.items() if name in users_may}

@@ -19,7 +19,6 @@ from notifier.rules.policies import Policies
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import hours
 from notifier.settings.checks import Duration, File, Limit, LimitName, Name, Positive, Rate, Tier, User, Zone, wrong_at
-from notifier.settings.hours import Given, without_time
 from notifier.settings.schema_processes import (
     DAY,
     MINUTE,
@@ -197,19 +196,16 @@ class Settings(Section):
         return self
 
     def _without_time(self, own: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
-        """Which of these, or of the categories beside them, have hours that leave no time to send."""
-        user = Given.of(self.user.quiet, self.user.send)
-        given = {
-            path: Given.of(entry.quiet, entry.send, user)
-            for path, entry in own.items()
-            if not isinstance(entry, str) and not entry.quiet is entry.send is None
-        }
-        categories = {
-            f"categories.{name}": Given.of(category.quiet_hours, category.send)
-            for name, category in self.categories.items()
-            if not category.bypass and not category.quiet_hours is category.send is None
-        }
-        return without_time(given, categories, self.worker.lease_us)
+        """Which of the categories, or of these beside each category, have hours that leave no time to send."""
+        lead_us = self.worker.lease_us
+        held = {f"categories.{name}": each for name, each in self.categories.items() if not each.bypass}
+        for path, category in held.items():
+            if why := category.without_time(lead_us, RuleSettings(), {}):
+                yield f"{path}.{category.hours_key}", why
+        also = {path: each.policy().closed_minutes for path, each in held.items() if each.quiet != "ignore"}
+        for path, entry in own.items():
+            if not isinstance(entry, str) and (why := entry.without_time(lead_us, self.user, also)):
+                yield f"{path}.{entry.hours_key}", why
 
     @model_validator(mode="after")
     def _every_cost_fits(self) -> Self:

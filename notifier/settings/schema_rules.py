@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
-from notifier.rules.hours import Hours
+from notifier.rules.hours import Hours, closed_minutes, longest_open_us, text_of
 from notifier.rules.kinds.window import Window, parse_window
 from notifier.rules.policy import MAX_BUCKETS, NO_RULES, Burst, Policy
 from notifier.settings import hours
@@ -175,6 +175,28 @@ class RuleSettings(Section):
         """Return these rules, and those of everyone for what is not given."""
         quiet, send = self.quiet_hours, self.send
         return everyone.replaced(self.windows, gap_us=self.gap_us, burst=self.burst, quiet=quiet, send=send)
+
+    @property
+    def hours_key(self) -> str:
+        """The key of the hours given here, if any; the first, where there are both."""
+        return "send_hours" if self.quiet_hours is None else "quiet_hours"
+
+    def without_time(self, lead_us: int, user: RuleSettings, also: Mapping[str, int]) -> str:
+        """Why the hours given here leave no time to send; '' where they leave some, or none are given.
+
+        user: whose hours stand for those that are not given. also: the minutes that others close, by their place.
+        """
+        if self.quiet_hours is self.send is None:
+            return ""
+        quiet = (user.quiet_hours if self.quiet_hours is None else self.quiet_hours) or ()
+        send = (user.send if self.send is None else self.send) or ()
+        closed = closed_minutes(quiet, send)
+        for other, minutes in {"": 0, **also}.items():
+            if longest_open_us(closed | minutes) <= lead_us:
+                told = " and ".join(filter(None, (text_of(quiet), f"send_hours {text_of(send)}" if send else "")))
+                beside = f", beside the hours of {other}," if other else ""
+                return f"{told}{beside} leaves no time to send; leave more than worker.lease"
+        return ""
 
     @property
     def max_cost(self) -> int:

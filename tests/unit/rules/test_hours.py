@@ -198,7 +198,15 @@ def test_send_hours_are_resolved_like_other_rules() -> None:
         ),
         (
             'user: {send_hours: "mon-fri 09:00-18:00"}\ncategories: {c: {lane: bulk, send_hours: "sat 10:00-12:00"}}',
-            "2:42: categories.c.send_hours: send_hours sat 10:00-12:00, beside the send_hours mon-fri 09:00-18:00 of",
+            "1:20: user.send_hours: send_hours mon-fri 09:00-18:00, beside the hours of categories.c, leaves no",
+        ),
+        (
+            'users: {a: {send_hours: "mon 09:00-18:00"}}\ncategories: {c: {lane: bulk, quiet_hours: "09:00-18:00"}}',
+            "1:25: users.a.send_hours: send_hours mon 09:00-18:00, beside the hours of categories.c, leaves no time",
+        ),
+        (
+            'categories: {c: {lane: bulk, quiet_hours: "09:00-18:00", send_hours: "10:00-17:00"}}',
+            "1:43: categories.c.quiet_hours: 09:00-18:00 and send_hours 10:00-17:00 leaves no time to send; leave more",
         ),
         ('user: {send_hours: {mon: "9-12"}}', "1:20: user.send_hours: '9-12' are no send hours; write from when"),
         ('user: {send_hours: {some: "09:00-12:00"}}', "1:20: user.send_hours: 'some' is no day; write one of mon, tue"),
@@ -209,3 +217,14 @@ def test_a_week_without_time_is_refused(text: str, says: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings(text)
     assert says in str(caught.value)
+
+
+def test_hours_that_never_hold_together_are_no_mistake() -> None:
+    """A category that ignores the users' hours may have its own outside of them; one that bypasses has none."""
+    policies = parse_settings("""
+user: {send_hours: "mon-fri 09:00-18:00"}
+categories:
+  weekend: {lane: bulk, quiet_hours: ignore, send_hours: "sat 10:00-12:00"}
+  alarm: {lane: urgent, bypass: true, send_hours: "sat 10:00-12:00"}
+""").policies()
+    assert not policies.combining.is_void(policies.everyone, Preferences.of({"quiet_hours": "sat 09:00-13:00"}))

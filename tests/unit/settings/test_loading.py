@@ -229,7 +229,7 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("worker: {lease: 2m}\nuser: {quiet_hours: 09:01-09:00}", ("2:21: user.quiet_hours: 09:01-09:00 leaves no time "
          "to send; leave more than worker.lease")),
         ("user: {quiet_hours: 21:00-08:00}\ncategories: {c: {lane: bulk, quiet_hours: 08:00-21:00}}",
-         ("2:43: categories.c.quiet_hours: 08:00-21:00, beside the 21:00-08:00 of users, leaves no time to send; "
+         ("1:21: user.quiet_hours: 21:00-08:00, beside the hours of categories.c, leaves no time to send; "
           "leave more than worker.lease")),
         ("user: {windows: [1/calendar-year]}", ("1:18: user.windows[0]: '1/calendar-year' is not a rate; write a limit "
          "and one of calendar-day, calendar-week, calendar-month, such as 3/calendar-day")),

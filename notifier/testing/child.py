@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 # Run by a bare Python that then becomes the command, so the process id stays. PR_SET_PDEATHSIG (1) has the
@@ -27,16 +26,16 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a command by its full path; output, errors: where it writes, as `Popen` takes them.
 
-    On Linux it is killed when this process ends, however that happens. It has a session of its own, so that
-    Ctrl-C reaches this program alone, which then ends its children in order. Raise OSError if it cannot be
-    started.
+    On Linux, if the main thread starts it, it is killed when this process ends, however that happens. It has a session
+    of its own, so that Ctrl-C reaches this program alone, which then ends its children in order. Raise OSError if it
+    cannot be started.
     """
-    if sys.platform != "linux":
-        return _popen(command, output, errors, env)
-    command = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(os.getpid()), *command]
-    if threading.current_thread() is threading.main_thread():
-        return _popen(command, output, errors, env)
-    return _spawn_from_lasting_thread(partial(_popen, command, output, errors, env))
+    # The kernel's "parent" is the thread that forked, so a child of another thread would be killed when that ends.
+    if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
+        command = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(os.getpid()), *command]
+    return subprocess.Popen(  # noqa: S603 - the caller's own command, no shell
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env, start_new_session=True
+    )
 
 
 def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
@@ -47,34 +46,3 @@ def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _spawn_from_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    # The kernel's "parent" is the thread that forked, not the process: a child of a thread that ends is
-    # killed. So a thread that stays does it. (Not done from the main thread: a process with threads cannot
-    # fork without a warning from Python 3.12 on.)
-    started: list[subprocess.Popen[bytes] | OSError] = []
-    ready = threading.Event()
-
-    def keep() -> None:
-        try:
-            started.append(start())
-        except OSError as error:
-            started.append(error)
-        ready.set()
-        if isinstance(started[0], subprocess.Popen):
-            started[0].wait()
-
-    threading.Thread(target=keep, name="keeps-a-child", daemon=True).start()
-    ready.wait()
-    if isinstance(started[0], OSError):
-        raise started[0]
-    return started[0]
-
-
-def _popen(
-    command: Sequence[str], output: int, errors: int | None, env: Mapping[str, str] | None
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - the caller's own command, no shell
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=env, start_new_session=True
-    )

@@ -83,19 +83,17 @@ def _numbers(version: str) -> tuple[int, ...]:
 class EmbeddedRedis:
     """A redis-server for as long as the `with` block: `with EmbeddedRedis() as server: server.url`.
 
-    It listens on a free port of 127.0.0.1, and keeps nothing on disk unless asked (`appendonly=True`: every
-    write is on disk before it is answered). Its folder is a temporary one, removed at the end, or `folder`, which is
-    kept. `extra_args` are further arguments of the
-    command line and overrule the ones from here. The server dies with this process, also if that is killed
-    with SIGKILL (Linux; elsewhere only at an orderly end).
+    It listens on a free port of 127.0.0.1, and keeps nothing on disk unless `extra_args` say so, which are further
+    arguments of the command line and overrule the ones from here. Its folder is a temporary one, removed at the end, or
+    `folder`, which is kept. The server dies with this process, also if that is killed with SIGKILL (on Linux, where the
+    main thread started it; else only at an orderly end).
 
     Raises RedisUnusableError if no server is found or it does not start, with its last words.
     """
 
-    def __init__(self, folder: Path | None = None, extra_args: Sequence[str] = (), *, appendonly: bool = False) -> None:
+    def __init__(self, folder: Path | None = None, extra_args: Sequence[str] = ()) -> None:
         self._given_folder = folder
         self._extra_args = tuple(extra_args)
-        self._appendonly = appendonly
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self.folder = Path()
@@ -133,25 +131,6 @@ class EmbeddedRedis:
             raise RedisUnusableError("the embedded Redis is not running")
         return self._process.pid
 
-    def restart(self) -> None:
-        """End the server in order and start it at the same place with the same data.
-
-        After `kill()` it starts with what had reached the disk: everything with `appendonly`, else what the
-        last `restart()` had saved.
-        """
-        if self._process is not None and self._process.poll() is None:
-            if not self._appendonly:
-                self._save()
-            end(self._process, STOP_SECONDS)
-        if not self._start():
-            raise RedisUnusableError(f"{self.url} was taken by another process during the restart")
-
-    def kill(self) -> None:
-        """Kill the server with SIGKILL, as a power cut would; `restart()` brings it back."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
     def _start_somewhere(self) -> None:
         # Between the choice of a free port and its use anyone may take it; then the next one is tried.
         for _ in range(PORT_TRIES):
@@ -178,18 +157,18 @@ class EmbeddedRedis:
             if self._answers():
                 return True
             if time.monotonic() > deadline:
-                self.kill()
                 raise RedisUnusableError(f"redis-server did not answer in {START_SECONDS:.0f} s: {_tail(log, begin)}")
             time.sleep(POLL_SECONDS)
 
     def _arguments(self) -> list[str]:
         place = ["--port", str(self.port), "--bind", "127.0.0.1"]
-        durable = ["--appendonly", "yes", "--appendfsync", "always"] if self._appendonly else ["--appendonly", "no"]
-        return [*place, "--dir", str(self.folder), "--save", "", *durable, *self._extra_args]
+        return [*place, "--dir", str(self.folder), "--save", "", *self._extra_args]
 
     def _answers(self) -> bool:
         try:
-            answer = self._command("PING", "INFO server", timeout=ANSWER_SECONDS)
+            with socket.create_connection(("127.0.0.1", self.port), ANSWER_SECONDS) as connection:
+                connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
+                answer = b"".join(iter(lambda: connection.recv(65_536), b""))
         except OSError:
             return False
         if answer.startswith(b"-NOAUTH"):
@@ -197,20 +176,6 @@ class EmbeddedRedis:
         # Whose answer is it? Another server may have taken the port, while ours is about to find out.
         pid = self._process.pid if self._process else 0
         return answer.startswith(b"+PONG") and f"process_id:{pid}\r".encode() in answer
-
-    def _save(self) -> None:
-        try:
-            saved = self._command("SAVE", timeout=STOP_SECONDS).startswith(b"+OK")
-        except OSError:
-            saved = False
-        if not saved:
-            raise RedisUnusableError("the embedded Redis could not save its data, so it was not restarted")
-
-    def _command(self, *commands: str, timeout: float) -> bytes:
-        """Send inline commands and QUIT, and return all that comes back."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout) as connection:
-            connection.sendall("".join(f"{command}\r\n" for command in (*commands, "QUIT")).encode())
-            return b"".join(iter(lambda: connection.recv(65_536), b""))
 
     def _end(self) -> None:
         if self._process is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.processes import await_that, stop
 
 PRIMARIES: Final = 3
@@ -28,7 +28,7 @@ OPTIONS: Final = (
 )
 
 
-class Node(EmbeddedRedis):
+class Node(MortalRedis):
     """One server of a cluster; `name` is its own among them. Its bus has the port 10,000 above its own.
 
     unasked: whether it takes over from a primary that does not answer.

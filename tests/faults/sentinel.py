@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from notifier.testing.child import end, spawn
 from notifier.testing.embedded import EmbeddedRedis, find_redis_server
 from notifier.testing.ports import free_port
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.processes import await_that
 
 SERVICE: Final = "push"
@@ -30,7 +31,7 @@ class WatchedRedis:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self.primary = stack.enter_context(EmbeddedRedis())
+            self.primary = stack.enter_context(MortalRedis())
             replica_of = ("--replicaof", "127.0.0.1", str(self.primary.port), "--repl-diskless-sync-delay", "0")
             self.replica = stack.enter_context(EmbeddedRedis(extra_args=replica_of))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="notifier-sentinel-")))

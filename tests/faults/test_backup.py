@@ -15,6 +15,7 @@ from notifier.store.partitions import Partitions
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.processes import await_that, total
 
 RATES = {
@@ -52,7 +53,7 @@ def restored_rdb(folder: Path) -> Iterator[EmbeddedRedis]:
 
 @contextmanager
 def restored_aof(folder: Path) -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis(folder, appendonly=True) as server:
+    with MortalRedis(folder, appendonly=True) as server:
         yield server
 
 

@@ -23,6 +23,7 @@ from notifier.limiter.middleware.request import WebRequest
 from notifier.limiter.outage import share_of
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.cutting_proxy import CuttingProxy
+from tests.harness.mortal_redis import MortalRedis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ def test_an_interrupt_while_redis_is_away_stays_one(
     interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends who waits, though the permit cannot be given back; no handler of outages gets it."""
-    with EmbeddedRedis() as server, Limiter.from_url(server.url, namespace="n") as limiter:
+    with MortalRedis() as server, Limiter.from_url(server.url, namespace="n") as limiter:
 
         def interrupted(_limiter: Limiter, _seconds: float) -> None:
             server.kill()

@@ -25,7 +25,7 @@ from notifier.settings import Settings, load_settings
 from notifier.simulators.control import tell
 from notifier.simulators.wire import Arrival, WireLog
 from notifier.store.partitions import Partitions, connect_all
-from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.processes import await_that, await_workers, child, environment, stop, total
 
 
@@ -204,7 +204,7 @@ def start_fleet(
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="push-throttle-")))
-        server = stack.enter_context(redis_server or EmbeddedRedis(appendonly=appendonly))
+        server = stack.enter_context(redis_server or MortalRedis(appendonly=appendonly))
         told: dict[str, Any] = {"scripts": scripts or {}, **(begin or {})}
         for platform in ("apns", "fcm") if latency_ms else ():
             told[platform] = {"latency_ms": latency_ms, **told.get(platform, {})}

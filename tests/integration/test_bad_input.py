@@ -18,6 +18,7 @@ from redis import Redis
 from notifier import Device, InvalidNotificationError, Notifier, RedisUnusableError
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.support import (
     apns,
     clean_environ,
@@ -276,7 +277,7 @@ def test_no_worker_starts_where_redis_evicts(tmp_path: Path) -> None:
 
 def test_a_worker_waits_for_a_redis_that_is_not_there(tmp_path: Path) -> None:
     """It says in one line for what it waits, and goes to work when it is there, which the log says too."""
-    with EmbeddedRedis() as server:
+    with MortalRedis() as server:
         config = write_config(tmp_path, server.url)
         server.kill()
         with worker(config) as waiting:

@@ -28,6 +28,7 @@ from notifier.settings import parse_settings
 from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.support import clean_environ, eventually, note, notifier, queue, state, write_config
 from tests.harness.take import publish_own_rules
 
@@ -149,7 +150,7 @@ def test_send_many_says_which(redis: Redis, producer: Notifier) -> None:
 
 def test_what_redis_did_not_answer_was_not_tried(tmp_path: Path) -> None:
     """Where Redis goes away after some were refused, the hundred that failed is not told as accepted."""
-    with EmbeddedRedis() as server:
+    with MortalRedis() as server:
 
         def given() -> Iterator[Notification]:
             yield from (note("ann" if n < 4 else f"u{n}") for n in range(100))

@@ -18,6 +18,7 @@ from rq.serializers import JSONSerializer, PickleSerializer
 from notifier import Notifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import audit
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.support import WORKER, client_of, ends, eventually, note, notifier, state, worker, write_config
 
 GAP_S = 0.3
@@ -266,7 +267,7 @@ def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:
 def test_a_redis_that_is_away_at_its_end_learns_of_it(world: World) -> None:
     """Once Redis is back its permit is closed, its run is recorded, and the user's next one goes after the gap."""
     path, may_end = world.path("outage"), world.path("outage-may-end")
-    with EmbeddedRedis(appendonly=True) as server, Redis.from_url(server.url) as redis:
+    with MortalRedis(appendonly=True) as server, Redis.from_url(server.url) as redis:
         config, q = write_config(world.folder / "away", server.url, **RATES), Queue(connection=redis)
         with notifier(config) as producer, worker(config, python_path=world.folder) as running:
             job, behind = (q.enqueue("shop.notify", "away", n, str(path), until=str(may_end)) for n in ("a", "b"))

@@ -24,9 +24,9 @@ from notifier.settings import Settings, load_settings
 from notifier.simulators.control import tell
 from notifier.simulators.faults import UnusableError
 from notifier.store.partitions import Partition, Partitions, connect_all
-from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
 from tests.faults.cluster import RedisCluster
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.processes import environment
 from tests.nemesis.history import History, wall_us
 from tests.nemesis.provider_process import make_identity
@@ -119,7 +119,7 @@ class Machines:
         self._rates = rates
 
     def __enter__(self) -> Self:
-        self.server: Any = self.cluster or EmbeddedRedis(appendonly=True)
+        self.server: Any = self.cluster or MortalRedis(appendonly=True)
         self.server.__enter__()
         try:
             self.sections = make_identity(self.folder, self.ports["apns"], self.ports["fcm"])

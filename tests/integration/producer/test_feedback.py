@@ -25,6 +25,7 @@ from notifier.settings import parse_settings
 from notifier.store.connection import connect
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
+from tests.harness.mortal_redis import MortalRedis
 from tests.harness.support import PATIENCE_S, clean_environ, eventually, write_config
 from tests.harness.take import take
 
@@ -319,7 +320,7 @@ def test_ctrl_c_ends_the_example(feed: Feed, redis_server: EmbeddedRedis, tmp_pa
 
 def test_redis_away_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     """Where Redis stops, the loop ends with RedisUnusableError; the next one is given what was not acknowledged."""
-    with EmbeddedRedis(tmp_path / "redis", appendonly=True) as server:
+    with MortalRedis(tmp_path / "redis", appendonly=True) as server:
         feed = Feed(Redis.from_url(server.url), server.url)
         feed.tell("a", "b", "c")
         loop = feed.notifier.feedback()

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 def advise(settings: Settings, source: Source) -> list[Problem]:
     """Warnings about settings that were read from this source, each at its place, in the order of the file."""
-    said = [
-        *_of_policy(("user",), settings.user.policy()),
-        *_of_overrides(settings),
-        *_of_tiers(settings),
-        *_of_apps(settings),
-    ]
+    said = [*_of_policy(("user",), settings.user.policy()), *_of_overrides(settings), *_of_tiers(settings)]
     users = _user_policies(settings)
     for name, category in settings.categories.items():
         said += _of_category(("categories", name), category, users)
@@ -53,7 +48,6 @@ def _of_policy(path: Path, policy: Policy) -> Said:
         gap = format_duration(policy.gap_us)
         yield (*path, "gap"), f"a gap of {gap} can never bind: {apart} keeps sends further apart"
     yield from _of_burst((*path, "burst"), policy)
-    yield from _of_precision(path, policy)
 
 
 def _of_burst(at: Path, policy: Policy) -> Said:
@@ -66,19 +60,6 @@ def _of_burst(at: Path, policy: Policy) -> Said:
         if window.limit <= burst.limit and window.limit * burst.every_us <= window.interval_us:
             yield at, f"{burst} can never bind: {window} admits no more"
             return
-
-
-def _of_precision(path: Path, policy: Policy) -> Said:
-    for index, window in enumerate(policy.windows):
-        if 0 < window.precision_us < policy.precision_us:
-            width = format_duration(-(-policy.precision_us // 1_000) * 1_000)
-            yield (
-                (*path, "windows", index),
-                (
-                    f"{window} counts in buckets of {width}: they are those of the longest window beside it; "
-                    "give it precision: exact, if its limit allows"
-                ),
-            )
 
 
 def _of_overrides(settings: Settings) -> Said:
@@ -102,13 +83,6 @@ def _of_tiers(settings: Settings) -> Said:
     for name in settings.tiers:
         if name not in had:
             yield ("tiers", name), "nobody has this tier: name it under users"
-
-
-def _of_apps(settings: Settings) -> Said:
-    for name, category in settings.categories.items():
-        for platform in settings.providers.platforms().values():
-            if category.app is not None and (why_not := platform.why_not(category.app)):
-                yield ("categories", name, "app"), f"its notifications to {platform.platform} are refused: {why_not}"
 
 
 def _user_policies(settings: Settings) -> list[Policy]:
@@ -135,7 +109,7 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
     yield from said.items()
     for index, window in enumerate(policy.windows):
         at = (*path, "windows", index)
-        if at not in said and users and all(implied(window, user.rules) for user in users):
+        if at not in said and all(implied(window, user.rules) for user in users):
             yield at, f"{window} can never bind: what any user may receive in all is no more"
     slowest = max((policy.gap_us, *(w.interval_us for w in policy.windows if w.limit == 1)))
     waits = category.when_blocked != "drop"

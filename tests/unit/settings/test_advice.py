@@ -35,16 +35,9 @@ CASES = {
         "categories.x.windows.0",
         "what any user may receive in all is no more",
     ),
-    "categories:\n  x: {lane: bulk, app: a}\n"
-    "providers: {apns: {client: console, apps: {a: {}}}, fcm: {client: console}}": (
-        2,
-        "categories.x.app",
-        "its notifications to fcm are refused: 'a' is not among providers.fcm.apps; there are none",
-    ),
     "user: {gap: 1m, burst: {capacity: 3, refill: 2/minute}}": (1, "user.burst", "the gap of 1m is no shorter"),
     "user: {windows: [3/hour], burst: {capacity: 5, refill: 1/m}}": (1, "user.burst", "3/1h admits no more"),
     "user: {windows: [70/hour], burst: {capacity: 5, refill: 1/m}}": (1, "user.windows.0", "burst 5 then 1/1m admits"),
-    "user: {windows: [2000/hour, 20000/week]}": (1, "user.windows.0", "in buckets of 604800ms"),
     "categories:\n  x: {lane: bulk, gap: 2h, expires: 1h}": (2, "categories.x.expires", "a second one always expires"),
     "categories:\n"
     "  x: {lane: bulk, gap: 1m, expires: 1h, when_blocked: digest, digest: {after: 3, within: 2h, title: t}}": (

@@ -1,10 +1,8 @@
---! on_demand step_aside lower passes_lowered reschedule
+--! on_demand step_aside lower passes_lowered note_pace reschedule
 --! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED next_for
---! needs overall_key pace waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key seconds set_at set_part_wake_ups
+--! needs overall_key pace waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key set_at set_part_wake_ups
 --! needs set_wake_ups text waits
 -- Reschedule: what does not go now, and when its user is looked at again.
-local MAX_EXPECTED = 100
-
 -- step_aside: the rest of what a device took leaves its backlog, or it would keep back those behind it. It comes back
 -- to its place at µs `at`, when one of these routes is up, or when it expires. What has met a fault lets the others of
 -- its backlog pass. why: as history.lua has it.
@@ -79,20 +77,11 @@ local function wait_for_routes(look, user, lanes, since)
   end
 end
 
--- expect_all: tells RQ when those behind the heads should go. Once for a user who begins to wait; whoever joins a
--- backlog later learns it from *pull*.
-local function expect_all(look, user)
+-- note_pace: tells whoever joins one of the backlogs how far apart those before it go, see *enter_backlog*.
+local function note_pace(user, backlogs)
   local step = pace(user.policy)
-  for _, backlog in ipairs(user.backlogs) do step = math.max(step, pace(backlog.policy)) end
-  if look.to_expect <= 0 or redis.call('HSET', backlogs_key(user.name), '#pace', text(step)) == 0 then return end
-  for _, backlog in ipairs(user.backlogs) do
-    local behind = redis.call('ZRANGE', backlog.key, 1, math.min(MAX_EXPECTED, look.to_expect))
-    for n, id in ipairs(behind) do
-      local origin = redis.call('HGET', job_key(id), 'origin')
-      if origin then gather('ZADD XX', '@rq:scheduled:' .. origin, seconds(look.now + n * step), id) end
-    end
-    look.to_expect = look.to_expect - #behind
-  end
+  for _, backlog in ipairs(backlogs) do step = math.max(step, pace(backlog.policy)) end
+  redis.call('HSET', backlogs_key(user.name), '#pace', text(step))
 end
 
 -- set_times: when each head is to be looked at again. One that is to be dropped, and had no room, is due still.
@@ -128,6 +117,6 @@ local function reschedule(look, user, lanes, since)
   set_times(look, user)
   set_all_wake_ups(look, user, lanes)
   if look.circuits then wait_for_routes(look, user, lanes, since) end
-  if #user.backlogs > 0 or user.whole then expect_all(look, user)
+  if #user.backlogs > 0 or user.whole then note_pace(user, user.backlogs)
   elseif not user.closed then look.emptied[#look.emptied + 1] = backlogs_key(user.name) end
 end

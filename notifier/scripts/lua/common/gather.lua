@@ -1,12 +1,11 @@
 --! exports gather write_gathered
 -- gather: keeps a write for `write_gathered`, which makes one call of all those of a key: what a call costs is for the
--- most part the call itself. For what the script does not read again. command: 'ZADD', 'ZADD XX' or 'ZREM'.
+-- most part the call itself. For what the script does not read again. command: 'ZADD' or 'ZREM'.
 local MAX_GATHERED = 1000
-local gathered = {['ZADD'] = {}, ['ZADD XX'] = {}, ['ZREM'] = {}}
+local gathered = {ZADD = {}, ZREM = {}}
 
 local function write_of(command, key, write)
-  if command == 'ZADD XX' then redis.call('ZADD', key, 'XX', unpack(write))
-  else redis.call(command, key, unpack(write)) end
+  redis.call(command, key, unpack(write))
   gathered[command][key] = nil
 end
 

@@ -1,7 +1,7 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather goes_by_clock HIGH history
---! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user number opens_at orders pace plan_of
---! needs preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room
+--! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user note_pace number opens_at orders pace
+--! needs plan_of preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room
 --! needs steering targets_of text text_of_counted waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
 -- same step. It leaves Redis as a visit would have. Only the plain case goes this way: a new job of a producer of ours,
@@ -178,21 +178,19 @@ function direct.take(id, lane)
   return true
 end
 
--- only_backlog: of a user who waits in no other and for nothing out of the ordinary, and whether RQ was told when those
--- behind its head are to go; or nil.
+-- only_backlog: of a user who waits in no other and for nothing out of the ordinary; or nil.
 local function only_backlog(user, lane)
-  local fields, category, paced = redis.call('HGETALL', backlogs_key(user.name)), nil, false
+  local fields, category = redis.call('HGETALL', backlogs_key(user.name)), nil
   for i = 1, #fields, 2 do
     local name = fields[i]
     if is_backlog(name) then
       if category or fields[i + 1] ~= lane then return nil end
       category = name
-    elseif name == '#pace' then paced = true
-    elseif name:sub(1, 3) ~= '#w:' then return nil end
+    elseif name ~= '#pace' and name:sub(1, 3) ~= '#w:' then return nil end
   end
   if not (category and direct.is_simple(category)) then return nil end
   local backlog = new_backlog(look.rules, user, category, lane, waits.read(fields)[category] or '?')
-  if not backlog.drops then return backlog, paced end
+  if not backlog.drops then return backlog end
 end
 
 -- send_head: sends the head of a backlog that the rules let go. Returns false where there is more to look at.
@@ -219,17 +217,17 @@ end
 function direct.visit(name, lane, since, index)
   if not (direct.is_open and direct.is_plain(name)) then return false end
   local user = new_user(name, look.rules.users[index + 1], index)
-  local backlog, paced = only_backlog(user, lane)
+  local backlog = only_backlog(user, lane)
   if not backlog then return false end
   local full = math.min(look.full, #look.leased + MAX_HEADS)
   while true do
     local heads = redis.call('ZRANGE', backlog.key, '0', '1')
-    if not heads[1] or heads[2] and not paced then return false end
+    if not heads[1] then return false end
     backlog.at = direct.opens(user, backlog, heads[1])
     if not backlog.at then return false end
     local is_full = #look.leased >= full
     if backlog.at > look.now or is_full then
-      if not paced then return false end
+      note_pace(user, {backlog})
       -- What has expired is due whatever the rules say, and ends by a visit.
       return set_wake_ups(name, {backlog}, look.now, nil)[lane] > look.now or is_full
     end

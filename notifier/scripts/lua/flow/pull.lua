@@ -184,7 +184,6 @@ local look = {
   earliest = math.huge, -- of what is set here to fall due for whoever looks first
   emptied = {}, -- the hashes of backlogs to be deleted
   to_lower = 100, -- so many heads may step behind the alerts of their backlogs
-  to_expect = 400, -- of so many more RQ is told when they should go
 }
 
 -- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of

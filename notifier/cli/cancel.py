@@ -13,9 +13,8 @@ from notifier.operations.action_log import logged
 from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
 from notifier.producer.notifier import Notifier
-from notifier.queue.backlogs import Kind, tidied
+from notifier.queue.backlogs import Kind
 from notifier.store.partitions import each_opened, opened_all
-from notifier.store.pipelining import ask_all
 from notifier.units import counted
 
 
@@ -59,12 +58,10 @@ def cancel(
         elif len(ids) > 1:
             with logged(log_of(partitions), "cancel", ", ".join(ids)) as words:
                 words.append(str(done := notifier.cancel_many(ids)))
-            ask_all(partitions, tidied)
             tell(done, json=json)
         else:
             with logged(log_of(partitions), "cancel", ids[0]) as words:
                 words.append(told := notifier.cancel(ids[0]))
-            ask_all(partitions, tidied)
             answer({"job_id": ids[0], "answer": told}, told, json=json, right=told == "cancelled")
 
 
@@ -89,7 +86,6 @@ def _cancel_of_all(
         confirm("cancel?", yes=yes)
         with opened_all(settings) as partitions, logged(log_of(partitions), "cancel of all", kind) as words:
             done = _cancel_in_pages(notifier, list(found), words)
-            ask_all(partitions, tidied)
     right = not (done.too_late or done.unknown)
     answer({"found": len(found), "users": len(users), **asdict(done)}, *words, json=json, right=right)
 

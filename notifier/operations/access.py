@@ -50,7 +50,7 @@ class Role:
 
 ROLES: Final[Mapping[str, Role]] = {
     "producer": Role(
-        ("enqueue", "cancel", "cancel_of", "tidy", "prefer", "write", *LIMITER),
+        ("enqueue", "cancel", "cancel_of", "prefer", "write", *LIMITER),
         (*STREAMS, "hscan", "smembers", "wait", "zmscore"),
         ("events", "feedback", "partition"),
         (),
@@ -59,7 +59,7 @@ ROLES: Final[Mapping[str, Role]] = {
     ),
     "worker": Role((), (*READING, *RQ), room="*", rq_channels=("pubsub:*",)),
     "server": Role(
-        ("enqueue", "cancel", "circuit", "forget", "limit_usage", "prefer", "tidy"),
+        ("enqueue", "cancel", "circuit", "forget", "limit_usage", "prefer"),
         (*READING, *STREAMS, "xtrim"),
         room="audit",
     ),

@@ -131,8 +131,6 @@ class Exchanges:
                 for job_id in page.cancelled:
                     too_late.pop(job_id, None)
             places.extendleft(reversed(page.places))
-        if cancelled:
-            yield from backlogs.tidied()
         return Cancellation(cancelled, tuple(too_late))
 
     def prefer(self, user: str, edit: Edit, who: str = "") -> Exchange[Preferences]:
@@ -175,7 +173,6 @@ class Exchanges:
                 page: ForgottenPage = yield call
                 cursor, done = page.cursor, page.cursor == "0"
             places.extend(page.places)
-        yield from backlogs.tidied()
         return cancelled
 
     def preferences(self) -> Search[tuple[str, Preferences]]:

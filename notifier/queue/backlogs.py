@@ -1,4 +1,4 @@
-"""The calls about what waits: cancel, tidy, sweep, steer, retime. One round trip each; see `calls`."""
+"""The calls about what waits: cancel, sweep, steer, retime. One round trip each; see `calls`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from notifier.rules.category import LANES
 from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import Call, script
 from notifier.scripts.records import CancelOfFields
-from notifier.store.exchange import Exchange
 from notifier.units import from_bytes, to_bytes
 
 MAX_LOOKED_AT: Final = 250  # in one call
@@ -76,15 +75,6 @@ def cancel_of(
         return CancelledPage(from_bytes(next_cursor), *([*map(from_bytes, each)] for each in (places, cancelled, late)))
 
     return Call(script("cancel_of"), [], args, decode)
-
-
-def tidied() -> Exchange[None]:
-    """Take what has ended out of the queues."""
-    for lane in LANES:
-        behind, looked_at = 0, MAX_LOOKED_AT
-        while looked_at == MAX_LOOKED_AT:
-            looked_at, taken_out = yield Call(script("tidy"), [], [lane, behind, MAX_LOOKED_AT], tuple)
-            behind += looked_at - taken_out
 
 
 def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[int]:

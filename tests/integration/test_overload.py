@@ -14,7 +14,6 @@ from redis import Redis
 from notifier import Notification, Notifier
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.operations.audit.audit import Audit
-from notifier.operations.stats import read_now
 from notifier.operations.throttled import read_throttled
 from notifier.producer.exchanges import Exchanges
 from notifier.queue import calls
@@ -275,35 +274,11 @@ def test_memory(redis: Any, tmp_path: Path, redis_server: EmbeddedRedis) -> None
             assert refused(redis) == 1
 
 
-WAYS = ["cancel --all-users --category default --yes", "cancel --user u1", "users forget u1 --yes"]
-
-
-@pytest.mark.parametrize("words", WAYS)
-def test_what_was_cancelled_gives_room_without_a_worker(
-    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, words: str
-) -> None:
-    """It counts as waiting no more, neither for max_waiting nor in the numbers; what stays keeps its order."""
-    config = write_config(tmp_path, redis_server.url, **SECTIONS | {"user": {}, "max_waiting": 600})
-    with notifier(config) as producer:
-        every = [(f"u{n % 3}", "default" if n % 3 else "score") for n in range(600)]
-        producer.send_many(note(user, category=category) for user, category in every)
-        stood = redis.lrange("rq:queue:default", 0, -1)
-        done = notifier_command(config, *words.split())
-        assert done.returncode == 0, done.stderr
-        gone = {"u1", "u2"} if "--all-users" in words else {"u1"}
-        left = [job_id for job_id, (user, _) in zip(stood, every, strict=True) if user not in gone]
-        assert redis.lrange("rq:queue:default", 0, -1) == left
-        assert read_now(redis).overdue == len(left)
-        producer.send(note("ann"))
-    assert_clean(redis)
-
-
-def test_a_repair_takes_out_of_a_queue_what_has_no_job(redis: Redis, producer: Notifier) -> None:
-    """Nor what was cancelled: no worker may come to pass over it. Neither is a fault."""
-    deleted, cancelled, kept = fill(producer, "ann")
+def test_what_has_ended_in_a_queue_waits_for_nothing(redis: Redis, producer: Notifier) -> None:
+    """Deleted or cancelled: it is counted for no user, and is no fault. A worker passes over it."""
+    deleted, cancelled, _ = fill(producer, "ann")
     redis.delete(f"rq:job:{deleted}")
     producer.cancel(cancelled)
     assert {each["user"]: each["waiting"] for each in read_throttled(redis)["users"]} == {"ann": 1}
     assert_clean(redis)
     assert list(Audit(redis, lease_us=10**9, repair=True).findings()) == []
-    assert redis.lrange("rq:queue:default", 0, -1) == [kept.encode()]

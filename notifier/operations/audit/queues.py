@@ -8,12 +8,10 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.operations.audit.calls import Finding, audit_jobs, audit_queue
-from notifier.queue.backlogs import tidied
 from notifier.rules.category import LANES
 from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run
 from notifier.store.connection import pieces
-from notifier.store.exchange import exchange
 
 MAX_EXPECTED: Final = 100_000  # names kept in memory
 PIECE: Final = 500
@@ -47,8 +45,6 @@ class Queues:
 
         What has ended there is no fault, as a worker passes over it.
         """
-        if self._repair:
-            exchange(self._redis, tidied())
         for lane in LANES:
             start, found = 0, JUDGED_A_CALL
             while found == JUDGED_A_CALL:

@@ -2,7 +2,7 @@
 -- ARGV 1 '1' to take out what is not  2 lane  3 the first place, counted from the tail  4 how many
 -- returns {how many were read, {finding, …} (see audit.lua)}
 -- One that is cancelled in its queue may stay there until *pull* comes by it, which takes the lane in which it found a
--- job for the job's own. So may one whose job was deleted. *tidy* takes them out.
+-- job for the job's own. So may one whose job was deleted.
 --! needs backlog_key finding findings job_key steered
 local repair, queue, from, most = ARGV[1] == '1', '@rq:queue:' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end

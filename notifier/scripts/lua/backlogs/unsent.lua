@@ -33,7 +33,7 @@ local function free_dedupe(id, key)
 end
 
 -- end_unsent: ends under `word` what is in no backlog and in no flight. The rest: further fields of its hash, and their
--- values. One that is queued stays in its list, which can be long, until *tidy* or *pull* comes by it.
+-- values. One that is queued stays in its list, which can be long, until *pull* comes by it.
 local function end_unsent(now, id, origin, word, ...)
   local key, whole = job_key(id), math.floor(now / 1000000)
   redis.call('ZREM', '@later', id) -- first, as it takes no memory: a full Redis lets a script that has written go on

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +17,6 @@ from notifier.cli.options import JsonOption, settings_in_force, usable
 from notifier.cli.output import Rows, answer, complain, moment
 from notifier.operations.explain import Explanation, Inspection, Use, placed, places_by_rule
 from notifier.operations.in_force import read_known, read_own
-from notifier.operations.outside_backlogs import MAX_READ, Elsewhere, find_elsewhere
 from notifier.operations.route_view import NO_WORKER, RouteNow, view_routes
 from notifier.producer.notifier import Notifier
 from notifier.queue.circuits import Held
@@ -30,7 +28,6 @@ from notifier.store.partitions import opened, opened_all
 from notifier.store.published import rates_in_force
 from notifier.units import format_duration
 
-PART = f"of what is in no backlog, only the first {MAX_READ} of each queue were looked at"
 JobId = Annotated[str, typer.Argument(help="the id that send printed")]
 MAX_SHOWN = 50
 
@@ -82,14 +79,15 @@ def line(
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="show at most this many")] = MAX_SHOWN,
     json: JsonOption = False,
 ) -> None:
-    """List what waits for a user, in order, and when each should go; then what is in no backlog, without a place."""
+    """List what waits for a user, in order, and when each should go."""
     settings = settings_in_force(context.obj)
     with opened(settings, user) as redis:
-        standing = list(islice(Inspection(redis, settings.policies()).backlog(user, category), limit + 1))
-        found, is_all = find_elsewhere(redis, user)
+        inspection = Inspection(redis, settings.policies())
+        standing = list(islice(inspection.backlog(user, category), limit + 1))
+        outside = _outside(inspection)
     if category is not None and not json:
         _tell_unknown(category, settings.categories)
-    shown, others = standing[:limit], [each for each in _waiting(found) if category in {None, each.category}]
+    shown = standing[:limit]
     columns, tables = ("place", "job", "for", "priority", "tries", "expected", "expires"), list[str | Rows]()
     for name, entries in groupby(shown, lambda entry: entry.category):
         rows = [
@@ -97,12 +95,9 @@ def line(
             for s in entries
         ]
         tables.append(Rows(columns, rows, name))
-    more = [f"… and more: --limit {limit * 10}"] if max(len(standing), len(others)) > limit else []
-    if others:
-        outside = [(each.job_id, each.category, each.held_by, each.at) for each in others[:limit]]
-        tables.append(Rows(("job", "category", "why", "until"), outside, "in no backlog"))
-    told = [asdict(entry) for entry in shown] + [asdict(each) | {"place": None} for each in others[:limit]]
-    answer(told, *(tables or [f"nothing waits for {user}"]), *more, *([] if is_all else [PART]), json=json)
+    more = [f"… and more: --limit {limit * 10}"] if len(standing) > limit else []
+    lines = tables or [f"nothing waits in the backlogs of {user}"]
+    answer([asdict(entry) for entry in shown], *lines, *more, *outside, json=json)
 
 
 def explain(
@@ -122,22 +117,20 @@ def explain(
     path = settings_path(context.obj)
     with opened(load_settings(path), user) as redis:
         known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
-        found = Inspection(redis, known.policies, known.settings.redis.partitions).explain(user, category, zone)
-        elsewhere, is_all = find_elsewhere(redis, user)
+        inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
+        found, outside = inspection.explain(user, category, zone), _outside(inspection)
     found = placed(found, known)
     of_user, of_category = known.places.of_user(user).path, known.places.of_category(category).path
     told = {"user_rules": of_user, "category_rules": of_category}
-    outside = {"elsewhere": [asdict(each) for each in elsewhere], "elsewhere_is_all": is_all}
     categories = known.settings.categories
     if not json:
         _tell_unknown(category, categories, "; this applies instead:")
     expires_us = categories[category].expires_us if category in categories else None
     ends = tuple(_expires(found, category, expires_us))
     answer(
-        found.as_json() | told | outside,
+        found.as_json() | told,
         f"{user}: {of_user}, and {of_category} in the lane {found.lane}",
-        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, elsewhere),
-        *([] if is_all else [PART]),
+        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, outside),
         *ends,
         json=json,
     )
@@ -148,11 +141,13 @@ def _tell_unknown(category: str, categories: Collection[str], more: str = "") ->
         complain(f"{category!r} is not among the categories ({', '.join(categories) or 'there are none'}){more}")
 
 
-def _waiting(elsewhere: Iterable[Elsewhere]) -> list[Elsewhere]:
-    return [each for each in elsewhere if each.state != "sending"]
+def _outside(inspection: Inspection) -> list[str]:
+    """No structure holds by user what is in no backlog, so it is told of all together."""
+    told = inspection.outside()
+    return [f"in no backlog, of all users: {told}; status JOB tells of one"] if told else []
 
 
-def _explained(found: Explanation, category: str, elsewhere: Iterable[Elsewhere]) -> Iterator[str | Rows]:
+def _explained(found: Explanation, category: str, outside: list[str]) -> Iterator[str | Rows]:
     if lines := chosen_lines(found.preferences, after=datetime.now(UTC)):
         yield from ("the user chose", *(f"  {line}" for line in lines))
     owner = {"user": "the user", "category": category}
@@ -163,10 +158,8 @@ def _explained(found: Explanation, category: str, elsewhere: Iterable[Elsewhere]
     if found.zone is not None:
         yield f"in the time zone {found.zone}"
     waiting = ", ".join(f"{count} of {name}" for name, count in found.waiting.items() if count)
-    others = Counter((each.category, each.held_by) for each in _waiting(elsewhere))
-    if waiting or not others:
-        yield f"waiting: {waiting or 'nothing'}"
-    yield from (f"waiting in no backlog: {count} of {name}: {why}" for (name, why), count in others.items())
+    yield f"waiting: {waiting or 'nothing'}"
+    yield from outside
     holds = [*_holds(found)]
     # Where others wait, it is to be seen of which this is said.
     of = f" of {category}" if any(n for name, n in found.waiting.items() if name != category) else ""

@@ -1,8 +1,8 @@
-"""All that waits and is of a kind, whoever it is for: a page at a time, to be counted or cancelled."""
+"""All that waits and is of a kind, whoever it is for: a page at a time, to be counted, exported or cancelled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,17 +26,24 @@ class Found:
     of: int
 
 
-def find_waiting(redis: Any, category: str | None, tag: str | None) -> Iterator[Found]:
-    """All that waits and is of a category, and has a tag. Raises RedisUnusableError.
+def find_waiting(
+    redis: Any, category: str | None = None, tag: str | None = None, user: str | None = None
+) -> Iterator[Found]:
+    """All that waits and is of a category and a user, and has a tag. Raises RedisUnusableError.
 
     The queues come first, then what waits, so that none that moves on meanwhile is missed. One may come twice.
     """
+
+    def is_meant(of: Mapping[str, Any]) -> bool:
+        known = category in {None, of.get("category", "default")} and user in {None, of.get("user")}
+        return known and (tag is None or tag in of.get("tags", ()))
+
     with redis_answers():
         places = [(redis.llen(rq_key("queue", lane)), redis.zcard(rq_key("scheduled", lane))) for lane in LANES]
         done, of = 0, sum(map(sum, places))
         for ids in _pages(redis):
             done += len(ids)
-            yield _of_kind(redis, ids, category, tag, (min(done, of), of))
+            yield _of_kind(redis, ids, is_meant, (min(done, of), of))
 
 
 def _pages(redis: Any) -> Iterator[Sequence[bytes]]:
@@ -56,15 +63,14 @@ def _pages_of(redis: Any, queue: str) -> Iterator[Sequence[bytes]]:
         behind += PAGE - OVERLAP
 
 
-def _of_kind(redis: Any, ids: Sequence[bytes], category: str | None, tag: str | None, far: tuple[int, int]) -> Found:
+def _of_kind(
+    redis: Any, ids: Sequence[bytes], is_meant: Callable[[Mapping[str, Any]], bool], far: tuple[int, int]
+) -> Found:
     told = ask_each(redis, ids, lambda pipe, job_id: pipe.hmget(job_key(job_id), "meta", "push_outcome"))
     found, users = [], set[str]()
     for job_id, (meta, outcome) in zip(ids, told, strict=True):
         fields = fields_of(meta)
-        is_meant = category in {None, fields.get("category", "default")} and (
-            tag is None or tag in fields.get("tags", ())
-        )
-        if "user" in fields and outcome is None and is_meant:
+        if "user" in fields and outcome is None and is_meant(fields):
             found.append(job_id.decode(errors="replace"))
             users.add(str(fields["user"]))
     return Found(found, users, *far)

@@ -15,6 +15,7 @@ from redis import Redis
 from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_limited, find_sends
 from notifier.notification.json_values import fields_of
 from notifier.operations.in_force import Known
+from notifier.queue.backlogs import queue_keys
 from notifier.queue.circuits import OVERALL, Held, find_routes
 from notifier.queue.health import is_suspended
 from notifier.queue.history import WORDS
@@ -202,6 +203,15 @@ class Inspection:
     def waiting(self, user: str) -> dict[str, int]:
         """How many stand in each of the user's backlogs."""
         return {name: self._redis.zcard(_backlog_key(user, name)) for name in self._categories(user)}
+
+    def outside(self) -> str:
+        """How many notifications of all users are in no backlog, in words; '' where none is."""
+        with redis_answers(), self._redis.pipeline(transaction=False) as pipe:
+            for queue in queue_keys():
+                pipe.llen(queue)
+            *queued, later = pipe.zcard(redis_key("later")).execute()
+        told = (sum(queued), "queued"), (later, "for a retry, a route or a time of their own")
+        return ", ".join(f"{n:,} {words}" for n, words in told if n)
 
     def _accepted_now(self, user: str, category: str) -> Expected:
         return exchange(self._redis, find_forecast(self._policies, user, accepted_now=category)).accepted_now or UNKNOWN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
@@ -10,14 +10,18 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.errors import InvalidNotificationError
+from notifier.forecast.expected import expect_later
 from notifier.notification.job import FUNCTION, decode_data
 from notifier.notification.json_values import fields_of
+from notifier.operations.cancel_all import find_waiting
 from notifier.operations.explain import Inspection
-from notifier.operations.outside_backlogs import find_elsewhere
+from notifier.queue.circuits import Held, find_routes
+from notifier.queue.waits import OF_LATER
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.rules.policies import Policies
-from notifier.scripts.keys import job_key, rq_key, user_key
+from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.connection import ask_each, pieces, redis_answers
+from notifier.store.exchange import exchange
 from notifier.units import mask, moment
 
 CHUNK: Final = 500
@@ -29,19 +33,18 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
 
     Raises RedisUnusableError. What a user chose and the history are asked of `Notifier`.
     """
-    inspection = Inspection(redis, policies)
-    standing = [(each.job_id, each.category, each.expected_at) for each in inspection.backlog(user)]
-    elsewhere, is_all = find_elsewhere(redis, user)
-    standing += [(each.job_id, each.category, each.at) for each in elsewhere]
+    waiting = {each.job_id: each.expected_at for each in Inspection(redis, policies).backlog(user)}
+    others = [job_id for page in find_waiting(redis, user=user) for job_id in page.job_ids if job_id not in waiting]
     with redis_answers():
+        routes = exchange(redis, find_routes())
+        waiting |= {job_id: _expected_later(redis, job_id, routes) for job_id in others}
         return {
             "sends": [
                 {"category": category, "at": at}
                 for category in (None, *sorted(policies.categories))
                 for at in _sends(redis, user, category)
             ],
-            "waiting": [_waiting(redis, *each) for each in standing],
-            "waiting_is_all": is_all,
+            "waiting": [_waiting(redis, *each) for each in waiting.items()],
             "ended": list(_ended(redis, user)),
         }
 
@@ -65,8 +68,14 @@ def _ended(redis: Any, user: str) -> Iterator[dict[str, Any]]:
                     yield {"job_id": job_id.decode(errors="replace"), **known, **_content(data)}
 
 
-def _waiting(redis: Any, job_id: str, category: str, at: datetime | None) -> dict[str, Any]:
-    data = redis.hget(job_key(job_id), "data")
+def _expected_later(redis: Any, job_id: str, routes: Sequence[Held]) -> datetime | None:
+    at_us = redis.zscore(redis_key("later"), job_id)
+    return None if at_us is None else expect_later(at_us, redis.hmget(job_key(job_id), OF_LATER), routes).at
+
+
+def _waiting(redis: Any, job_id: str, at: datetime | None) -> dict[str, Any]:
+    meta, _, data = redis.hmget(job_key(job_id), FIELDS)
+    category = fields_of(meta).get("category", DEFAULT_CATEGORY)
     return {"job_id": job_id, "category": category, "expected_at": at, **_content(data)}
 
 

@@ -10,7 +10,6 @@ from redis import Redis
 
 from notifier.operations.explain import Explanation, Inspection, placed
 from notifier.operations.in_force import Known
-from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.store.connection import redis_answers
 
@@ -22,7 +21,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     """All that is known of a user, as plain data. category: to explain; None is the first in which something waits.
 
     At the top stands that category, with the time at which a new one should go; `others`: those in which something
-    waits. line: the first that wait in backlogs, of `waiting_in_all`. elsewhere: what is in no backlog.
+    waits. line: the first that wait in backlogs, of `waiting_in_all`. outside: see `Inspection`.
     Raises RedisUnusableError.
     """
     inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
@@ -31,15 +30,13 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     first = category or next(iter(waiting), DEFAULT_CATEGORY)
     names = list(dict.fromkeys([first, *waiting]))[:MAX_CATEGORIES]
     told = [_told(inspection.explain(user, name, accepted_now=name == first), known) for name in names]
-    elsewhere, is_all = find_elsewhere(redis, user)
     return told[0] | {
         "user_rules": known.places.of_user(user).path,
         "others": told[1:],
         "categories": sorted({*known.policies.categories, *waiting}),
         "line": [asdict(each) for each in islice(inspection.backlog(user), MAX_SHOWN)],
         "waiting_in_all": sum(waiting.values()),
-        "elsewhere": [asdict(each) for each in elsewhere],
-        "elsewhere_is_all": is_all,
+        "outside": inspection.outside(),
     }
 
 

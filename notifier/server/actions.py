@@ -15,11 +15,11 @@ from starlette.requests import Request
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.notification.files import notification_of
 from notifier.operations.action_log import logged, record_action
+from notifier.operations.explain import Inspection
 from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
 from notifier.operations.preview.report import compare
-from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.queue.backlogs import Kind
 from notifier.queue.circuits import paused_words
@@ -99,9 +99,8 @@ def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
     if asked.flag("sure"):
         return cancel_of(state, asked)
     with state.redis.at(user) as redis:
-        view = view_user(redis, state.in_force.read(), user)
-    elsewhere = sum(each["state"] != "sending" for each in view["elsewhere"])
-    return {"user": user, "waiting": view["waiting_in_all"] + elsewhere}
+        waiting = Inspection(redis, state.in_force.read().policies).waiting(user)
+    return {"user": user, "waiting": sum(waiting.values())}
 
 
 def pause(state: State, asked: Asked) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from notifier.operations.cancel_all import find_waiting
-from notifier.operations.outside_backlogs import find_elsewhere
 from notifier.operations.stats import read_now
 from notifier.queue import calls
 from notifier.queue.backlogs import cancel, sweep
@@ -145,9 +144,10 @@ def test_what_follows_the_lane_before_is_looked_at_wherever_what_waits_is(redis:
     queues.send("bulk", 1, user="bob")
     queues.send("urgent", 40)
     stood = sum(redis.llen(f"rq:queue:{lane}") for lane in LANES)
-    found = {job_id for page in find_waiting(redis, "news", None) for job_id in page.job_ids}
+    found = {job_id for page in find_waiting(redis, "news") for job_id in page.job_ids}
     assert found == {name for name in queues.accepted if name.startswith("news")} - set(queues.sent)
-    assert {each.job_id for each in find_elsewhere(redis, "ann")[0]} == set(queues.of("news-ann", queues.accepted))
+    of_ann = {job_id for page in find_waiting(redis, user="ann") for job_id in page.job_ids}
+    assert of_ann == set(queues.of("news-ann", queues.accepted))
     assert read_now(redis).queued == stood
 
 

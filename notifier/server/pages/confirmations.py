@@ -58,17 +58,16 @@ def _form(told: dict[str, Any]) -> Html:
 
 def sure_page(told: dict[str, Any], view: View) -> str:
     """Ask before all that waits for a user is cancelled."""
-    user, number = told["user"], told["waiting"]
-    some = counted(number, "notification")
+    user = tag("span", told["user"], class_="id")
+    some = counted(told["waiting"], "notification")
     return document(
         view,
         "Cancel",
-        tag("h1", f"Cancel {some}?"),
-        tag(
-            "p", "All that waits for ", tag("span", user, class_="id"), " will not be sent. Nobody can take this back."
-        ),
-        act("/user/cancel", f"Cancel {some}", user=user, sure="1"),
-        tag("p", link("/user", "No, go back", id=user)),
+        tag("h1", "Cancel all that waits?"),
+        tag("p", f"{some} in the backlogs of ", user, ", and all that is queued or has a time of its own."),
+        tag("p", "It will not be sent. Nobody can take this back."),
+        act("/user/cancel", "Cancel all that waits", user=told["user"], sure="1"),
+        tag("p", link("/user", "No, go back", id=told["user"])),
     )
 
 

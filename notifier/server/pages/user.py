@@ -21,7 +21,7 @@ def user_page(told: dict[str, Any], view: View) -> str:
     body = [
         tag("h1", "User ", tag("span", told["user"], class_="id")),
         facts([("Time zone", told["zone"])]),
-        tag("h2", f"Waiting ({told['waiting_in_all'] + len(told['elsewhere']):,})"),
+        tag("h2", f"Waiting ({told['waiting_in_all']:,})"),
         _waiting(told, view),
         _cancel_all(told, view),
         tag("h2", f"History ({kept})" if shown == kept else f"History (the newest {shown} of {kept})"),
@@ -45,7 +45,7 @@ def _waiting(told: dict[str, Any], view: View) -> Any:
     standing = told["line"] if view.is_long else told["line"][:FIRST]
     columns = ("category", "job", "why it waits", "expected", "expires", "")
     rows = [*_rows(standing, told, view)]
-    return [table(columns, rows, "Nothing waits for this user."), *_what_is_left(told, standing)]
+    return [table(columns, rows, "Nothing waits in the backlogs of this user."), *_what_is_left(told, standing)]
 
 
 def _rows(standing: list[dict[str, Any]], told: dict[str, Any], view: View) -> Iterator[tuple[Any, ...]]:
@@ -54,10 +54,6 @@ def _rows(standing: list[dict[str, Any]], told: dict[str, Any], view: View) -> I
         times = moment(each["expected_at"], now), moment(each["expires_at"], now)
         job_id = each["job_id"]
         yield each["category"], job_link(job_id, user=user), why(each, now), *times, _cancel(job_id, user, view)
-    for each in told["elsewhere"]:
-        job_id = each["job_id"]
-        cancel = None if each["state"] == "sending" else _cancel(job_id, user, view)
-        yield each["category"], job_link(job_id, user=user), each["held_by"], moment(each["at"], now), None, cancel
 
 
 def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Iterator[Html]:
@@ -66,9 +62,8 @@ def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Itera
     if len(told["line"]) > len(standing):
         more = link("/user", "Show more of them", id=told["user"], category=told["category"], long="1")
         yield tag("p", more)
-    if not told["elsewhere_is_all"]:
-        unread = "only the first 500 of all users were read."
-        yield hint(f"More may be queued, be sent or wait for a time of their own: {unread}")
+    if told["outside"]:
+        yield hint(f"In no backlog, of all users: {told['outside']}.")
 
 
 def why(each: dict[str, Any], now: datetime) -> str:
@@ -89,7 +84,7 @@ def _cancel(job_id: str, user: str, view: View) -> Html | None:
 
 
 def _cancel_all(told: dict[str, Any], view: View) -> Html | None:
-    if not view.may_act or not told["waiting_in_all"] + len(told["elsewhere"]):
+    if not view.may_act or not (told["waiting_in_all"] or told["outside"]):
         return None
     return act("/user/cancel", "Cancel all that waits", user=told["user"])
 

@@ -1,6 +1,7 @@
 """`notifier users export --user`: all that is kept of one person, and nothing of another."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,6 @@ def test_all_that_is_kept_of_one(config: Path, redis: Redis, run: Run, producer:
     assert told.status == 0
     kept = json.loads(told.out)
     assert [record["job_id"] for record in kept["history"]] == [sent]
-    assert kept["totals"]["delivered"] == 1
     assert len(kept["sends"]) == 1
     assert [each["job_id"] for each in kept["waiting"]] == [waits]
     assert kept["waiting"][0]["notification"]["title"] == "the second"
@@ -42,7 +42,19 @@ def test_all_that_is_kept_of_one(config: Path, redis: Redis, run: Run, producer:
     assert "stranger" not in told.out
     producer.forget("ann", hard=True)
     gone = json.loads(run("users", "export", "--user", "ann").out)
-    assert {name for name, value in gone.items() if value} == {"user", "waiting_is_all"}
+    assert {name for name, value in gone.items() if value} == {"user"}
+
+
+def test_also_what_waits_in_no_backlog(run: Run, producer: Notifier) -> None:
+    """What no worker has looked at, and what has a time of its own, with that time."""
+    at = datetime(2096, 1, 1, tzinfo=UTC)
+    later = producer.send(note("ann", "later", send_at=at))
+    queued, of_bob = (producer.send(note(user, "queued")) for user in ("ann", "bob"))
+    waiting = json.loads(run("users", "export", "--user", "ann").out)["waiting"]
+    told = {each["job_id"]: (each["notification"]["title"], each["expected_at"]) for each in waiting}
+    assert of_bob not in told
+    assert told[queued] == ("queued", None)
+    assert (told[later][0], datetime.fromisoformat(told[later][1])) == ("later", at)
 
 
 def test_also_what_ended_unsent_what_was_counted_and_what_applied_rates_name(

@@ -118,13 +118,11 @@ def test_why_each_waits(ask: Client, config: Path) -> None:
     queued = producer_send(config, "ann", "3")
     told = json.loads(ask("/api/v1/users/ann")[1])
     assert [(each["job_id"], each["held_by"]) for each in told["line"]] == [(second, "user 1/1h")]
-    assert [(e["job_id"], e["state"], e["held_by"]) for e in told["elsewhere"]] == [
-        (queued, "queued", "no worker has looked at it yet")
-    ]
-    assert told["elsewhere_is_all"] is True
+    assert told["outside"] == "1 queued"
     assert told["uses"][0]["at"].startswith(str(config))
     page = ask("/user?id=ann")[1]
     assert "the rule user 1/1h" in page
+    assert "In no backlog, of all users: 1 queued." in page
     assert "1 of 1" in page
     found = json.loads(ask(f"/api/v1/jobs/{second}")[1])
     assert (found["held_by"], found["user"], found["category"]) == ("user 1/1h", "ann", "default")
@@ -157,7 +155,7 @@ def test_all_that_waits_for_a_user_is_cancelled(ask: Client, config: Path) -> No
         assert ask.post("/api/v1/users/ann/cancel", {"category": "No such name"})[0] == 422
         assert "Cancel all that waits" in ask("/user?id=ann")[1]
         status, asked, _ = ask.submit("/user/cancel", user="ann")
-        assert (status, "Cancel 1 notification?" in asked) == (200, True)
+        assert (status, "0 notifications in the backlogs of" in asked) == (200, True)
         assert producer.status(plain).state == "queued"  # type: ignore[union-attr]
         status, _, headers = ask.submit("/user/cancel", user="ann", sure="1")
         assert (status, headers["location"]) == (303, "/user?id=ann&done=all_cancelled")
@@ -485,16 +483,20 @@ def press(ask: Client, page: str, action: str) -> Answer:
 def test_a_form_acts_on_the_user_of_its_page(ask: Client, config: Path) -> None:
     """Whatever an id is made of: a browser changes line breaks and NUL in the fields of a form."""
     odd, alike = "cr\r\nlf\0 %0D&", "cr\nlf\N{REPLACEMENT CHARACTER} %0D&"
-    with notifier(config) as producer:
+    with worker(config), notifier(config) as producer:
+        for user in (odd, alike):
+            ends(producer, producer.send(note(user)), "delivered")
         jobs = [producer.send(note(user)) for user in (odd, odd, alike)]
+        for job_id in jobs:
+            ends(producer, job_id, "waiting")
         _, _, done = press(ask, ask(f"/user?id={quote(odd)}")[1], "/job/cancel")
         assert done["location"] == f"/user?{urlencode({'id': odd, 'done': 'cancelled'})}"
         _, sure, _ = press(ask, ask(done["location"])[1], "/user/cancel")
-        assert "Cancel 1 notification?" in sure
+        assert "1 notification in the backlogs of" in sure
         _, _, done = press(ask, sure, "/user/cancel")
         assert done["location"] == f"/user?{urlencode({'id': odd, 'done': 'all_cancelled'})}"
         states = [producer.status(job_id).state for job_id in jobs]  # type: ignore[union-attr]
-    assert states == ["cancelled", "cancelled", "queued"]
+    assert states == ["cancelled", "cancelled", "waiting"]
 
 
 def test_an_action_at_a_redis_that_hangs(tmp_path: Path) -> None:

@@ -224,6 +224,16 @@ def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:
     assert_clean(redis)
 
 
+def test_what_waits_for_months_is_counted_and_replaced(redis: Redis, producer: Notifier) -> None:
+    """Redis keeps what stands in no backlog until its time has come, and collapse ids as long as a window lasts."""
+    producer.send(note("ann", send_at=datetime.now(UTC) + timedelta(days=300)))
+    fill(producer, "ann", 1, send_at=datetime.now(UTC) + timedelta(days=1))
+    assert redis.ttl("notifier:arriving:{ann}") > timedelta(days=300).total_seconds()
+    fill(producer, "ann", 1, category="score", collapse_id="a")
+    enter_backlog(redis)
+    assert redis.ttl("notifier:collapse:{ann}:score") > timedelta(days=366).total_seconds()
+
+
 @pytest.mark.parametrize("limits", [{}, {"user": {}, "max_waiting": 3}])
 def test_none_takes_the_place_before_one_that_arrives(
     redis: Redis, tmp_path: Path, redis_server: EmbeddedRedis, limits: dict[str, Any]

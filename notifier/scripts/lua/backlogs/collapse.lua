@@ -3,7 +3,8 @@
 -- Collapsing: a candidate, which no worker has had, takes the place of the one with the same collapse id that waits in
 -- the backlog; that one ends as superseded. What a worker has had replaces nothing, and nothing replaces it.
 local DIGEST = '' -- the id of all of a category with a digest
-local COLLAPSE_LASTS = 2592000 -- s since the last candidate: what jobs that RQ deleted leave there goes with it
+-- In s since the last candidate, longer than a window: what jobs that RQ deleted leave there goes with it.
+local COLLAPSE_LASTS = 34560000
 
 -- same_waiting: the candidate that waits in the backlog under this collapse id, or nil.
 local function same_waiting(user, category, collapse_id)

@@ -1,6 +1,6 @@
 --! on_demand make_room note_waiting take_place
 --! needs arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH job_key LANES leave_backlog
---! needs note_candidate note_due same_waiting supersede tally text waits
+--! needs last_for note_candidate note_due same_waiting supersede tally text waits
 -- How much may wait, for *enqueue*. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
 local NORMAL = text(-HIGH / 2) -- orders below it are of high priority: these are dropped only where nothing else waits
@@ -109,10 +109,10 @@ end
 
 -- note_waiting: one more waits. user: whose arrival is noted, or false. at: the µs of its own time, or of now: so those
 -- of next week do not hide from *forget_gone* who is gone.
-local function note_waiting(user, id, key, at)
+local function note_waiting(user, id, key, at, now)
   if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
   if not user then return end
   redis.call('HSET', key, 'push_arriving', 1)
   redis.call('ZADD', arriving_key(user), at, id)
-  redis.call('EXPIRE', arriving_key(user), 2592000)
+  last_for(arriving_key(user), text(math.ceil((at - now) / 1000) + 2592000000))
 end

@@ -109,7 +109,8 @@ def find_refusal(memory: Mapping[str, Any]) -> Exchange[str]:
 
 
 def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:
-    age_us = now_us - int(told[LOOKED])
+    # What lies ahead was noted before Redis's clock was set back: one that lives notes a new one at once.
+    age_us = abs(now_us - int(told[LOOKED]))
     if told["current_job"] and told["last_heartbeat"]:  # by the clock of its host: RQ's heartbeat has no other
         since = datetime.now(UTC) - datetime.fromisoformat(told["last_heartbeat"]).astimezone(UTC)
         age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))

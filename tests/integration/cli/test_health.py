@@ -175,6 +175,14 @@ def test_a_stopped_worker_turns_unhealthy_and_recovers(run: Run, config: Path, r
         eventually(lambda: run("health", "--within", "20s")[0] == 0, "a healthy worker again")
 
 
+def test_a_look_ahead_of_the_clock_is_of_before_it_was_set_back(run: Run, redis: Redis) -> None:
+    """A worker that lives notes a new one at once; one that hangs does not count as healthy for as long as the step."""
+    enter(redis, "hangs", age_s=-3600)
+    assert run("health", "--within", "20s")[0] == 1
+    enter(redis, "hangs", age_s=0)
+    assert run("health", "--within", "20s")[0] == 0
+
+
 def test_a_hanging_loop_is_unhealthy(run: Run, config: Path, redis: Redis) -> None:
     """A worker whose provider blocks its event loop for ever stops looking, and is not healthy."""
     script = str(Path(__file__).parents[1] / "hanging_worker.py")

@@ -26,7 +26,7 @@ from notifier.limiter.requests import (
     in_steps,
     ranks_by,
 )
-from notifier.scripts.keys import RQ, in_force, redis_key
+from notifier.scripts.keys import PREFIX
 from notifier.scripts.loader import script
 from notifier.scripts.packed import PackedCall, pack, pack_call
 from notifier.units import duration_us
@@ -41,12 +41,14 @@ UNSETTLED: Final = object()  # what a reading answers until all is settled: it i
 class RedisRequests(Requests):
     """Builds the calls for the keys of one namespace."""
 
-    def __init__(self, namespace: str, *, in_cluster: bool = False, **options: Any) -> None:
+    def __init__(self, namespace: str, *, prefix: str = PREFIX, in_cluster: bool = False, **options: Any) -> None:
         """in_cluster: each key is in the slot of its own hash tag. options: as of `Requests`."""
         super().__init__(namespace, **options)
         self._ids = PermitIds()
-        self._begins = redis_key("keys", namespace, "{").encode()
-        self.in_cluster, self._prefix = in_cluster, in_force().ours
+        # Not those in force: its process may take up others. No script of it names a key of RQ's.
+        self._declared = (f"{prefix}:".encode(),) * 2
+        self._begins = b"%bkeys:%b:{" % (self._declared[0], namespace.encode())
+        self.in_cluster = in_cluster
 
     def ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0
@@ -54,7 +56,7 @@ class RedisRequests(Requests):
         """Ask for these keys. ahead: how long the caller is ready to wait for its permit; None is for ever."""
         timeout = 0 if ahead == 0 else ahead_us(ahead)
         begins, keys, rest = self._begins, [], [self._head(mode, timeout)]
-        namespace, declared = self.namespace, None
+        namespace, declared = self.namespace, self._declared
         ends = []
         for request in requests:
             ends.append(end := self._ids.end())
@@ -85,9 +87,9 @@ class RedisRequests(Requests):
         Its keys begin with its hash tag. No namespace tells scripts that there are no ranks: these would be elsewhere.
         """
         tag = tag_of(key)
-        ours = b"{%b}%b:" % (tag, self._prefix.encode())
+        ours = b"{%b}%b" % (tag, self._declared[0])
         name = self.namespace.encode() if tag == key else b"%b:%b" % (self.namespace.encode(), key)
-        return (ours, b"%b%b:" % (ours, RQ.encode())), "", name
+        return (ours, ours), "", name
 
     def first_of(self, requests: Sequence[Request], most: int) -> Sequence[Request]:
         """Return those of these, from the first on, for which one call may ask."""
@@ -160,7 +162,7 @@ class RedisRequests(Requests):
     def _call(self, name: str, key: str | None, *args: str | bytes | int, decode: Any) -> PackedCall[Any]:
         """A call about a key, or about all of them."""
         raw = b"" if key is None else check_key(key)
-        declared, namespace = None, self.namespace
+        declared, namespace = self._declared, self.namespace
         if self.in_cluster:
             if key is None:
                 raise ValueError("in a Redis Cluster each key's usage is at its own node: ask for a key")

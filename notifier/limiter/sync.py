@@ -24,6 +24,7 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
+from notifier.scripts.keys import PREFIX
 from notifier.scripts.packed import send
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class OwnOptions(Options, total=False):
     """The same of one without a configuration."""
 
     limits: Limits | None
+    prefix: str
 
 
 class InRedis(Asking):
@@ -68,6 +70,7 @@ class InRedis(Asking):
         *,
         namespace: str,
         limits: Limits | None = None,
+        prefix: str = PREFIX,
         on_error: OnError = "raise",
         processes: int = 1,
         usage_keep: str | timedelta | None = None,
@@ -77,7 +80,8 @@ class InRedis(Asking):
         """client: a `redis.Redis` or `redis.RedisCluster`; of AsyncLimiter one of `redis.asyncio`. As many calls run at
         once as its pool has connections, 100 at most; others wait, as long as its socket_timeout says, or 5 s.
 
-        limits: rates by name, for `rates`, or a function that gives those of now.
+        limits: rates by name, for `rates`, or a function that gives those of now. prefix: what the names of its keys
+        begin with; one of a configuration goes by `redis.prefix`.
 
         on_error: what to answer where Redis cannot be asked: "raise" LimiterUnreachableError, "hold" (closed), "permit"
         (open), or "memory": this process limits by itself, by its share of the rates among so many `processes`. Except
@@ -93,7 +97,13 @@ class InRedis(Asking):
         self.redis: Any = client
         self._outage = Outage(on_error, processes, zone)
         self._requests = RedisRequests(
-            namespace, in_cluster=in_cluster, limits=limits, usage_keep=usage_keep, zone=zone, clock=clock
+            namespace,
+            prefix=prefix,
+            in_cluster=in_cluster,
+            limits=limits,
+            usage_keep=usage_keep,
+            zone=zone,
+            clock=clock,
         )
 
     @classmethod
@@ -105,8 +115,7 @@ class InRedis(Asking):
             client = cluster(nodes, OF_CLUSTER | within(None, cls._retry, tries=1) | live.of_connections(of_url))
         else:
             client = connect(live.redis)
-        with live.keys_named():
-            made = cls(client, **options)
+        made = cls(client, prefix=live.redis.prefix, **options)
         made._live = live.live
         return made
 

@@ -8,6 +8,7 @@ from redis import Redis
 
 from notifier.limiter import Limiter
 from notifier.limiter.requests import NAMESPACE, By
+from notifier.scripts.keys import in_force
 from notifier.scripts.loader import Call, run, script
 from notifier.store.connection import ask
 from notifier.units import from_bytes, moment
@@ -34,7 +35,7 @@ def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[
     known = [each for each in view_namespaces(redis) if each["namespace"] == namespace]
     if not known or NAMESPACE.fullmatch(namespace) is None:
         return None
-    limiter = Limiter(redis, namespace=namespace, usage_keep="1d")
+    limiter = Limiter(redis, namespace=namespace, prefix=in_force().ours, usage_keep="1d")
     ranked = ask(lambda: limiter.top(MAX_KEYS, by=by))
     usage = ask(lambda: limiter.usage(key)) if key else None
     series = ask(lambda: limiter.series(key or None, last="1h", step="5m"))

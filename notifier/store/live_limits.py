@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from notifier.rules.policy import Policy
-from notifier.scripts.keys import RQ, Prefixes, under
-from notifier.settings import Settings, redis_url
+from notifier.settings import Settings
 from notifier.store.connection import connection_options
 from notifier.store.live import LOG, LiveSettings
 from notifier.store.sign_in import by_file
@@ -35,10 +33,6 @@ class LiveLimits:
     def of_connections(self, of_url: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a cluster's connections: those of its URL, and what else the configuration says."""
         return by_file({**connection_options(self.redis), **of_url}, self.redis.read_password)
-
-    def keys_named(self) -> AbstractContextManager[None]:
-        """Name keys under `redis.prefix`: in a cluster one by one, whatever slots a fleet has for its own."""
-        return under(Prefixes(self.redis.prefix, RQ) if redis_url.is_cluster(self.redis.url) else None)
 
     def now(self) -> Mapping[str, Policy]:
         """The rates, which are followed from the first time on that somebody asks."""

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from rq.version import VERSION
 
-from notifier.scripts.keys import CATALOGUE, in_script
+from notifier.limiter import Limiter
+from notifier.scripts.keys import CATALOGUE, Prefixes, in_script, under
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
 from tests.harness.support import CONSOLE, clean_environ, client_of, write_config
@@ -122,3 +125,22 @@ def test_each_name_is_used(name: str) -> None:
         if path.name != "keys.py" and "_key(" in (text := path.read_text(encoding="utf-8"))
     )
     assert any(f"'@{name}" in text for text in scripts) or any(f'"{name}"' in text for text in modules)
+
+
+@pytest.mark.parametrize("prefix", [None, "shop"])
+def test_a_limiter_keeps_its_prefix(redis: Redis, prefix: str | None) -> None:
+    """All its calls are about the same keys, whichever prefix its process takes up before it is made, or after."""
+    of_notifier = Prefixes("news", "rq")
+    make = partial(Limiter, redis, namespace="web", usage_keep="1d", **({"prefix": prefix} if prefix else {}))
+    made = [make()]
+    with under(of_notifier):
+        made.append(make())
+        first, second = made
+        permit = first.check("ada", "2/minute")
+        assert second.acquire("ada", "2/minute")
+        assert not first.acquire("ada", "2/minute")
+        assert first.count("ada", last="1m") == second.usage("ada").total == 2
+        assert second.refund(permit)
+        first.block("ada", "15m")
+    assert not second.acquire("ada", "2/minute")
+    assert {key.partition(b":")[0].decode() for key in redis.scan_iter()} == {prefix or "notifier"}

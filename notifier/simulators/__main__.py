@@ -72,7 +72,7 @@ message that arrives
       fail: {FAULT: SHARE}  that share of the messages (0 to 1) meets that fault; {} ends it
       latency_ms            wait before each answer
       rate                  serve so many messages a second, the others stand in a queue; 0 ends it
-      listening, refuse_s   false: refuse connections, until true; or for so many seconds
+      listening             false: refuse connections, until true
       cut: true             cut all connections now
       silent                true: nobody gets another byte, but no connection is closed
       idle_s                a connection unused for so long goes silent

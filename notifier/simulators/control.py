@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import structlog
 from pydantic import ValidationError
 
 from notifier.simulators.apns import ApnsSimulator
@@ -39,7 +38,6 @@ class Control:
         self._path = path
         self._simulators = {simulator.platform: simulator for simulator in simulators}
         self._written: dict[str, Any] = {}  # the scripts, as people wrote them
-        self._refusing: dict[str, asyncio.Task[None]] = {}
         self._told: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         log.watch(self._tell_arrival)
@@ -52,8 +50,6 @@ class Control:
 
     async def close(self) -> None:
         """Stop listening, leave all who listen, remove the socket; the simulators stay as they are."""
-        for task in self._refusing.values():
-            task.cancel()
         if self._server is not None:
             await stop_accepting(*self._server.sockets)
             self._server.close()
@@ -110,7 +106,6 @@ class Control:
             raise UnusableError(why(error, known.model_fields, platform)) from None
         acts: dict[str, Step] = {
             "listening": partial(self._listen, simulator, orders.listening),
-            "refuse_s": partial(self._refuse, simulator, orders.refuse_s),
             "cut": simulator.cut,
             "expire_tokens": simulator.expire_tokens,
         }
@@ -119,23 +114,10 @@ class Control:
         return [acts.get(name, partial(setattr, simulator, name, value)) for name, value in document.items()]
 
     async def _listen(self, simulator: Simulator, value: bool) -> None:
-        if task := self._refusing.pop(simulator.platform, None):
-            task.cancel()
         if value and not simulator.listening:
             await simulator.start()
         elif not value:
             await simulator.close()
-
-    async def _refuse(self, simulator: Simulator, seconds: float) -> None:
-        async def come_back() -> None:
-            await asyncio.sleep(seconds)
-            try:
-                await simulator.start()
-            except OSError as error:  # another process has taken the port; `listening` tries again
-                structlog.get_logger(__name__).warning("cannot_listen", url=simulator.url, error=error.strerror)
-
-        await self._listen(simulator, False)
-        self._refusing[simulator.platform] = asyncio.create_task(come_back())
 
     # Over the socket.
 

@@ -38,7 +38,6 @@ class Acts(Strict):
     """Acts that are done once."""
 
     listening: bool = True
-    refuse_s: Number = 0
     cut: Do = True
     expire_tokens: Do = True
 

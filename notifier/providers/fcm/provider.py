@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
-import structlog
 from pyfcm import FCMNotification
 
 from notifier.errors import InvalidNotificationError
 from notifier.providers.answers import unsendable
-from notifier.providers.contract import Answer, Dispatch, Outcome
+from notifier.providers.contract import Answer, Dispatch
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
 from notifier.providers.fcm.tokens import assertion, check_https, read_account
 from notifier.providers.transport.backoff import SECOND_US
 from notifier.providers.transport.oauth import AccessTokens
 from notifier.providers.transport.pooled import PooledProvider
-from notifier.units import mask
-
-TOLD: Final = frozenset({None, 401})  # of these the tokens tell, once
 
 
 class FcmProvider(PooledProvider):
@@ -53,25 +49,13 @@ class FcmProvider(PooledProvider):
         self._url: str = self._messages.fcm_end_point
         token_uri, request = str(service_account["token_uri"]), partial(assertion, credentials)
         self._tokens = AccessTokens("fcm", token_uri, request, self._pool, self._timeout_s)
-        self._log = structlog.get_logger(__name__)
 
     async def _send(self, dispatch: Dispatch) -> Answer:
         try:
             body = self._messages.build(dispatch)
         except (InvalidNotificationError, ValueError) as error:
             return unsendable(error)
-        answer = await self._tokens.post(
-            self._url, body, fcm_answers.read, origin=self._origin, send_by=dispatch.send_by
-        )
-        if answer.outcome is Outcome.FAULT and answer.status not in TOLD:
-            self._log.debug(  # the circuit of the route is what people are told of, once
-                "fcm_fault",
-                job_id=dispatch.job_id,
-                token=mask(dispatch.device.token),
-                status=answer.status,
-                reason=answer.reason,
-            )
-        return answer
+        return await self._tokens.post(self._url, body, fcm_answers.read, origin=self._origin, send_by=dispatch.send_by)
 
     async def close(self) -> None:
         """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device
 from notifier.notification.subscription import KNOWN_HOSTS, Subscription, read_subscription
@@ -21,7 +19,6 @@ from notifier.providers.transport.pooled import PooledProvider
 from notifier.providers.webpush import answers as webpush_answers
 from notifier.providers.webpush.crypto import Vapid, encrypt
 from notifier.providers.webpush.payload import PAYLOAD_BYTES, headers, payload
-from notifier.units import mask
 
 CONTENT: Final = {"Content-Encoding": "aes128gcm", "Content-Type": "application/octet-stream"}
 
@@ -54,7 +51,6 @@ class WebPushProvider(PooledProvider):
         self.key_digest = self._vapid.key_digest
         super().__init__("", ca_file, timeout_us, max_connections=max_connections)
         self._hosts = tuple(hosts)
-        self._log = structlog.get_logger(__name__)
 
     async def _send(self, dispatch: Dispatch) -> Answer:
         try:
@@ -107,13 +103,4 @@ class WebPushProvider(PooledProvider):
             outcome = authorization.refused(subscription.endpoint)
             wait_us = None if outcome is Outcome.REJECTED else answer.retry_after_us
             answer = replace(answer, outcome=outcome, retry_after_us=wait_us)
-        if answer.outcome is Outcome.FAULT:
-            self._log.error(
-                "webpush_fault",
-                job_id=dispatch.job_id,
-                origin=subscription.origin,
-                token=mask(dispatch.device.token),
-                status=answer.status,
-                reason=answer.reason,
-            )
         return answer

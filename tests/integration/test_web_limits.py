@@ -88,6 +88,20 @@ def test_what_the_server_failed_at_does_not_count(kind: str, redis_server: Embed
     assert statuses == [503, 500, 200, 429]
 
 
+@pytest.mark.parametrize(
+    ("kind", "route", "status"),
+    [
+        *[(kind, "exceeds", 429) for kind in ("fastapi", "flask", "django", "django async")],
+        *[(kind, "suspicious", 400) for kind in ("django", "django async")],
+        ("flask", "aborts", 401),
+    ],
+)
+def test_what_the_program_refused_counts(kind: str, route: str, status: int) -> None:
+    """An error that becomes the client's is no 5xx, so its permit is kept: else who guesses is never stopped."""
+    with site(kind, in_memory(kind), WebLimit("api", "1/minute", not_counted=SERVER_ERRORS)) as served:
+        assert [served.get(route).status, served.get().status] == [status, 429]
+
+
 @pytest.mark.usefixtures("redis")
 def test_an_error_counts_where_nothing_else_is_said(redis_server: EmbeddedRedis) -> None:
     """Without `not_counted`, what fails counts as what succeeds."""

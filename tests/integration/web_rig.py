@@ -22,6 +22,7 @@ import fastapi
 import flask
 import uvicorn
 from django.conf import settings
+from django.core.exceptions import TooManyFieldsSent
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
@@ -75,6 +76,8 @@ def answer(route: str) -> tuple[int, bytes]:
         raise LimitExceeded("secret", Hold(30_000_000, "5/1m"), Policy())
     if route == "raises":
         raise RuntimeError("as the test wants")
+    if route == "suspicious":
+        raise TooManyFieldsSent
     return (503 if route == "broken" else 200), b"hello"
 
 
@@ -119,6 +122,8 @@ def flask_app(decorate: Callable[[Any], Any] = lambda view: view) -> flask.Flask
     @app.route("/<route>")
     @decorate
     def view(route: str) -> tuple[bytes, int]:
+        if route == "aborts":
+            flask.abort(flask.make_response("no", 401))
         status, body = answer(route)
         return body, status
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.http import Http404, HttpRequest, HttpResponse
+from django.http.multipartparser import MultiPartParserError
 
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.answers import LimitExceeded
-from notifier.limiter.middleware.guard import AnyLimiter, Guard, Refusal, Verdict, WebAnswer, WebLimit, exceeded
+from notifier.limiter.middleware.guard import (
+    AnyLimiter,
+    Guard,
+    Refusal,
+    Verdict,
+    WebAnswer,
+    WebLimit,
+    exceeded,
+    status_of,
+)
 from notifier.limiter.middleware.request import WebRequest, of_environ
 
 View = Callable[..., Any]
+WRONG: Final = (BadRequest, MultiPartParserError, SuspiciousOperation)  # how a client asked
+KNOWN: Final = {Http404: 404, PermissionDenied: 403, **dict.fromkeys(WRONG, 400)}
 
 
 def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
@@ -35,7 +47,7 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
                 try:
                     response = await view(request, *args, **kwargs)
                 except Exception as error:
-                    await guard.close_async(verdict, _status(error))
+                    await guard.close_async(verdict, status_of(error, KNOWN))
                     raise
                 await guard.close_async(verdict, response.status_code)
                 return _headed(response, verdict)
@@ -50,7 +62,7 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
             try:
                 response = view(request, *args, **kwargs)
             except Exception as error:
-                guard.close(verdict, _status(error))
+                guard.close(verdict, status_of(error, KNOWN))
                 raise
             guard.close(verdict, response.status_code)
             return _headed(response, verdict)
@@ -103,8 +115,3 @@ def _headed(response: HttpResponse, verdict: Verdict) -> HttpResponse:
         # A response of Django has each header once; what was there came from a limit within this one.
         response[name] = f"{response[name]}, {value}" if response.has_header(name) else value
     return response
-
-
-def _status(error: Exception) -> int:
-    known = {Http404: 404, PermissionDenied: 403, BadRequest: 400}
-    return next((status for kind, status in known.items() if isinstance(error, kind)), 500)

@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from notifier.limiter.aio import AsyncKeyLimiter
-from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit
+from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit, status_of
 from notifier.limiter.middleware.request import of_scope
 from notifier.limiter.middleware.starlette import answer_exceeded
 
@@ -60,4 +60,4 @@ async def answer_refused(_request: Request, error: Exception) -> Response:
 def _status(error: Exception) -> int:
     if isinstance(error, StarletteHTTPException):
         return error.status_code
-    return INVALID if isinstance(error, RequestValidationError) else 500
+    return status_of(error, {RequestValidationError: INVALID})

@@ -11,7 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 from notifier.limiter.answers import LimitExceeded
 from notifier.limiter.base import KeyLimiter
-from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit, exceeded
+from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit, exceeded, status_of
 from notifier.limiter.middleware.request import of_environ
 
 View = Callable[..., Any]
@@ -31,7 +31,9 @@ def rate_limit(limiter: KeyLimiter, *limits: WebLimit, answer: WebAnswer | None 
             try:
                 response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **kwargs))
             except Exception as error:
-                guard.close(verdict, (error.code if isinstance(error, HTTPException) else None) or 500)
+                # Around a response its code is None.
+                status = error.get_response().status_code if isinstance(error, HTTPException) else status_of(error, {})
+                guard.close(verdict, status)
                 raise
             for name, value in verdict.headers:
                 response.headers.add(name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
@@ -264,6 +264,12 @@ def exceeded(error: LimitExceeded) -> Refusal:
     """The response to a `LimitExceeded` that a program raised. It does not say of which key."""
     hold = Hold(error.time_left // timedelta(microseconds=1), error.rule)
     return _refusal(429, [], quota_exceeded([error.rule], [hold]), _seconds([hold]))
+
+
+def status_of(error: Exception, known: Mapping[type[Exception], int]) -> int:
+    """The status of the response to an error: that of its kind, where the framework knows it."""
+    by_kind: dict[type[Exception], int] = {LimitExceeded: 429, **known}
+    return next((status for kind, status in by_kind.items() if isinstance(error, kind)), 500)
 
 
 def unreachable() -> Verdict:

@@ -324,6 +324,8 @@ def test_who_goes_away_gets_nothing_back() -> None:
         (lambda: WebLimit("a b", "5/minute"), ValueError, "the name of a limit is"),
         (lambda: WebLimit("a", "5/minute", key=wrong("ip")), TypeError, "key and exempt are functions"),
         (lambda: WebLimit("a", "5/minute", exempt=wrong("/health")), TypeError, "exempt are functions"),
+        (lambda: WebLimit("a", "5/minute", exempt=wrong(asgi_hello)), TypeError, "are plain functions"),
+        (lambda: WebLimit("a", wrong(asgi_hello)), TypeError, "are plain functions"),
         (lambda: WebLimit("a", "5/minute", not_counted=wrong(500)), TypeError, "not_counted is a list of statuses"),
         (lambda: ASGILimits(asgi_hello, IN_MEMORY), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
         (lambda: ASGILimits(asgi_hello, IN_MEMORY, wrong("5/minute")), TypeError, "limits are WebLimit"),

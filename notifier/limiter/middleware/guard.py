@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -62,6 +63,8 @@ class WebLimit:
             raise ValueError(f"the name of a limit is 1 to 64 letters, digits, '.', '_' and '-', not {self.name!r}")
         if not (callable(self.key) and callable(self.exempt or callable) and isinstance(self.not_counted, Collection)):
             raise TypeError("key and exempt are functions, not_counted is a list of statuses")
+        if any(map(inspect.iscoroutinefunction, (self.key, self.exempt, self.rates, self.cost))):
+            raise TypeError(f"what {self.name!r} asks of a request are plain functions, not async ones")
 
     def asked(self, request: WebRequest) -> tuple[str, Rates, int] | None:
         """Build what is asked of the limiter; None where this limit does not concern the request."""

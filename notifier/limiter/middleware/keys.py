@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from notifier.limiter.middleware.request import WebRequest
 
@@ -74,7 +75,11 @@ def user(find: Callable[[Any], Any], *, otherwise: Key | None = None) -> Key:
 
     def key(request: WebRequest) -> str | None:
         name = find(request.raw)
-        return fallback(request) if name is None or name == "" else f"user:{name}"
+        if name is None or name == "":
+            return fallback(request)
+        if not isinstance(name, str | int | UUID):
+            raise TypeError(f"find gives the user's id, text or a number, not {name!r}")
+        return f"user:{name}"
 
     return key
 

@@ -79,6 +79,12 @@ def test_a_user(found: Any, key: str) -> None:
     assert user(lambda raw: raw["id"])(request(raw={"id": found})) == key
 
 
+def test_a_user_is_an_id() -> None:
+    """Of an object, or of what was not awaited, each request would have a budget of its own."""
+    with pytest.raises(TypeError, match=r"gives the user's id, text or a number, not <object"):
+        user(lambda _: object())(request())
+
+
 def test_a_user_or_somebody_else() -> None:
     """A request of nobody goes by `otherwise`."""
     by_session = user(lambda raw: raw.get("session"), otherwise=lambda _: "nobody")

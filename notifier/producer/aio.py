@@ -131,8 +131,10 @@ class AsyncNotifier(Producer):
                     await asyncio.sleep(0)  # what has begun is written now
             else:
                 check_no_more(ids)
-        finally:
-            await bulk.finish()
+        except BaseException as error:
+            await bulk.finish(error)
+            raise
+        await bulk.finish()
         return bulk.tried
 
     async def acquire(

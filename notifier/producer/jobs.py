@@ -175,15 +175,25 @@ class Bulk:
                 return await self._note(partial(self._enqueue, jobs))
         return True
 
-    async def finish(self) -> None:
-        """Hand over what is left. Raises OverloadedError where some were refused; else as `go_on`."""
+    async def finish(self, error: BaseException | None = None) -> None:
+        """Hand over what is left. Raises OverloadedError where some were refused; else as `go_on`.
+
+        error: what ends the call. Ctrl-C and a cancellation wait for no Redis, and nothing is raised in their place.
+        """
+        if error is not None and not isinstance(error, Exception):
+            if self._under_way is not None:
+                self._under_way.cancel()
+            return
         try:
             if await self._end_before() and self._chunk:
                 jobs, self._chunk = self._chunk, []
                 await self._note(partial(self._enqueue, jobs))
-        finally:
-            if self._over:
-                raise OverloadedError(self._over, self.tried)
+        except Exception as failed:
+            if not self._over:
+                raise
+            raise OverloadedError(self._over, self.tried) from failed
+        if self._over:
+            raise OverloadedError(self._over, self.tried)
 
     async def _end_before(self) -> bool:
         before, self._under_way = self._under_way, None

@@ -143,8 +143,10 @@ class Notifier(Producer):
                         break
                 else:
                     check_no_more(ids)
-            finally:
-                finished(bulk.finish())
+            except BaseException as error:
+                finished(bulk.finish(error))
+                raise
+            finished(bulk.finish())
         return bulk.tried
 
     def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> UserPermit | Hold:

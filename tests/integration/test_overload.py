@@ -1,5 +1,6 @@
 """max_waiting: what a producer sees where too many wait, and that what waits is counted right whoever ends it."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from notifier import Notification, Notifier
+from notifier import AsyncNotifier, Notification, Notifier
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.operations.audit.audit import Audit
 from notifier.operations.throttled import read_throttled
@@ -145,6 +146,26 @@ def test_send_many_says_which(redis: Redis, producer: Notifier) -> None:
     assert [one.place for one in error.value.refused] == [151, 201]
     assert told == [100]
     assert redis.llen("rq:queue:default") == 248
+
+
+def test_ctrl_c_and_cancellation_are_raised_as_themselves(config: Path, redis: Redis, producer: Notifier) -> None:
+    """A program that goes on at an OverloadedError ends all the same."""
+    for ends_by in (KeyboardInterrupt, asyncio.CancelledError):
+
+        def given(ends_by: type[BaseException] = ends_by) -> Iterator[Notification]:
+            yield from (note("ann") for _ in range(200))  # of the first hundred most are refused
+            raise ends_by
+
+        async def ends(given: Any = given) -> None:
+            async with AsyncNotifier.from_config(config) as made:
+                await made.send_many(given())
+
+        with pytest.raises(ends_by):
+            producer.send_many(given())
+        redis.flushdb()
+        with pytest.raises(ends_by):
+            asyncio.run(ends())
+        redis.flushdb()
 
 
 def test_what_redis_did_not_answer_was_not_tried(tmp_path: Path) -> None:

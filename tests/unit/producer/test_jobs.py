@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -78,3 +79,15 @@ def test_after_an_error_nothing_more_is_tried() -> None:
         two.go_on()
     finished(two.bulk.finish())
     assert (two.handed, two.told, two.bulk.tried) == ([["a", "b"]], [], 0)
+
+
+@pytest.mark.parametrize("ends_by", [KeyboardInterrupt, CancelledError])
+def test_who_ends_the_program_does_not_wait(ends_by: type[BaseException]) -> None:
+    """What is under way is left, and what was built is not handed over: Redis may not answer for long."""
+    two = Two()
+    two.add("a", "b")
+    two.go_on()
+    two.add("c")
+    finished(two.bulk.finish(ends_by()))
+    assert two.begun[0].cancelled()
+    assert two.handed == [["a", "b"]]

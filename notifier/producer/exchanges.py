@@ -315,7 +315,12 @@ class Exchanges:
         return _ended(job_id, word, outcome, spent, by=by, why=why, permit=permit)
 
     def _expected(self, job_id: str, meta: bytes | None) -> Exchange[Expected]:
-        (later,) = yield Commands(lambda pipe: pipe.zscore(redis_key("later"), job_id))
+        later, (origin, order) = yield Commands(
+            lambda pipe: (pipe.zscore(redis_key("later"), job_id), pipe.hmget(job_key(job_id), "origin", "push_order"))
+        )
+        if later is None and order is None:  # RQ's enqueue_in has put it where RQ looks
+            (at_s,) = yield Commands(lambda pipe: pipe.zscore(rq_key("scheduled", from_bytes(origin or b"")), job_id))
+            later = at_s and at_s * 1e6
         if later is not None:
             (noted,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
             waits_for_route = describe_later(later, *noted)[0] == "route"

@@ -656,6 +656,7 @@ class World:
                 now, keep = str(self.now), Retention(KEEP, KEEP)
                 call = backlogs.cancel_of(user, kind, place, cursor or "0", keep=keep, max_jobs=most, clock=now)
                 page = run(self.redis, call)
+                assert not any("scheduled" in each for each in page.places)  # others' backlogs are not read
                 cursor, cancelled = page.cursor, cancelled + len(page.cancelled)
                 too_late |= set(page.too_late)
             places = [*page.places, *places]

@@ -22,7 +22,7 @@ from rq.serializers import JSONSerializer
 
 from notifier import AsyncNotifier, Cancellation, InvalidNotificationError, Notification, Notifier, RedisUnusableError
 from notifier.notification.job import decode_data
-from notifier.producer.exchanges import CHUNK, Status
+from notifier.producer.exchanges import CHUNK
 from notifier.queue import calls
 from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
@@ -258,7 +258,31 @@ def test_a_job_that_is_no_notification_has_no_status(redis: Redis, producer: Not
 def test_a_job_that_rq_schedules_waits_whoever_its_user_is(redis: Redis, producer: Notifier, user: Any) -> None:
     """Its meta is the caller's own; a worker reads it when RQ hands the job over."""
     job = queue(redis).enqueue_in(timedelta(hours=1), "app.notify", meta={"user": user})
-    assert producer.status(job.id) == Status(job.id, "waiting")
+    told = producer.status(job.id)
+    assert told is not None
+    assert told.state == "waiting"
+    assert told.expected_at is not None
+
+
+def test_what_rq_delays_of_a_user_is_found(redis: Redis, producer: Notifier) -> None:
+    """`enqueue_in` of plain RQ with a meta: its status tells when, and cancelling and forgetting the user find it.
+
+    What names no category is the program's own, and stays; so does another user's.
+    """
+    lane, hour = queue(redis), timedelta(hours=1)
+    first = lane.enqueue_in(hour, "notifier.deliver", meta={"user": "ann", "category": "chat"})
+    own = lane.enqueue_in(hour, "app.notify", meta={"user": "ann"})
+    other = lane.enqueue_in(hour, "app.notify", meta={"user": "bob", "category": "chat"})
+    told = producer.status(first.id)
+    assert told is not None
+    assert told.expected_at is not None
+    assert abs(told.expected_at - datetime.now(UTC) - hour) < timedelta(minutes=1)
+    assert told.not_before == "its own time, send_at"
+    assert producer.cancel(user="ann", category="chat") == Cancellation(1)
+    assert first.get_status(refresh=True) == JobStatus.CANCELED
+    lane.enqueue_in(hour, "app.notify", meta={"user": "ann", "category": "chat"})
+    assert producer.forget("ann") == Cancellation(1)
+    assert set(scheduled(redis).get_job_ids()) == {own.id, other.id}
 
 
 def test_what_waits_can_be_cancelled(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from notifier.notification.job import accepted_at
+from notifier.notification.job import ACCEPTED, accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
 from notifier.queue.health import Alive, find_refusal, find_workers
@@ -311,11 +311,11 @@ def _find_now() -> Exchange[Now]:
 
 def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, LaneNow]]:
     """Return by lane what it has."""
-    begun = yield Commands(lambda pipe: [pipe.hget(job_key(found.first or b""), "enqueued_at") for found in of_lanes])
+    begun = yield Commands(lambda pipe: [pipe.hmget(job_key(found.first or b""), ACCEPTED) for found in of_lanes])
     lanes: dict[str, LaneNow] = {}
-    for lane, found, text in zip(LANES, of_lanes, begun, strict=True):
+    for lane, found, noted in zip(LANES, of_lanes, begun, strict=True):
         due_us = now_us - int(found.wakeup[0][1]) if found.due and found.wakeup else 0
-        at = accepted_at(text)
+        at = accepted_at(*noted)
         queued_s = now_us / 1e6 - at.timestamp() if at else 0.0
         lanes[lane] = LaneNow(found.queued, found.waiting, found.due, max(0, due_us) / 1e6, max(0.0, queued_s))
     return lanes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from notifier.notification.job import accepted_at
+from notifier.notification.job import ACCEPTED, accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
 from notifier.queue.circuits import FAR_US
@@ -108,9 +108,9 @@ def _note_first(found: Sequence[Throttled]) -> Exchange[None]:
     """Note since when the first of their backlogs has waited."""
     asked = [(each, user_key("backlog", each.user, name)) for each in found for name in each.waiting]
     heads = yield Commands(lambda pipe: [pipe.zrange(key, 0, 0) for _, key in asked])
-    begun = yield Commands(lambda pipe: [pipe.hget(job_key(b"".join(head)), "enqueued_at") for head in heads])
-    for (each, _), text in zip(asked, begun, strict=True):
-        if at := accepted_at(text):
+    begun = yield Commands(lambda pipe: [pipe.hmget(job_key(b"".join(head)), ACCEPTED) for head in heads])
+    for (each, _), noted in zip(asked, begun, strict=True):
+        if at := accepted_at(*noted):
             each.since = min(each.since or at, at)
 
 
@@ -128,9 +128,9 @@ def _add_others(users: dict[str, Throttled]) -> Exchange[bool]:
 
     *queues, later = yield Commands(ask)
     jobs = [(job_id, None) for each in queues for job_id in each] + later
-    fields = ("push_outcome", "enqueued_at", *OF_LATER)
+    fields = ("push_outcome", *ACCEPTED, *OF_LATER)
     found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *fields) for job_id, _ in jobs])
-    for (_, later_us), (ended, at, *noted) in zip(jobs, found, strict=True):
+    for (_, later_us), (ended, at, at_us, *noted) in zip(jobs, found, strict=True):
         of = fields_of(noted[0])
         if "user" in of and ended is None:
             user, category = str(of["user"]), str(of.get("category", DEFAULT_CATEGORY))
@@ -138,7 +138,7 @@ def _add_others(users: dict[str, Throttled]) -> Exchange[bool]:
             each = users.setdefault(user, Throttled(user))
             each.waiting[category] = each.waiting.get(category, 0) + 1
             each.whys.setdefault(category, why)
-            each.since = min(filter(None, (each.since, accepted_at(at))), default=None)
+            each.since = min(filter(None, (each.since, accepted_at(at, at_us))), default=None)
     return all(len(each) < QUEUED for each in (*queues, later))
 
 

@@ -6,9 +6,11 @@ import re
 
 from redis import Redis
 
+from notifier.operations.stats import read_now
 from notifier.operations.throttled import MAX_USERS, PAGE, PAGES, read_throttled
 from notifier.queue.circuits import FAR_US
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
+from notifier.units import moment
 
 
 def let_wait(redis: Redis, user: str, lane: str = "default", at: int = 5_000_000, **counts: int) -> None:
@@ -129,6 +131,17 @@ def test_since_when_is_of_who_was_accepted_first(redis: Redis) -> None:
     redis.zadd(redis_key("later"), {"j2": 7, "j1": 8, "j3": 9})
     (told,) = read_throttled(redis)["users"]
     assert (told["waiting"], told["since"].second) == (3, 1)
+
+
+def test_since_when_is_told_by_redis_clock(redis: Redis) -> None:
+    """`enqueued_at` is of the producer's host, whose clock may be wrong by hours; a history notes Redis's time."""
+    let_wait(redis, "ann", chat=1)
+    redis.rpush(rq_key("queue", "default"), "ann-chat-0")
+    seconds, us = redis.time()  # type: ignore[misc]
+    told = {"enqueued_at": "2020-01-01T00:00:00.000000Z", "push_accepted": (seconds - 90) * 1_000_000 + us}
+    redis.hset(job_key("ann-chat-0"), mapping=told | {"meta": '{"user": "ann"}'})
+    assert [each["since"] for each in read_throttled(redis)["users"]] == [moment(told["push_accepted"])]
+    assert 80 < read_now(redis).lanes["default"].oldest_queued_s < 1000
 
 
 def test_of_very_many_some_are_looked_at(redis: Redis) -> None:

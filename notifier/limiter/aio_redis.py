@@ -28,7 +28,7 @@ from notifier.limiter.sync import (
     nodes_of,
     within,
 )
-from notifier.scripts.packed import send_async
+from notifier.scripts.pooled import send_async
 
 T = TypeVar("T")
 

@@ -27,11 +27,9 @@ from notifier.limiter.requests import (
     ranks_by,
 )
 from notifier.scripts.keys import PREFIX
-from notifier.scripts.loader import script
-from notifier.scripts.packed import PackedCall, pack, pack_call
+from notifier.scripts.loader import Call, script
 from notifier.units import duration_us
 
-TAKE_NOW: Final = pack([""])
 _TAG: Final = re.compile(rb"\{([^}]*)\}")
 _ANSWER: Final = struct.Struct(">qhqqh")  # what *limit* says of a key
 _NO_TAG: Final = b"7d"  # of keys that begin with a closing brace
@@ -52,11 +50,12 @@ class RedisRequests(Requests):
 
     def ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0
-    ) -> PackedCall[list[Permit | Hold]]:
+    ) -> Call[list[Permit | Hold]]:
         """Ask for these keys. ahead: how long the caller is ready to wait for its permit; None is for ever."""
         timeout = 0 if ahead == 0 else ahead_us(ahead)
-        begins, keys, rest = self._begins, [], [self._head(mode, timeout)]
-        namespace, declared = self.namespace, self._declared
+        begins, namespace, declared = self._begins, self.namespace, self._declared
+        keys: list[bytes] = []
+        args: list[str | bytes | int] = [self._head(mode, timeout)]
         ends = []
         for request in requests:
             ends.append(end := self._ids.end())
@@ -64,13 +63,10 @@ class RedisRequests(Requests):
             if self.in_cluster:
                 declared, namespace, key = self._apart(key)
                 begins = b"%bkeys:%b:{" % (declared[0], namespace.encode())
-            keys.append(b"$%d\r\n%b%b}\r\n" % (len(begins) + len(key) + 1, begins, key))
-            rest.append(b"$2\r\n%b\r\n%b" % (end, request.plan.packed))
-        args, by = 1 + 2 * len(keys), script("limit")
+            keys.append(b"%b%b}" % (begins, key))
+            args += (end, request.plan.packed)
         if self.keep_us is not None:
-            rest.append(pack([namespace, self.keep_us]))
-            args, by = args + 2, script("limit_used")
-        wire = pack_call(by, len(keys), args, b"".join(keys + rest), declared)
+            args += (namespace, self.keep_us)
 
         def decode(reply: bytes) -> list[Permit | Hold]:
             now = int.from_bytes(reply[:8], "big")
@@ -79,7 +75,7 @@ class RedisRequests(Requests):
                 raise StaleError(now, int.from_bytes(reply[-8:], "big"), () if mode == "every" else answers)
             return answers
 
-        return PackedCall(by, wire, decode)
+        return Call(script("limit" if self.keep_us is None else "limit_used"), keys, args, decode, declared)
 
     def _apart(self, key: bytes) -> tuple[tuple[bytes, bytes], str, bytes]:
         """Name a key in a cluster: the two keys that its calls declare, a namespace, and the key's name in that.
@@ -111,55 +107,55 @@ class RedisRequests(Requests):
 
     def _head(self, mode: Mode, timeout: int) -> bytes:
         if mode == "take" and not timeout and not self.clock:
-            return TAKE_NOW
-        return pack([struct.pack(">QQ", int(self.clock or 0), timeout) + mode[:1].encode()])
+            return b""
+        return struct.pack(">QQ", int(self.clock or 0), timeout) + mode[:1].encode()
 
-    def adjust(self, permit: Permit, cost: int) -> PackedCall[bool]:
+    def adjust(self, permit: Permit, cost: int) -> Call[bool]:
         """See `KeyLimiter.adjust`."""
         check_used(cost)
         return self._change(permit.key, "cost", *parts_of(permit.id), cost, decode=lambda less: less is not None)
 
-    def block(self, key: str, span: str | timedelta) -> PackedCall[int]:
+    def block(self, key: str, span: str | timedelta) -> Call[int]:
         """See `KeyLimiter.block`."""
         return self._change(key, "block", duration_us(span))
 
-    def reward(self, key: str, cost: int) -> PackedCall[int]:
+    def reward(self, key: str, cost: int) -> Call[int]:
         """See `KeyLimiter.reward`."""
         check_used(cost)
         return self._change(key, "reward", cost)
 
-    def reset(self, key: str) -> PackedCall[int]:
+    def reset(self, key: str) -> Call[int]:
         """See `KeyLimiter.reset`."""
         return self._change(key, "forget")
 
-    def _change(self, key: str, *args: str | bytes | int, decode: Any = int) -> PackedCall[Any]:
+    def _change(self, key: str, *args: str | bytes | int, decode: Any = int) -> Call[Any]:
         return self._call("limit_change", key, *args, decode=decode)
 
-    def count(self, key: str, *, last: str | timedelta) -> PackedCall[int]:
+    def count(self, key: str, *, last: str | timedelta) -> Call[int]:
         """See `KeyLimiter.count`."""
         return self._read(key, "count", duration_us(last), decode=lambda _now, count: int(count))
 
-    def usage(self, key: str) -> PackedCall[Usage]:
+    def usage(self, key: str) -> Call[Usage]:
         """See `KeyLimiter.usage`."""
         self.need_usage()
         return self._read(key, "usage", decode=lambda now, flat: _usage(key, now, _hash(flat)))
 
-    def top(self, count: int, *, by: By, ascending: bool) -> PackedCall[list[RankedKey]]:
+    def top(self, count: int, *, by: By, ascending: bool) -> Call[list[RankedKey]]:
         """See `KeyLimiter.top`."""
         self.need_usage()
         args = ("top", ranks_by(by, count), count, int(ascending))
         return self._read(None, *args, decode=lambda _now, *found: [_ranked(entry) for entry in found])
 
-    def series(self, key: str | None, *, last: str | timedelta, step: str | timedelta) -> PackedCall[list[Point]]:
+    def series(self, key: str | None, *, last: str | timedelta, step: str | timedelta) -> Call[list[Point]]:
         """See `KeyLimiter.series`."""
         self.need_usage()
         in_steps(0, {}, last, step)  # refuses a wrong span before Redis is asked
         return self._read(key, "series", decode=lambda now, flat: in_steps(now, _minutes(_hash(flat)), last, step))
 
-    def _read(self, key: str | None, *args: str | int, decode: Any) -> PackedCall[Any]:
+    def _read(self, key: str | None, *args: str | int, decode: Any) -> Call[Any]:
         return self._call("limit_usage", key, *args, decode=lambda reply: UNSETTLED if reply[0] < 0 else decode(*reply))
 
-    def _call(self, name: str, key: str | None, *args: str | bytes | int, decode: Any) -> PackedCall[Any]:
+    def _call(self, name: str, key: str | None, *args: str | bytes | int, decode: Any) -> Call[Any]:
         """A call about a key, or about all of them."""
         raw = b"" if key is None else check_key(key)
         declared, namespace = self._declared, self.namespace
@@ -167,9 +163,7 @@ class RedisRequests(Requests):
             if key is None:
                 raise ValueError("in a Redis Cluster each key's usage is at its own node: ask for a key")
             declared, namespace, raw = self._apart(raw)
-        words = [self.clock, namespace, raw, *args]
-        by = script(name)
-        return PackedCall(by, pack_call(by, 0, len(words), pack(words), declared), decode)
+        return Call(script(name), [], [self.clock, namespace, raw, *args], decode, declared)
 
 
 def tag_of(key: bytes) -> bytes:

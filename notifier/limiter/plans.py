@@ -58,8 +58,7 @@ def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]],
     reasons |= {n: str(window) for n, window in enumerate((*policy.windows, *policy.calendar), 1)}
     numbers = [cost, policy.gap_us, policy.horizon_us, *(burst or (0, 0)), len(windows)]
     numbers += itertools.chain(*windows, *((limit, len(begins), *begins) for limit, begins in dates))
-    raw = struct.pack(f">{len(numbers)}Q", *numbers)
-    packed = b"$%d\r\n%b\r\n" % (len(raw), raw)  # as `scripts.packed` does, which needs redis
+    packed = struct.pack(f">{len(numbers)}Q", *numbers)
     return Plan(policy, cost, policy.gap_us, policy.horizon_us, burst, windows, dates, reasons, packed)
 
 

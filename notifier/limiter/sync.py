@@ -25,7 +25,7 @@ from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.scripts.keys import PREFIX
-from notifier.scripts.packed import send
+from notifier.scripts.pooled import send
 
 if TYPE_CHECKING:
     from notifier.store.live import LiveSettings

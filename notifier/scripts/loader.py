@@ -239,16 +239,21 @@ def _is_part(path: Traversable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One call of a script: its own keys, its arguments, and how to read its reply. Run it by `run` or `run_async`."""
+    """One call of a script: its own keys, its arguments, and how to read its reply. Run it by `run` or `run_async`.
+
+    declared: what a script that names keys is to declare before its own, if not what is in force.
+    """
 
     script: Script
-    keys: Sequence[str]
+    keys: Sequence[str | bytes]
     args: Sequence[str | bytes | int]
     decode: Callable[[Any], T]
+    declared: Sequence[str | bytes] = ()
 
     def words(self) -> list[str | bytes | int]:
         """Return the arguments of EVAL or EVALSHA after the script: how many keys, the keys, the arguments."""
-        keys = [*self.script.declares(), *self.keys]
+        declares: Sequence[str | bytes] = self.script.declares()
+        keys = [*(declares and (self.declared or declares)), *self.keys]
         return [len(keys), *keys, *self.args]
 
 

@@ -185,7 +185,7 @@ def test_a_call_waits_for_a_slot_that_nobody_has(cluster: RedisCluster, client: 
 def test_whatever_is_asked_follows_the_slot(
     cluster: RedisCluster, client: Any, change: Callable[[RedisCluster], None]
 ) -> None:
-    """Commands, pipelines, transactions, scripts that the node has not seen, packed calls: all go to the new owner."""
+    """Commands, pipelines, transactions, scripts that the node has not seen, a limiter: all go to the new owner."""
     limiter = Limiter(client, namespace="n")
     client.set("{notifier}x", "1")
     assert isinstance(limiter.acquire("k", "2/day"), Permit)

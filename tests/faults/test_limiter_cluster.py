@@ -22,7 +22,6 @@ from notifier.limiter.calls import RedisRequests, tag_of
 from notifier.limiter.middleware.guard import Guard, WebLimit
 from notifier.limiter.middleware.request import of_environ
 from notifier.scripts.keys import under
-from notifier.scripts.packed import unpack
 from notifier.settings import load_settings
 from notifier.store import live
 from notifier.store.partitions import connect_all
@@ -50,8 +49,8 @@ def limiter(cluster: harness.RedisCluster) -> Iterator[Limiter]:
 
 def keys_of(requests: RedisRequests, key: str) -> list[bytes]:
     """The keys that calls for this one declare: the guards, and the one of the sends."""
-    words = unpack(requests.ask([requests.request(key, "5/s")], "take").wire)
-    return words[3 : 3 + int(words[2])]
+    call = requests.ask([requests.request(key, "5/s")], "take")
+    return [*(call.declared if call.script.names_keys else ()), *call.keys]
 
 
 @given(st.lists(KEYS, min_size=2, max_size=2, unique=True), st.sampled_from([None, "1h"]))
@@ -212,11 +211,11 @@ def test_keys_together_run_whole_or_not_at_all(cluster: harness.RedisCluster, li
     source.ask("MIGRATE", "127.0.0.1", target.port, keys_of(limiter._requests, asked[1][0])[-1], 0, 5_000)
     with pytest.raises(LimiterUnreachableError):
         limiter.acquire_all(asked)
-    words = unpack(limiter._requests.ask(limiter._requests.every(asked), "every").wire)
+    call = limiter._requests.ask(limiter._requests.every(asked), "every")
     with target.client() as asking, asking.client() as one:
         one.execute_command("ASKING")
         with pytest.raises(TryAgainError):
-            one.execute_command(*words)
+            one.execute_command("EVALSHA", call.script.sha, *call.words())
     cluster.move_keys(slot, source, target)
     cluster.end_move(slot, source, target)
     assert [limiter.count(key, last="1d") for key, _ in asked] == [1, 1]

@@ -23,7 +23,7 @@ HOUSE = {
     *("errors", "lazy", "units", "rules", "scripts"),
     *(f"rules.{name}" for name in ("calendar_windows", "hours", "policy", "rate_text", "zones")),
     *("rules.kinds", *(f"rules.kinds.{name}" for name in ("burst", "gap", "kind", "window"))),
-    *(f"scripts.{name}" for name in ("keys", "loader", "packed", "records", "connection_wait")),
+    *(f"scripts.{name}" for name in ("keys", "loader", "pooled", "records", "connection_wait")),
 }
 IN_MEMORY = """
 import sys

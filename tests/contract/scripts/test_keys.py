@@ -16,7 +16,7 @@ from notifier.queue import calls
 from notifier.scripts import keys
 from notifier.scripts.keys import declared, in_script
 from notifier.scripts.loader import Call, Script, names_of, run, run_async, script
-from notifier.scripts.packed import PackedCall, pack, pack_call, send, send_async
+from notifier.scripts.pooled import send, send_async
 from notifier.testing.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ SCRIPTS = names_of()
 KNOWS_SCRIPTS = {
     "notifier/operations/access.py",
     "notifier/scripts/loader.py",
-    "notifier/scripts/packed.py",
+    "notifier/scripts/pooled.py",
     "workers/loop/mending.py",  # makes a call that failed once more, by the words of the call
 }
 BY_ITSELF = re.compile(r"evalsha|\.eval\(|\bEVAL\b|register_script|fcall", re.IGNORECASE)
@@ -58,26 +58,22 @@ def test_names_stand_in_strings_alone(before: str) -> None:
     )
 
 
-def packed(own: int) -> PackedCall[Any]:
-    return PackedCall(TELL, pack_call(TELL, own, 1, pack([*["own"] * own, "arg"])), list)
-
-
 def asked(own: int) -> Call[Any]:
     return Call(TELL, ["own"] * own, ["arg"], list)
 
 
 @pytest.mark.parametrize("own", [0, 1])
 def test_each_way_to_call_declares_them(redis: Redis, redis_server: EmbeddedRedis, own: int) -> None:
-    """Called plainly, packed, and awaited, also where the server has lost its scripts; keys of its own come after."""
+    """By a client, over its pool, and awaited, also where the server has lost its scripts; its own keys come after."""
     replies = []
 
     async def awaited() -> None:
         async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
-            for ask in (lambda: run_async(client, asked(own)), lambda: send_async(client, packed(own))):
+            for ask in (lambda: run_async(client, asked(own)), lambda: send_async(client, asked(own))):
                 redis.script_flush()
                 replies.extend([await ask(), await ask()])
 
-    for ask in (lambda: run(redis, asked(own)), lambda: send(redis, packed(own))):
+    for ask in (lambda: run(redis, asked(own)), lambda: send(redis, asked(own))):
         redis.script_flush()
         replies += [ask(), ask()]
     asyncio.run(awaited())
@@ -94,7 +90,7 @@ def test_no_such_key_ever_exists(redis: Redis) -> None:
 
 
 def test_nobody_calls_a_script_by_itself() -> None:
-    """A script is called by the loader and its packed calls, and by nothing else here."""
+    """A script is called by the loader, and over a pool, and by nothing else here."""
     found = {
         path.relative_to(ROOT).as_posix()
         for folder in ("notifier", "workers")

@@ -1,4 +1,4 @@
-"""Calls that a limiter packs itself: whatever the client, they do what redis-py's own commands do."""
+"""Calls of a limiter over a client's pool: whatever the client, they do what redis-py's own commands do."""
 
 from __future__ import annotations
 
@@ -7,24 +7,11 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit
-from notifier.scripts.loader import script
-from notifier.scripts.packed import pack, pack_call, unpack
 from notifier.testing.embedded import EmbeddedRedis
-
-
-@given(st.lists(st.one_of(st.text(), st.binary(), st.integers())))
-def test_what_is_packed_is_found_again(words: list[Any]) -> None:
-    """Any client can send the words of a command that was packed."""
-    texts = [word if isinstance(word, bytes) else str(word).encode(errors="ignore") for word in words]
-    wire = pack_call(script("limit"), 0, len(texts), pack(texts))
-    assert unpack(wire) == ["EVALSHA", script("limit").sha.encode(), b"0", *texts]
-
 
 OPTIONS: list[dict[str, Any]] = [{}, {"decode_responses": True}, {"single_connection_client": True}]
 

@@ -41,17 +41,16 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     known, at_us = decode(known_version, known_at), now_us + delay_us
     made = Published(version, min(at_us, known.at_us) if known.version == version else at_us)
     fields: dict[str, Any] = {"version": version, "at": made.at_us, "rates": _written(rates)}
-    if known.version != version:  # else it is repeated, and those before stand there already
+    # Else those before stand there already: it is repeated, or what it corrects was never in force.
+    if known.version != version and known.at_us <= now_us:
         fields["before"] = so_far or b""
-        if known.at_us <= now_us:  # what is corrected before it begins was never in force
-            fields["until"] = fields["before"]
     # One command, so that nobody reads a part of it.
     redis.hset(redis_key("rates"), mapping=fields)
     return made
 
 
 def rates_before(redis: Any) -> dict[str, Any] | None:
-    """The rates that were published before those of now; None if none were."""
+    """The applied rates that were in force before those that are published; None if none were."""
     written = redis.hget(redis_key("rates"), "before")
     return read_rates(written) if written else None
 
@@ -81,7 +80,7 @@ def written_in_force(redis: Any) -> tuple[Published, bytes | None]:
     version, at_us, rates = redis.hmget(redis_key("rates"), "version", "at", "rates")
     published = decode(version, at_us)
     if published.at_us > time_us(redis):
-        return Published(), redis.hget(redis_key("rates"), "until")
+        return Published(), redis.hget(redis_key("rates"), "before")
     return published, rates
 
 
@@ -90,7 +89,7 @@ def read_due(redis: Any, known: Published) -> Published:
     published = published_now(redis)
     if published in {known, Published()} or time_us(redis) >= published.at_us:
         return published
-    return known if known.version or not redis.hget(redis_key("rates"), "until") else Published("until")
+    return known if known.version or not redis.hget(redis_key("rates"), "before") else Published("before")
 
 
 def _written(rates: Mapping[str, Any]) -> str:
@@ -131,9 +130,9 @@ def withdraw(redis: Any) -> bool:
 
 
 def _take_back(redis: Any) -> None:
-    if (rates := redis.hget(redis_key("rates"), "rates")) is not None:
-        redis.hset(redis_key("rates"), "before", rates)
-        redis.hdel(redis_key("rates"), "version", "at", "rates", "until")
+    if redis.hexists(redis_key("rates"), "rates"):
+        redis.hset(redis_key("rates"), "before", written_in_force(redis)[1] or b"")
+        redis.hdel(redis_key("rates"), "version", "at", "rates")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from redis import Redis
 from rq import SimpleWorker
 
 from notifier import Notifier
+from notifier.cli.output import moment
 from notifier.cli.progress import Progress
 from notifier.errors import RedisUnusableError
 from notifier.operations.action_log import read_actions
@@ -966,7 +967,7 @@ def test_rates_are_reverted(run: Run, tmp_path: Path, redis: Redis) -> None:
     assert run("config", "revert", "--yes").status == 1  # nothing was ever published
     for limit in (5, 7):
         (new := tmp_path / f"{limit}.yaml").write_text(f"user: {{windows: [{limit}/1h]}}\n")
-        assert run("config", "apply", str(new), "--yes", "--replace").status == 0
+        assert run("config", "apply", str(new), "--yes", "--in", "0s", "--replace").status == 0
 
     def in_force() -> Any:
         return published_rates(redis)[1]
@@ -1010,12 +1011,32 @@ def test_rates_that_are_empty_are_reverted_too(run: Run, tmp_path: Path, redis: 
     """They were published as others are; only before the first there was nothing."""
     (empty := tmp_path / "empty.yaml").write_text("{}\n", encoding="utf-8")
     (some := tmp_path / "some.yaml").write_text("user: {gap: 5s}\n", encoding="utf-8")
-    assert run("config", "apply", str(some), "--yes", "--replace").status == 0
-    assert "no rates were published before" in run("config", "revert", "--yes").err
-    assert run("config", "apply", str(empty), "--yes", "--replace").status == 0
+    assert run("config", "apply", str(some), "--yes", "--in", "0s", "--replace").status == 0
+    assert "no applied rates were in force before" in run("config", "revert", "--yes").err
+    assert run("config", "apply", str(empty), "--yes", "--in", "0s", "--replace").status == 0
     for rates in ({"user": {"gap": "5s"}}, {}, {"user": {"gap": "5s"}}):
         assert run("config", "revert", "--yes").status == 0
         assert published_rates(redis)[1] == rates
+        redis.hset("notifier:rates", "at", 0)  # they hold from now on
+
+
+def test_rates_that_never_held_are_not_gone_back_to(run: Run, tmp_path: Path, redis: Redis) -> None:
+    """What is corrected, or taken back, before it begins: it is compared with what holds, and so is reverted to."""
+    for limit in (5, 6, 7):
+        (tmp_path / f"{limit}.yaml").write_text(f"user: {{windows: [{limit}/1h]}}\n")
+    five, six, seven = (("config", "apply", str(tmp_path / f"{n}.yaml"), "--yes", "--replace") for n in (5, 6, 7))
+    assert run(*five, "--in", "0s").status == 0
+    assert run(*six, "--in", "1m").status == 0
+    begins = run("config", "status").out.partition("\n")[0]
+    assert re.fullmatch(r"applied: \w{12}, from \d\d:\d\d:\d\d\.\d{3} on", begins)
+    assert run(*seven, "--in", "0s").out.startswith("what changes:\n  - user.windows: [5/1h]\n")
+    assert run("config", "revert", "--yes").status == 0
+    assert published_rates(redis)[1] == {"user": {"windows": ["5/1h"]}}
+    redis.hset("notifier:rates", "at", 0)
+    assert run(*six, "--in", "1m").status == 0
+    assert run("config", "withdraw", "--yes").status == 0
+    assert run("config", "revert", "--yes").status == 0
+    assert published_rates(redis)[1] == {"user": {"windows": ["5/1h"]}}
 
 
 def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, redis: Redis, config: Path) -> None:
@@ -1023,8 +1044,11 @@ def test_rates_are_applied_explained_and_withdrawn(run: Run, tmp_path: Path, red
     new = tmp_path / "new.yaml"
     new.write_text("user: {windows: [3/1m]}\ncategories: {default: {lane: bulk}}\nworker: {batch: 7}\n", "utf-8")
     applied = json.loads(run("config", "apply", str(new), "--in", "0s", "--yes", "--json").out)
-    shown = run("config", "status")
-    assert (shown.status, shown.out.partition("\n")[0]) == (1, f"applied: {applied['version']}")  # no worker runs
+    shown, at = run("config", "status"), moment(datetime.fromisoformat(applied["at"]))
+    assert (shown.status, shown.out.partition("\n")[0]) == (
+        1,
+        f"applied: {applied['version']}, from {at} on",
+    )  # no worker runs
     told = json.loads(run("explain", "--user", "42", "--json").out)
     assert [(use["rule"], use["at"]) for use in told["uses"]] == [("3/1m", f"applied {applied['version']}")]
     assert told["lane"] == "bulk"

@@ -148,7 +148,7 @@ class Reload:
         published = await self._ask()
         if await self._left_s(published) <= 0:
             return published, "rates"
-        return Published("until" if await self._any(lambda at: at.hget(redis_key("rates"), "until")) else ""), "until"
+        return Published("before" if await self._any(lambda at: at.hget(redis_key("rates"), "before")) else ""), "before"
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,7 +15,8 @@ from structlog.testing import capture_logs
 
 from notifier.cli.configuration.first_config import init
 from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us, file_of, usable
-from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, moment, say_before
+from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, say_before
+from notifier.cli.output import moment as shown
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
 from notifier.operations.in_force import read_own
@@ -36,14 +36,15 @@ from notifier.store.published import (
     newest,
     publish,
     published_now,
-    published_rates,
     rates_before,
+    rates_in_force,
     withdraw,
 )
-from notifier.units import UNITS, counted
+from notifier.units import UNITS, counted, moment
 
 HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
 MAX_SHOWN: Final = 40  # of the lines that change
+OWN_FILES: Final = "none; each worker follows its own file"
 
 commands = typer.Typer(help="Write and check the configuration, and publish its rates.", no_args_is_help=True)
 commands.command()(init)
@@ -160,16 +161,16 @@ def revert(
     who: WhoOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Publish the rates again that were published before those of now; once more takes that back.
+    """Publish the applied rates again that were in force before those of now; once more takes that back.
 
-    First it shows what changes, and asks. Exit status 1 if none were published before: config withdraw lets each
+    First it shows what changes, and asks. Exit status 1 if none were: config withdraw lets each
     worker follow its own file.
     """
     settings = _without_rates(context)
     with opened_all(settings) as partitions:
         before = partitions.ask_any(rates_before)
     if before is None:
-        fail("no rates were published before those of now; notifier config withdraw takes these back")
+        fail("no applied rates were in force before those of now; notifier config withdraw takes these back")
     own = load_settings(context.obj, rates=before, of=Source(name="the rates published before"))
     _apply(context, own, before, HOLDS_IN_US, By(who, message, yes=yes, json=json), replaces=True)
 
@@ -190,7 +191,7 @@ def _apply(
     """Show what changes, ask, publish and log. own: the settings of this host with these rates."""
     with opened_all(own) as partitions:
         known = partitions.ask_any(published_now)
-        before = usable(lambda: partitions.ask_any(published_rates)[1], lambda: None)
+        before = usable(lambda: partitions.ask_any(rates_in_force)[1], lambda: None)
     change = change_to(read_own(settings_path(context.obj)).rates if before is None else before, rates)
     _compare(change, partial(say_before, yes=by.yes, json=by.json), replaces=replaces)
     confirm("apply?", yes=by.yes)
@@ -201,10 +202,9 @@ def _apply(
         with logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:
             words.extend(filter(None, [by.message, *change.lines]))
             published = on_all(partitions, lambda redis: publish(redis, rates, delay_us))[0]
-    at = datetime.fromtimestamp(published.at_us / 1_000_000, tz=UTC)
     answer(
-        {"version": published.version, "at": at},
-        f"{published.version} holds from {moment(at)} on",
+        {"version": published.version, "at": moment(published.at_us)},
+        f"{published.version} holds from {shown(moment(published.at_us))} on",
         _counts(own),
         "see who follows it: notifier config status; go back: notifier config revert",
         json=by.json,
@@ -253,6 +253,7 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
     with opened_all(_without_rates(context)) as partitions:
         at, found = followers(partitions)
     published = newest(at)
+    applied = f"{published.version}, from {shown(moment(published.at_us))} on" if published.version else OWN_FILES
     lacking = [n for n, each in at.items() if each.version != published.version]
     versions = {published.version, *(worker.version for worker in found)} - {""}
     agreed = bool(found) and len(versions) == 1 and not any(worker.problem for worker in found) and not lacking
@@ -260,7 +261,7 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
     refused = [f"{worker.name} refused: {worker.problem}" for worker in found if worker.problem]
     answer(
         {"published": asdict(published), "lacking": lacking, "agreed": agreed, "workers": [asdict(w) for w in found]},
-        f"applied: {published.version or 'none; each worker follows its own file'}",
+        f"applied: {applied}",
         Rows(("worker", "host", "rates", "from"), rows, empty="no worker is running"),
         *refused,
         *([f"not in partition {ranges(lacking)}: apply or withdraw them again"] if lacking else []),

@@ -52,7 +52,7 @@ class AsyncNotifier(Producer):
     `timeout=` (seconds, a timedelta or "2s"), or `redis.socket_timeout` of the configuration. Then it raises
     RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
     One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most 50 calls
-    under way at once; the others wait, within their deadline.
+    under way at once; the others wait, within their deadline. Channels are made by a Notifier.
     """
 
     _takes = redis.asyncio.Redis

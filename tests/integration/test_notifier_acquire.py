@@ -11,6 +11,7 @@ import pytest
 from redis import Redis
 
 from notifier import AsyncNotifier, Hold, InvalidNotificationError, Notifier, Permit
+from notifier.producer.permits import UserPermit
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import CONSOLE, write_config
@@ -40,6 +41,13 @@ class Awaited:
 
         return asyncio.run(ask())
 
+    def refund(self, permit: UserPermit) -> bool:
+        async def ask() -> bool:
+            async with AsyncNotifier.from_config(self._config) as made:
+                return await made.refund(permit)
+
+        return asyncio.run(ask())
+
 
 @pytest.fixture(params=["plain", "async"])
 def notifier(request: pytest.FixtureRequest, tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> Any:
@@ -59,6 +67,20 @@ def test_the_rules_of_the_configuration_hold(notifier: Any) -> None:
     assert notifier.acquire("ann", "default").rule == "user 3/1h"
     assert isinstance(notifier.acquire("ann", "alarm"), Permit)
     assert [isinstance(notifier.acquire("bob", "big"), Permit) for _ in range(2)] == [True, False]
+
+
+def test_what_is_given_back_counts_no_more(notifier: Any) -> None:
+    """For the user and for the category, with all that it cost, and once."""
+    for category in ("chat", "big"):
+        permits = []
+        while isinstance(answer := notifier.acquire("ann", category), Permit):
+            permits.append(answer)
+        assert permits
+        assert all(notifier.refund(permit) for permit in permits)
+        assert not any(notifier.refund(permit) for permit in permits)
+        answer = notifier.acquire("ann", category)
+        assert isinstance(answer, Permit)
+        assert notifier.refund(answer)
 
 
 def test_an_unknown_category_is_refused(notifier: Any) -> None:

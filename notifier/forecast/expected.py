@@ -233,7 +233,9 @@ class Forecast:
             self.accepted_now = self._expected(at, by, *(stop if stop[0] > at else (0, behind[1])))
         for category in apart:
             backlog = [job for job in jobs if job.category == category]
-            found, holds = self._replay([job.event for job in backlog], backlog), (0, "")
+            # From then on the rules are asked where it is known until when something else holds the first.
+            known, holds = backlog[0].else_us < NEVER_US, (0, "")
+            found = self._replay([job.event for job in backlog], backlog, backlog[0].else_us if known else 0)
             for job, (at, by) in zip(backlog, found, strict=True):
                 opens, why = holds = max(holds, (job.else_us, job.otherwise))
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
@@ -253,12 +255,12 @@ class Forecast:
         last = {job.category: at for job, (at, _) in zip(jobs, found, strict=False) if at >= 0}
         return min((last[name] for name in self._record.cut if name in last), default=2 * NEVER_US)
 
-    def _replay(self, events: Sequence[Event], jobs: Sequence[_Job]) -> list[tuple[int, str]]:
-        """When each goes, and the rule that holds it."""
+    def _replay(self, events: Sequence[Event], jobs: Sequence[_Job], from_us: int = 0) -> list[tuple[int, str]]:
+        """When each goes, and the rule that holds it. from_us: not before."""
         gathers = {n: job.gather_us for n, job in enumerate(jobs) if job.gather_us is not None}
         categories = {event.category for event in events}
         sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
-        before = Before(self._now_us, sends, self._turn, gathers, self._lanes)
+        before = Before(max(self._now_us, from_us), sends, self._turn, gathers, self._lanes)
         replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True)
         replay.gives_up = False
         replay.run()

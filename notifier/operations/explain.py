@@ -153,16 +153,17 @@ class Inspection:
             routes, paused, suspended = self._stopped(user, rules)
             paced = self._overall(rules.category, now_us)
             limited_us = exchange(self._redis, find_limited(user, category))
-        mute = policies.muted(user, category, now_us)
-        at_us, by = opens(rules, of_user, of_category, now_us, mute=mute, clock=clock)
-        decided_by = None
-        if by is not None and at_us > now_us:
-            decided_by = MUTED if by[1] is mute else said(by, category, at_us, clock.zone)
+        from_us, decided_by = now_us, None  # then the rules by the clock are asked
         for use in paced:
-            if use.free_at is not None and use.free_at > moment(at_us) and not rules.category.bypass:
-                at_us, decided_by = round(use.free_at.timestamp() * 1e6), f"{category} {use.rule}"
-        if limited_us > max(at_us, now_us):
-            at_us, decided_by = limited_us, WORDS["device"]
+            if use.free_at is not None and not rules.category.bypass:
+                from_us, decided_by = round(use.free_at.timestamp() * 1e6), f"{category} {use.rule}"
+        if limited_us > from_us:
+            from_us, decided_by = limited_us, WORDS["device"]
+        mute = policies.muted(user, category, from_us)
+        at_us, by = opens(rules, of_user, of_category, from_us, mute=mute, clock=clock)
+        if by is not None and at_us > from_us:
+            decided_by = MUTED if by[1] is mute else said(by, category, at_us, clock.zone)
+        at_us = max(at_us, from_us)
         return Explanation(
             user=user,
             category=category,

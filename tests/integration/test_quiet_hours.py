@@ -14,8 +14,12 @@ from redis import Redis
 
 from notifier import InvalidNotificationError, Notifier, Preferences
 from notifier.operations.explain import Inspection
+from notifier.rules.category import Category
+from notifier.rules.policies import Policies
+from notifier.rules.policy import Window
 from notifier.rules.zones import VERSION, zone_at
 from notifier.settings import load_settings, parse_settings
+from notifier.store.connection import time_us
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import Simulators, WorkerProcess, client_of, ends, eventually, note, notifier, queue, worker
 from tests.harness.support import write_config as write
@@ -165,4 +169,11 @@ def test_explain_says_the_same_of_the_rule_and_of_the_next(world: World) -> None
     policies = parse_settings(f"worker: {{lease: 10m}}\nzone: {HERE}\nuser: {{quiet_hours: '{hours}'}}").policies()
     found = Inspection(world.redis, policies).explain("ida", "default")
     (of_hours,) = [use.free_at for use in found.uses if use.rule == f"quiet {hours}"]
-    assert of_hours == found.next_at == (begin + timedelta(hours=2)).replace(second=0, microsecond=0)
+    ends_at = (begin + timedelta(hours=2)).replace(second=0, microsecond=0)
+    assert of_hours == found.next_at == ends_at
+    # What the pace of all users lets go again within them waits for their end too.
+    world.redis.zadd("notifier:overall:paced", {"1": time_us(world.redis)})
+    paced = Category("paced", overall=Window(1, interval_us=3_600_000_000))
+    policies = Policies(policies.everyone, categories={"paced": paced}, lead_us=60_000_000)
+    found = Inspection(world.redis, policies).explain("ida", "paced")
+    assert (found.next_at, found.decided_by) == (ends_at, f"user quiet until {ends_at:%H:%M} {HERE}")

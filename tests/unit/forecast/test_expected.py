@@ -12,6 +12,7 @@ from notifier.queue.circuits import FAR_US, Held
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.category import Category, Digest, PlatformLimits
 from notifier.rules.evaluator import Sends
+from notifier.rules.hours import parse_hours
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
 from notifier.rules.preferences import Preferences
@@ -237,6 +238,19 @@ def test_it_waits_for_what_holds_it_or_those_before_it() -> None:
         "away": (None, "when fcm works again"),
         "behind": (None, "when fcm works again"),
     }
+
+
+def test_what_may_go_in_quiet_hours_at_the_soonest_goes_when_they_end() -> None:
+    """The pace of all users, a retry, a pause or a device may hold it until then: the clock is asked once more."""
+    hours = Policy(quiet=parse_hours("12:30-20:00"))
+    policies = Policies(hours, categories={"news": Category("news")}, lead_us=30 * S)
+    ends = (None, str(NOON + 6 * 3600 * S).encode())
+    fields = dict.fromkeys(FIELDS) | {"push_wait": str(NOON + 3600 * S).encode()}
+    backlog = [(name, float(n), [*(fields | {FIELDS[0]: ends[n]}).values()]) for n, name in enumerate((b"a", b"b"))]
+    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
+    forecast = Forecast(policies, "ann", record)
+    assert [forecast.by_job[name].at for name in "ab"] == [moment(NOON + 8 * 3600 * S), None]
+    assert forecast.by_job["b"].not_before == "it expires before"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 from notifier.rules.preferences import FOREVER
 
 
-def chosen_lines(given: Mapping[str, Any], *, after: datetime) -> list[str]:
-    """A line for each choice. given: `Preferences.as_dict`. after: mutes that are over by then are left out."""
+def chosen_lines(given: Mapping[str, Any]) -> list[str]:
+    """A line for each choice. given: `Preferences.as_dict`."""
     lines = [
         f"{name}: {', '.join(value) if isinstance(value, list) else value}"
         for name, value in given.items()
@@ -18,7 +18,6 @@ def chosen_lines(given: Mapping[str, Any], *, after: datetime) -> list[str]:
     ]
     for mute in given.get("mutes", ()):
         until = datetime.fromisoformat(mute["until"]).astimezone(UTC)
-        if until > after:
-            ends = "without end" if until >= FOREVER else f"until {until:%Y-%m-%d %H:%M} UTC"
-            lines.append(f"muted {ends}: {', '.join(mute.get('categories', ['all']))} ({mute['what']})")
+        ends = "without end" if until >= FOREVER else f"until {until:%Y-%m-%d %H:%M} UTC"
+        lines.append(f"muted {ends}: {', '.join(mute.get('categories', ['all']))} ({mute['what']})")
     return lines

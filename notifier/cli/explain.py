@@ -148,7 +148,7 @@ def _outside(inspection: Inspection) -> list[str]:
 
 
 def _explained(found: Explanation, category: str, outside: list[str]) -> Iterator[str | Rows]:
-    if lines := chosen_lines(found.preferences, after=datetime.now(UTC)):
+    if lines := chosen_lines(found.preferences):
         yield from ("the user chose", *(f"  {line}" for line in lines))
     owner = {"user": "the user", "category": category}
     rows = [(owner[use.scope], use.rule, _used(use), use.free_at or "now", use.at) for use in found.uses]

@@ -91,7 +91,7 @@ class Explanation:
 
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
     waiting: how many stand in each of the user's backlogs. zone: whose clock decides, where a rule goes by one.
-    preferences: what the user chose, see `Preferences.as_dict`.
+    preferences: what the user chose, see `Preferences.as_dict`; of the mutes those that hold.
     accepted_now_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
     routes: of the category's app, those that are not working: what goes by them waits. paused: the pause that holds it.
     suspended: RQ's workers are, so nothing is looked at.
@@ -142,10 +142,10 @@ class Inspection:
         accepted_now: whether to compute when one that is accepted now should go.
         """
         with redis_answers():
-            preferences = self._preferences(user)
+            now_us = time_us(self._redis)
+            preferences = self._preferences(user, now_us)
             policies = self._policies.under({user: preferences})
             rules = policies.rules(user, category)
-            now_us = time_us(self._redis)
             of_user, of_category = exchange(self._redis, find_sends(user, (category,))).values()
             clock = self._clock(policies, (user, category), zone, now_us, (of_user, of_category))
             expected = self._accepted_now(user, category) if accepted_now else UNKNOWN
@@ -182,9 +182,10 @@ class Inspection:
             suspended=suspended,
         )
 
-    def _preferences(self, user: str) -> Preferences:
+    def _preferences(self, user: str, now_us: int) -> Preferences:
         text = self._redis.hget(redis_key("preferences"), to_bytes(user))
-        return Preferences() if text is None else decoded(from_bytes(text))
+        found = Preferences() if text is None else decoded(from_bytes(text))
+        return replace(found, mutes=tuple(mute for mute in found.mutes if mute.until_us > now_us))
 
     def _stopped(self, user: str, rules: Rules) -> tuple[tuple[Held, ...], Held | None, bool]:
         """The routes that are not working, the pause, and whether all is suspended.

@@ -27,7 +27,9 @@ from notifier.operations.explain import PREFERENCES, Inspection, placed
 from notifier.operations.in_force import read_known
 from notifier.operations.pause import pause_it
 from notifier.rules.kinds.window import Window
+from notifier.store.connection import time_us
 from notifier.testing.embedded import EmbeddedRedis
+from notifier.units import moment
 from tests.harness.support import Simulators, ends, eventually, note, notifier, worker, write_config
 
 RATES: dict[str, Any] = {
@@ -323,6 +325,16 @@ def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> N
     by_gap = placed(inspection.explain("42", "chat"), known)
     line = next(n for n, text in enumerate(config.read_text(encoding="utf-8").splitlines(), 1) if "100/1h" in text)
     assert [use.at for use in by_gap.uses] == [f"{config}:{line}", PREFERENCES]
+
+
+def test_explain_tells_the_mutes_that_hold_by_redis_clock(redis: Redis, config: Path) -> None:
+    """Not those that are over; the clock of the host that asks has no part in it."""
+    now = moment(time_us(redis))
+    ends = {"chat": now + timedelta(minutes=1), "marketing": now - timedelta(seconds=1)}
+    mutes = [{"until": until.isoformat(), "categories": [name]} for name, until in ends.items()]
+    redis.hset("notifier:preferences", "42", Preferences.of({"mutes": mutes}).encode())
+    found = Inspection(redis, read_known(config, redis).policies).explain("42", "chat")
+    assert [mute["categories"] for mute in found.preferences["mutes"]] == [["chat"]]
 
 
 @pytest.mark.usefixtures("redis")

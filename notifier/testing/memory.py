@@ -37,6 +37,7 @@ from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.quiet_hours import PACE, Decider
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
+from notifier.units import moment
 
 Failure = Literal["rejected", "failed"]
 _UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # they free their dedupe keys
@@ -98,7 +99,7 @@ class MemoryExchanges:
     def __init__(self, settings: Settings, begins: datetime) -> None:
         self.use(settings)
         self._begins = begins
-        self._begins_us = int(begins.timestamp() * 1_000_000)
+        self._begins_us = round(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, Preferences] = {}
         # By group: to which consumer each was given, and when; to '' and at NEVER what it has acknowledged.
@@ -117,7 +118,7 @@ class MemoryExchanges:
 
     def at(self, us: int) -> datetime:
         """A moment of simulated time."""
-        return self._begins + timedelta(microseconds=us)
+        return moment(self._begins_us + us).astimezone(self._begins.tzinfo)
 
     def clock(self) -> datetime:
         """The simulated time."""

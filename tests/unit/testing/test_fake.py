@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from redis import Redis
@@ -228,6 +229,18 @@ def test_a_channel_has_an_id_of_its_own() -> None:
     third = made.channels.create()
     assert made.channels.list() == [second, third]
     assert made.channels.read(second).stores
+
+
+def test_a_clock_that_is_changed_meanwhile_moves_nothing() -> None:
+    """A day is 24 hours, and a morning at eight, whichever zone `now` is given in."""
+    here = ZoneInfo("Europe/Berlin")
+    evening, morning = datetime(2027, 10, 30, 22, tzinfo=here), datetime(2027, 10, 31, 8, tzinfo=here)
+    made = fake('zone: Europe/Berlin\nuser: {quiet_hours: "21:00-08:00"}', now=evening)
+    made.send(note("anna"))
+    made.advance("24h")
+    assert made.outbox[0].at == morning.astimezone(UTC)
+    assert made.now.astimezone(UTC) == evening.astimezone(UTC) + timedelta(hours=24)
+    assert made.now.hour == 21
 
 
 def test_time_begins_in_a_time_zone() -> None:

@@ -25,12 +25,14 @@ from notifier.rules.category import LANES, PlatformLimits
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Policy
+from notifier.rules.preferences import Mute
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 MUTED: Final = "the user's mute"
+_FOREVER_US: Final = Mute().until_us
 _MUTED: Final = "user muted"  # as a replay names what decides
 MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
 NEVER_US: Final = 2**62
@@ -288,7 +290,7 @@ class Forecast:
             by, otherwise = "", MUTED if at >= until_us else otherwise
         if at < 0:
             return Expected(None, f"{MUTED}; {UNSENT[at]}" if muted else UNSENT[at], by)
-        if (at := max(at, until_us)) >= NEVER_US:
+        if (at := max(at, until_us)) >= _FOREVER_US:
             return Expected(None, otherwise, by)
         otherwise = otherwise or ("what a worker left in flight" if self._orphans else "")
         return Expected(moment(at), otherwise, by)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from notifier.forecast.expected import FIELDS, Forecast, Record, expect_later
+from notifier.forecast.expected import FIELDS, Expected, Forecast, Record, expect_later
 from notifier.queue.circuits import FAR_US, Held
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.category import Category, Digest, PlatformLimits
@@ -35,6 +35,13 @@ def test_what_expires_while_its_category_is_muted_does_not_go() -> None:
     told = ["the user's mute; it expires before", "the user's mute"]
     assert [forecast.by_job[name].not_before for name in "ab"] == told
     assert [forecast.by_job[name].at is None for name in "ab"] == [True, False]
+
+
+def test_a_mute_without_end_has_no_time() -> None:
+    """As a pause without end; in Redis it ends in 2199."""
+    policies = Policies(categories={"news": Category("news")}).under({"ann": Preferences.of({"mutes": [{}]})})
+    record = Record(NOON, [], [], {}, {"news": [(b"a", 1.0, [None] * len(FIELDS))]}, {None: Sends(), "news": Sends()})
+    assert Forecast(policies, "ann", record).by_job["a"] == Expected(None, "the user's mute")
 
 
 def test_the_rule_that_holds_the_longest_is_named() -> None:

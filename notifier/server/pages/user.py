@@ -89,14 +89,14 @@ def _cancel_all(told: dict[str, Any], view: View) -> Html | None:
     return act("/user/cancel", "Cancel all that waits", user=told["user"])
 
 
-def _stopped(told: dict[str, Any]) -> str:
+def _stopped(told: dict[str, Any]) -> Any:
     """Show what people have stopped, so that no rule matters."""
     if told["suspended"]:
         return "rq suspend: no worker looks for work until rq resume"
     if told["paused"] is None:
         return ""
     until = told["paused"]["next_at"]
-    return f"{told['paused']['why']}, until {'it is resumed' if until is None else f'{until:%H:%M:%S}'}"
+    return text([f"{told['paused']['why']}, until ", moment(until) or "it is resumed"])
 
 
 def _next(told: dict[str, Any]) -> Html:

@@ -40,6 +40,7 @@ def test_a_pause_shows_wherever_somebody_looks(run: Run, redis: Redis, server: C
     explained = run("explain", "--user", "42", "--category", "chat").out
     assert "nothing goes now:" in explained
     assert "paused by anna: wrong text, until " in explained
+    assert re.search(r"paused by anna: wrong text, until <time[^>]*>\d{4}-", server("/user?id=42&category=chat")[1])
     assert "fcm stopped since" in run("explain", "--user", "42").out
     now = json.loads(run("stats", "--json").out)["now"]
     assert [(each["what"], each["who"]) for each in now["pauses"]] == [("category:chat", "anna"), ("route:fcm", "anna")]
@@ -227,7 +228,7 @@ def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client)
     with notifier(config) as producer:
         producer.send(note("42", "Hello", fcm("42")))
     redis.set("rq:suspended", 1)
-    redis.hset("rq:job:" + redis.lindex("rq:queue:default", 0).decode(), "enqueued_at", "2020-01-01T00:00:00.000000Z")  # type: ignore[union-attr]
+    redis.hset("rq:job:" + redis.lindex("rq:queue:default", 0).decode(), "push_accepted", 1_577_836_800_000_000)  # type: ignore[union-attr]
     assert "suspended by rq suspend" in run("explain", "--user", "42").out
     told = json.loads(run("stats", "--json").out)["now"]
     assert told["suspended"] is True

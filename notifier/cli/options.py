@@ -16,7 +16,7 @@ from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
 from notifier.store.partitions import opened_all
 from notifier.store.published import rates_in_force
-from notifier.units import UNITS, parse_duration
+from notifier.units import UNITS, is_near, parse_duration
 
 T = TypeVar("T")
 
@@ -55,13 +55,18 @@ def seconds(text: str | None, name: str) -> float | None:
 
 
 def a_time(text: str, option: str) -> datetime:
-    """Return the moment that an option of this name gives; raise BadParameter where it is none, or has no zone."""
+    """Return the moment that an option of this name gives; raise BadParameter where it is none, or has no zone.
+
+    It is one that the clocks of zones can be asked for.
+    """
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"give a time such as {A_TIME}", param_hint=option) from None
     if at.tzinfo is None:
         raise typer.BadParameter(f"a time needs its zone, such as {A_TIME}", param_hint=option)
+    if not is_near(at):
+        raise typer.BadParameter(f"give a time from 1971 to 2099, such as {A_TIME}", param_hint=option)
     return at
 
 

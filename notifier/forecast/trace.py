@@ -21,6 +21,7 @@ from notifier.notification.json_values import read_object
 from notifier.notification.notification import NAME_FORM
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.rules.zones import check_zone
+from notifier.units import is_near
 
 LONGEST_LINE: Final = 1_000_000
 LONGEST_S: Final = 100 * 366 * 86_400.0
@@ -125,8 +126,8 @@ def _began_us(line: bytes) -> int | None:
         at = datetime.fromisoformat(began)
     except (TypeError, ValueError):
         at = None
-    if at is None or at.tzinfo is None:
-        raise ValueError("began: must be a time with its zone, such as 2026-11-21T08:00:00+01:00")
+    if at is None or at.tzinfo is None or not is_near(at):
+        raise ValueError("began: must be a time from 1971 to 2099 with its zone, such as 2026-11-21T08:00:00+01:00")
     return round(at.timestamp() * 1_000_000)
 
 

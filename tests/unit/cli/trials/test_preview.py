@@ -54,6 +54,17 @@ def test_the_command(run: Run) -> None:
     assert found["overall"]["new"]["longest_us"] == 2 * S
 
 
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "1800-01-01T00:00:00Z", "9998-12-30T00:00:00Z"])
+def test_it_begins_where_the_clock_can_be_asked(run: Run, at: str) -> None:
+    """A time far off is refused by its option, and in a trace by its line."""
+    status, _, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl", "--begins", at)
+    assert (status, "give a time from 1971 to 2099, such as" in " ".join(err.split())) == (2, True)
+    Path("trace.jsonl").write_text(f'{{"at": 0, "user": "ann", "began": "{at}"}}\n')
+    status, _, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl")
+    assert status != 0
+    assert "trace.jsonl:1: began" in err
+
+
 def test_what_is_not_replayed_is_said(run: Run) -> None:
     """A file with a max_waiting: beside the answer, which shows what would be refused or dropped as waiting."""
     new = yaml.safe_load(Path("new.yaml").read_text())

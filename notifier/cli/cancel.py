@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,10 +12,10 @@ import typer
 from notifier.cli.options import JsonOption, settings_to_stop
 from notifier.cli.output import ProgressBar, answer, confirm, log_of, say_before
 from notifier.operations.action_log import logged
-from notifier.operations.cancel_all import PAGE, find_waiting
 from notifier.producer.cancel import Cancellation
 from notifier.producer.notifier import Notifier
-from notifier.queue.backlogs import Kind
+from notifier.queue.walk import PAGE, Kind, Met, Walk, count
+from notifier.store.exchange import Exchange, exchange, nothing
 from notifier.store.partitions import each_opened, opened_all
 from notifier.units import counted
 
@@ -69,25 +71,31 @@ def _cancel_of_all(
     context: typer.Context, category: str | None, tag: str | None, *, dry_run: bool, yes: bool, json: bool
 ) -> None:
     settings, _ = settings_to_stop(context.obj)
-    kind = str(Kind(category, tag=tag))
+    kind = Kind(category, tag=tag)
     with Notifier.of(settings) as notifier:
         found, users = dict[str, None](), set[str]()
         for at in each_opened(settings):
-            with ProgressBar("counting") as bar:
-                for page in find_waiting(at.client, category, tag):
-                    found |= dict.fromkeys(page.job_ids)
-                    users |= page.users
-                    bar.move(page.done, page.of)
+            with ProgressBar("counting", exchange(at.client, count())) as bar:
+                exchange(at.client, Walk(kind, partial(_note, found, users, bar)).of_everybody())
         all_of_them = f"{counted(len(found), 'notification')} of {counted(len(users), 'user')}"
         say_before(f"{all_of_them} would be cancelled: {kind}", yes=yes or dry_run or not found, json=json)
         if dry_run or not found:
             answer({"found": len(found), "users": len(users), "cancelled": 0}, json=json)
             return
         confirm("cancel?", yes=yes)
-        with opened_all(settings) as partitions, logged(log_of(partitions), "cancel of all", kind) as words:
+        with opened_all(settings) as partitions, logged(log_of(partitions), "cancel of all", str(kind)) as words:
             done = _cancel_in_pages(notifier, list(found), words)
     right = not (done.too_late or done.unknown)
     answer({"found": len(found), "users": len(users), **asdict(done)}, *words, json=json, right=right)
+
+
+def _note(
+    found: dict[str, None], users: set[str], bar: ProgressBar, met: Sequence[Met], looked_at: int
+) -> Exchange[None]:
+    found |= dict.fromkeys(each.job_id for each in met)
+    users |= {each.user for each in met}
+    bar.advance(looked_at)
+    return nothing()
 
 
 def _cancel_in_pages(notifier: Notifier, ids: list[str], words: list[str]) -> Cancellation:

@@ -50,8 +50,8 @@ class Role:
 
 ROLES: Final[Mapping[str, Role]] = {
     "producer": Role(
-        ("enqueue", "cancel", "cancel_of", "prefer", "write", *LIMITER),
-        (*STREAMS, "hscan", "smembers", "wait", "zmscore"),
+        ("enqueue", "cancel", "prefer", "write", *LIMITER),
+        (*STREAMS, "hkeys", "hmget", "hscan", "hvals", "lrange", "smembers", "wait", "zcard", "zmscore", "zscan"),
         ("events", "feedback", "partition"),
         (),
         reads=("rates",),

@@ -13,10 +13,10 @@ from notifier.errors import InvalidNotificationError
 from notifier.forecast.expected import expect_later
 from notifier.notification.job import FUNCTION, decode_data
 from notifier.notification.json_values import fields_of
-from notifier.operations.cancel_all import find_waiting
 from notifier.operations.explain import Inspection
 from notifier.queue.circuits import Held, find_routes
 from notifier.queue.waits import OF_LATER
+from notifier.queue.walk import find_waiting
 from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
@@ -34,8 +34,8 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
     Raises RedisUnusableError. What a user chose and the history are asked of `Notifier`.
     """
     waiting = {each.job_id: each.expected_at for each in Inspection(redis, policies).backlog(user)}
-    others = [job_id for page in find_waiting(redis, user=user) for job_id in page.job_ids if job_id not in waiting]
     with redis_answers():
+        others = [each.job_id for each in exchange(redis, find_waiting(user=user)) if each.job_id not in waiting]
         routes = exchange(redis, find_routes())
         waiting |= {job_id: _expected_later(redis, job_id, routes) for job_id in others}
         return {

@@ -9,6 +9,7 @@ from notifier.errors import InvalidNotificationError
 from notifier.notification.json_values import check_unicode
 from notifier.notification.notification import check_category, check_collapse_id, check_tag
 from notifier.queue import backlogs
+from notifier.queue.walk import Kind
 
 NEITHER = "give cancel a job id, or user= and what else is to match"
 
@@ -61,7 +62,7 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
-def kind_of(category: str | None, collapse_id: str | None, tag: str | None) -> backlogs.Kind:
+def kind_of(category: str | None, collapse_id: str | None, tag: str | None) -> Kind:
     """The kind that is meant. Raises InvalidNotificationError for what no notification could have."""
     if category is not None:
         check_category(category)
@@ -69,4 +70,4 @@ def kind_of(category: str | None, collapse_id: str | None, tag: str | None) -> b
         check_collapse_id(collapse_id)
     if tag is not None:
         check_tag(tag)
-    return backlogs.Kind(category, collapse_id, tag)
+    return Kind(category, collapse_id, tag)

@@ -30,6 +30,7 @@ from notifier.queue.history import Record, decode_records, history_keys, name_th
 from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
 from notifier.queue.waits import OF_LATER, describe_later
+from notifier.queue.walk import Kind, Met, Walk
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import in_force, job_key, redis_key, rq_key
 from notifier.scripts.rule_table import decoded
@@ -116,22 +117,17 @@ class Exchanges:
             answers += yield backlogs.cancel(job_ids[first : first + CHUNK], self._keep)
         return answers
 
-    def cancel_of(self, user: str, kind: backlogs.Kind) -> Exchange[Cancellation]:
+    def cancel_of(self, user: str, kind: Kind) -> Exchange[Cancellation]:
         """See `Notifier.cancel`."""
-        places, cancelled = deque(["all" if kind.tag is None else "tagged"]), 0
-        too_late: dict[str, None] = {}  # one that moves on, or comes back, while it is looked for may be met twice
-        while places:
-            place, cursor, done = places.popleft(), "0", False
-            while not done:
-                call = backlogs.cancel_of(user, kind, place, cursor, keep=self._keep)
-                page: backlogs.CancelledPage = yield call
-                cursor, done = page.cursor, page.cursor == "0"
-                cancelled += len(page.cancelled)
-                too_late |= dict.fromkeys(page.too_late)
-                for job_id in page.cancelled:
-                    too_late.pop(job_id, None)
-            places.extendleft(reversed(page.places))
-        return Cancellation(cancelled, tuple(too_late))
+        answers: dict[str, backlogs.Cancelled] = {}  # one that moves on, or comes back, is met twice
+
+        def meet(met: Sequence[Met], _: int) -> Exchange[None]:
+            job_ids = [each.job_id for each in met]
+            told = zip(job_ids, (yield from self.cancel(job_ids)), strict=True)
+            answers.update((job_id, answer) for job_id, answer in told if answer != "unknown")
+
+        yield from Walk(kind, meet).of_user(user)
+        return Cancellation.of([*answers], [*answers.values()])
 
     def prefer(self, user: str, edit: Edit, who: str = "") -> Exchange[Preferences]:
         """Change what a user chose, whoever else does so meanwhile; what stands there then."""
@@ -160,7 +156,7 @@ class Exchanges:
 
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
         """See `Notifier.forget`."""
-        cancelled = yield from self.cancel_of(user, backlogs.Kind())
+        cancelled = yield from self.cancel_of(user, Kind())
         yield from self.prefer(user, nothing)
         # What is in flight is settled under the user's own name.
         sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"

@@ -134,23 +134,6 @@ class AcquireFields(NamedTuple):
     days: Text
 
 
-class CancelOfFields(NamedTuple):
-    """The arguments of *cancel_of*.
-
-    kind: JSON {category, collapse_id, tag}: each that is given must be that of the notification. place: to look
-    through, of an earlier reply; 'all' or 'tagged' to begin. cursor: in it, '0' to begin. max_jobs: about how many to
-    look at.
-    """
-
-    clock: Text
-    keep: Text
-    user: Text
-    kind: Text
-    place: Text
-    cursor: Text
-    max_jobs: Text
-
-
 class CircuitFields(NamedTuple):
     """The arguments of *circuit*. who: the worker's name, or the person's. route: or the name of a pause.
 
@@ -275,7 +258,6 @@ class PulledFields(NamedTuple):
 
 RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "ACQUIRE": AcquireFields._fields,
-    "CANCEL_OF": CancelOfFields._fields,
     "CIRCUIT": CircuitFields._fields,
     "ENDED": Ended._fields,
     "ENQUEUE": EnqueueFields._fields,

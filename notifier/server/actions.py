@@ -21,8 +21,8 @@ from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
 from notifier.operations.preview.report import compare
 from notifier.producer.jobs import JOB_ID
-from notifier.queue.backlogs import Kind
 from notifier.queue.circuits import paused_words
+from notifier.queue.walk import Kind
 from notifier.rules.preferences import among
 from notifier.server.answers import ProblemError
 from notifier.server.guard import WHO

@@ -31,6 +31,7 @@ from notifier.producer.users import Edit
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held
 from notifier.queue.history import Delay, Record
+from notifier.queue.walk import Kind
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.preferences import Mute, Preferences
@@ -243,7 +244,7 @@ class MemoryExchanges:
         return ["unknown" if entry is None else "cancelled" if entry.cancelled else "ended" for entry in found]
 
     @at_once
-    def cancel_of(self, user: str, kind: backlogs.Kind) -> Cancellation:
+    def cancel_of(self, user: str, kind: Kind) -> Cancellation:
         """See `Exchanges.cancel_of`. Nothing is ever in flight, so none is too late."""
         return Cancellation(self._cancel([e for e in self._of(user) if _is_of(e.notification, kind)]))
 
@@ -454,7 +455,7 @@ def _lives_on(entry: Accepted) -> bool:
     return not entry.fixed and not entry.cancelled
 
 
-def _is_of(notification: Notification, kind: backlogs.Kind) -> bool:
+def _is_of(notification: Notification, kind: Kind) -> bool:
     return (
         kind.category in {None, notification.category}
         and kind.collapse_id in {None, notification.collapse_id}

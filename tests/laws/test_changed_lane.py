@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from notifier.operations.cancel_all import find_waiting
 from notifier.operations.stats import read_now
 from notifier.queue import calls
 from notifier.queue.backlogs import cancel, sweep
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
+from notifier.queue.walk import Kind, find_waiting
 from notifier.rules.category import LANES, Category
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.store.exchange import exchange
 
 S = 1_000_000
 CATEGORIES = {name: Category(name) for name in ("news", "chat", "other", "default")}
@@ -144,9 +145,9 @@ def test_what_follows_the_lane_before_is_looked_at_wherever_what_waits_is(redis:
     queues.send("bulk", 1, user="bob")
     queues.send("urgent", 40)
     stood = sum(redis.llen(f"rq:queue:{lane}") for lane in LANES)
-    found = {job_id for page in find_waiting(redis, "news") for job_id in page.job_ids}
+    found = {each.job_id for each in exchange(redis, find_waiting(Kind("news")))}
     assert found == {name for name in queues.accepted if name.startswith("news")} - set(queues.sent)
-    of_ann = {job_id for page in find_waiting(redis, user="ann") for job_id in page.job_ids}
+    of_ann = {each.job_id for each in exchange(redis, find_waiting(user="ann"))}
     assert of_ann == set(queues.of("news-ann", queues.accepted))
     assert read_now(redis).queued == stood
 

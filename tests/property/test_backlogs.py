@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from notifier.notification import Device
 from notifier.queue import backlogs, calls
-from notifier.queue.backlogs import Kind
 from notifier.queue.calls import DeadToken, Job, Settlement, State
 from notifier.queue.retention import Retention
+from notifier.queue.walk import Kind
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window

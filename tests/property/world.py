@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from notifier.errors import Refused
 from notifier.queue import backlogs, calls
-from notifier.queue.backlogs import Kind
 from notifier.queue.calls import DeadToken, Job, Leased, Pulled, Settlement, State
 from notifier.queue.retention import Retention
+from notifier.queue.walk import Kind, Met, Walk, some_delayed
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Rules
 from notifier.rules.quiet_hours import ByClock
 from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.store.exchange import Exchange, exchange
 from tests.harness.take import know, publish_own_rules, write_down
 
 if TYPE_CHECKING:
@@ -649,17 +650,17 @@ class World:
         meant = {job_id for job_id, told in self.told.items() if told.user == user and told.is_of(kind)}
         waiting = {job_id for job_id in meant if self.states[job_id] in {"queue", "backlog", "later"}}
         in_flight = {job_id for job_id in meant if self.states[job_id] == "leased"}
-        places, cancelled, too_late = ["tagged" if kind.tag else "all"], 0, set[str]()
-        while places:
-            place, cursor = places.pop(0), ""
-            while cursor != "0":
-                now, keep = str(self.now), Retention(KEEP, KEEP)
-                call = backlogs.cancel_of(user, kind, place, cursor or "0", keep=keep, max_jobs=most, clock=now)
-                page = run(self.redis, call)
-                assert not any("scheduled" in each for each in page.places)  # others' backlogs are not read
-                cursor, cancelled = page.cursor, cancelled + len(page.cancelled)
-                too_late |= set(page.too_late)
-            places = [*page.places, *places]
+        answers = dict[str, str]()
+
+        def meet(met: Sequence[Met], _: int) -> Exchange[None]:
+            job_ids = [each.job_id for each in met]
+            told = yield backlogs.cancel(job_ids, Retention(KEEP, KEEP), clock=str(self.now))
+            answers.update(zip(job_ids, told, strict=True))
+
+        assert not exchange(self.redis, some_delayed())  # others' backlogs are not read
+        exchange(self.redis, Walk(kind, meet, page=most).of_user(user))
+        cancelled = sum(answer == "cancelled" for answer in answers.values())
+        too_late = {job_id for job_id, answer in answers.items() if answer != "cancelled"}
         delivered = {job_id for job_id in waiting if b'"delivered"' in (self.told[job_id].answered or b"")}
         moved = self._moves(*(f"{place}>{word}" for place in PLACES_OF_WAITING for word in ("cancelled", "delivered")))
         assert {job_id for job_id, move in moved.items() if move.endswith(">cancelled")} == waiting - delivered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,15 +14,16 @@ from redis import Redis
 from notifier.limiter import Hold, Permit
 from notifier.operations.explain import Inspection
 from notifier.queue import backlogs, calls
-from notifier.queue.backlogs import Kind
 from notifier.queue.calls import Leased, Settlement
 from notifier.queue.forget import Sends, forget, keys_of
 from notifier.queue.retention import Retention
+from notifier.queue.walk import Kind, Met, Walk
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.scripts.loader import Call, run
+from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
+from notifier.store.exchange import Exchange, exchange
 from tests.contract.test_direct import LEASE, S, Worker, job
 from tests.harness.asking import InRedis
 from tests.integration.producer.test_users import keys_with
@@ -85,24 +86,23 @@ class Hand(Worker):
 
     def forget(self, *, hard: bool = False) -> None:
         """As `Exchanges.forget`."""
-        late = self._pages(
-            ["all"], lambda place, at: backlogs.cancel_of(WHO, Kind(), place, at, clock=self.clock, keep=KEPT)
-        )
-        in_flight = any(page.too_late for page in late)
+        in_flight = False
+
+        def meet(met: Sequence[Met], _: int) -> Exchange[None]:
+            nonlocal in_flight
+            told = yield backlogs.cancel([each.job_id for each in met], KEPT, clock=self.clock)
+            in_flight |= any(answer != "cancelled" for answer in told)
+
+        exchange(self.redis, Walk(Kind(), meet).of_user(WHO))
         sends: Sends = "delete" if hard else "leave" if in_flight else "hide"
         keys = keys_of(WHO, ["chat"], with_sends=hard)
-        self._pages([""], lambda place, at: forget(WHO, keys, sends, place, at, clock=self.clock))
-
-    def _pages(self, places: list[str], ask: Callable[[str, str], Call[Any]]) -> list[Any]:
-        found = []
+        places = [""]
         while places:
             place, cursor, done = places.pop(0), "0", False
             while not done:
-                page = run(self.redis, ask(place, cursor))
+                page = run(self.redis, forget(WHO, keys, sends, place, cursor, clock=self.clock))
                 cursor, done = page.cursor, page.cursor == "0"
-                found.append(page)
                 places = [*page.places, *places]
-        return found
 
     @property
     def clock(self) -> str:

@@ -115,6 +115,7 @@ def test_a_producer_can_do_all_that_a_notifier_can(tmp_path: Path, guarded: Embe
         assert list(producer.feedback("a-group")) == []
         assert [ended.outcome for ended in producer.events("a-group")] == ["cancelled"]
         assert producer.cancel(producer.send(note("linus"))) == "cancelled"
+        assert producer.cancel(user="user-0").cancelled == 1
     web = Limiter.from_url(f"redis://notifier-producer:{PASSWORD}@127.0.0.1:{guarded.port}/0", namespace="web")
     web.refund(web.acquire("key", "1/h"))
     web.reset("key")

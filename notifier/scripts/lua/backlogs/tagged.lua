@@ -1,7 +1,7 @@
 --! on_demand tagged_key note_tagged
 --! needs job_key last_for text
--- What a user has of notifications with tags, so that *cancel_of* finds them wherever they are. Who is delivered leaves
--- it at once (see settle.lua); who ended otherwise when somebody comes by whose job is kept no more.
+-- What a user has of notifications with tags, so that a cancel by tag finds them wherever they are. What is delivered
+-- leaves it at once (see settle.lua); what ended otherwise, once its job is kept no more and another comes.
 --   @tagged:{user}  zset job id -> µs, since when it may go. push_tagged in the job's hash: it stands here.
 local TAGGED_LASTS, MAX_GONE = 2592000000, 2 -- ms behind the last that may go
 

@@ -1,6 +1,6 @@
 --! on_demand sign_of why_of set_wake_up set_wake_ups set_user_wake_ups
 --! needs backlog_key backlogs_in backlogs_key bypasses_any CLOSED closed_backlogs history idle_leaders is_closed
---! needs is_dropped job_key LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
+--! needs is_dropped job_key LANES LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
 --! needs rules_read seconds serves set_part_wake_ups text waits wake_ups_due
 -- Wake-ups: when a user who waits is looked at again.
 -- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
@@ -17,13 +17,6 @@ local EVERY = 8
 local function sign_of(turn) return (turn or 0) % EVERY == EVERY - 1 and -1 or 1 end
 
 local YIELD = 1000000 -- µs; an idle leader looks as often by itself
-local LANE_RANK = {urgent = 1, default = 2, bulk = 3}
-
-local function goes_before(lane, other, sign)
-  local rank, of_other = LANE_RANK[lane] or 4, LANE_RANK[other] or 4
-  if rank ~= of_other then return rank * sign < of_other * sign end
-  return lane < other
-end
 
 -- leads_alone: whether an idle leader of `lane` does not serve `other`.
 local function leads_alone(lane, other)
@@ -37,16 +30,14 @@ end
 -- keeps that moment. Another looks YIELD later where an idle leader serves the first lane and not that one: workers
 -- that serve different lanes would all look, and all but one in vain.
 local function yield(wake_ups, now, turn)
-  local first, sign = {}, nil
-  for lane, at in pairs(wake_ups) do
+  local first, sign = {}, sign_of(turn)
+  for i = 1, #LANES do
+    local lane = LANES[sign * i % (#LANES + 1)] -- from the last on, where that goes first
+    local at = wake_ups[lane] or now
     if at > now then
-      sign = sign or sign_of(turn)
-      if not first[at] or goes_before(lane, first[at], sign) then first[at] = lane end
+      first[at] = first[at] or lane
+      if first[at] ~= lane and leads_alone(first[at], lane) then wake_ups[lane] = at + YIELD end
     end
-  end
-  for lane, at in pairs(wake_ups) do
-    local before = first[at]
-    if before and before ~= lane and leads_alone(before, lane) then wake_ups[lane] = at + YIELD end
   end
 end
 

@@ -148,7 +148,8 @@ class Reload:
         published = await self._ask()
         if await self._left_s(published) <= 0:
             return published, "rates"
-        return Published("before" if await self._any(lambda at: at.hget(redis_key("rates"), "before")) else ""), "before"
+        others = await self._any(lambda at: at.hget(redis_key("rates"), "before"))
+        return Published("before" if others else ""), "before"
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
         """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""

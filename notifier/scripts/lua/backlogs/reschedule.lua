@@ -77,11 +77,12 @@ local function wait_for_routes(look, user, lanes, since)
   end
 end
 
--- note_pace: tells whoever joins one of the backlogs how far apart those before it go, see *enter_backlog*.
-local function note_pace(user, backlogs)
+-- note_pace: tells whoever joins one of the backlogs how far apart those before it go, see *enter_backlog*. known: what
+-- stands there, or nil.
+local function note_pace(user, backlogs, known)
   local step = pace(user.policy)
   for _, backlog in ipairs(backlogs) do step = math.max(step, pace(backlog.policy)) end
-  redis.call('HSET', backlogs_key(user.name), '#pace', text(step))
+  if text(step) ~= known then redis.call('HSET', backlogs_key(user.name), '#pace', text(step)) end
 end
 
 -- set_times: when each head is to be looked at again. One that is to be dropped, and had no room, is due still.
@@ -117,6 +118,6 @@ local function reschedule(look, user, lanes, since)
   set_times(look, user)
   set_all_wake_ups(look, user, lanes)
   if look.circuits then wait_for_routes(look, user, lanes, since) end
-  if #user.backlogs > 0 or user.whole then note_pace(user, user.backlogs)
+  if #user.backlogs > 0 or user.whole then note_pace(user, user.backlogs, user.pace)
   elseif not user.closed then look.emptied[#look.emptied + 1] = backlogs_key(user.name) end
 end

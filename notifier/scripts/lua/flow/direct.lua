@@ -133,7 +133,7 @@ function direct.wait(lane, job, user, backlog, opens)
     local held = history.add(job.accepted, nil, now, backlog.by)
     redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held, clock_fields(job))
   else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, clock_fields(job)) end
-  redis.call('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id) -- at once: a visit of this call may put it off
+  gather('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id)
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 
@@ -178,19 +178,21 @@ function direct.take(id, lane)
   return true
 end
 
--- only_backlog: of a user who waits in no other and for nothing out of the ordinary; or nil.
+-- only_backlog: of a user who waits in no other and for nothing out of the ordinary, and what was noted of its pace; or
+-- nil.
 local function only_backlog(user, lane)
-  local fields, category = redis.call('HGETALL', backlogs_key(user.name)), nil
+  local fields, category, noted = redis.call('HGETALL', backlogs_key(user.name)), nil, nil
   for i = 1, #fields, 2 do
     local name = fields[i]
     if is_backlog(name) then
       if category or fields[i + 1] ~= lane then return nil end
       category = name
-    elseif name ~= '#pace' and name:sub(1, 3) ~= '#w:' then return nil end
+    elseif name == '#pace' then noted = fields[i + 1]
+    elseif name:sub(1, 3) ~= '#w:' then return nil end
   end
   if not (category and direct.is_simple(category)) then return nil end
   local backlog = new_backlog(look.rules, user, category, lane, waits.read(fields)[category] or '?')
-  if not backlog.drops then return backlog end
+  if not backlog.drops then return backlog, noted end
 end
 
 -- send_head: sends the head of a backlog that the rules let go. Returns false where there is more to look at.
@@ -217,7 +219,7 @@ end
 function direct.visit(name, lane, since, index)
   if not (direct.is_open and direct.is_plain(name)) then return false end
   local user = new_user(name, look.rules.users[index + 1], index)
-  local backlog = only_backlog(user, lane)
+  local backlog, noted = only_backlog(user, lane)
   if not backlog then return false end
   local full = math.min(look.full, #look.leased + MAX_HEADS)
   while true do
@@ -227,7 +229,7 @@ function direct.visit(name, lane, since, index)
     if not backlog.at then return false end
     local is_full = #look.leased >= full
     if backlog.at > look.now or is_full then
-      note_pace(user, {backlog})
+      note_pace(user, {backlog}, noted)
       -- What has expired is due whatever the rules say, and ends by a visit.
       return set_wake_ups(name, {backlog}, look.now, nil)[lane] > look.now or is_full
     end

@@ -363,6 +363,7 @@ local function attend_all(first, last)
     end
   end
 end
+write_gathered() -- before the visits: they may put off what has just begun to wait
 local in_front = least_share(most)
 attend_all(1, in_front)
 attend_all(in_front + 1, math.huge)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
@@ -97,7 +96,7 @@ class AsyncLimiter(InRedis, AsyncKeyLimiter):
 
     async def _look(self) -> None:
         if self._live is not None and not self._live.has_begun:
-            await asyncio.to_thread(self._live.begin)
+            await self._live.begin_async()
 
 
 def _cluster(nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> Any:

@@ -81,9 +81,9 @@ class AsyncNotifier(Producer):
         if not self._follows or self._live is None or self._live.has_begun:
             return 0.0
         begun = time.monotonic()
-        with suppress(TimeoutError, RuntimeError):  # the latter as the interpreter ends, and begins no thread any more
+        with suppress(TimeoutError):
             async with asyncio.timeout(min(FIRST_LOOK_S, within / 2)):
-                await asyncio.to_thread(self._live.begin)
+                await self._live.begin_async()
         return time.monotonic() - begun
 
     async def aclose(self) -> None:

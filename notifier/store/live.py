@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +65,13 @@ class LiveSettings:
         # It holds no reference to its owner, so one that nobody closed ends it too.
         with suppress(RuntimeError):  # the interpreter ends, and begins no thread any more
             threading.Thread(target=self._keep_looking, name="notifier-follows-rates", daemon=True).start()
+
+    async def begin_async(self) -> None:
+        """As `begin`, in a thread of its own: those of the loop may all be busy with the program's work."""
+        own = ThreadPoolExecutor(1)
+        with suppress(RuntimeError):  # the interpreter ends, and begins no thread any more
+            await asyncio.get_running_loop().run_in_executor(own, self.begin)
+        own.shutdown(wait=False)
 
     def close(self) -> None:
         """Stop looking."""

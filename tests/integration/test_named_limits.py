@@ -7,12 +7,14 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from notifier import AsyncNotifier
 from notifier.errors import SettingsError
 from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit
 from notifier.settings import load_settings
@@ -22,7 +24,7 @@ from notifier.store import live
 from notifier.store.published import publish, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.forks import exit_of_fork, stopped_reading
-from tests.harness.support import PATIENCE_S, eventually
+from tests.harness.support import PATIENCE_S, eventually, note
 
 
 class File:
@@ -150,6 +152,31 @@ def test_asyncio_follows_as_well(file: File) -> None:
         await asyncio.to_thread(goes_by, limiter, "3/day")
         assert [type(await limiter.acquire("k", "login")) for _ in range(2)] == [Permit, Hold]
         await limiter.aclose()
+
+    asyncio.run(story())
+
+
+def test_a_program_whose_threads_are_all_busy_waits_for_none(file: File) -> None:
+    """Neither a limiter nor a Notifier of asyncio needs a free one of the loop's own threads to begin to follow."""
+    document = file.path.read_text() + "categories: {default: {lane: default}}\nproviders: {apns: {client: console}}\n"
+    file.path.write_text(document)
+    free = threading.Event()
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        own = loop.run_in_executor(None, free.wait)
+        try:
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                AsyncLimiter.from_config(file.path, namespace="n") as limiter,
+                AsyncNotifier.from_config(file.path) as notifier,
+            ):
+                assert await limiter.acquire("k", "login")
+                assert await notifier.send(note("anna"), timeout=2)
+        finally:
+            free.set()
+            await own
 
     asyncio.run(story())
 

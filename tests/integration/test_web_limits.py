@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import SimpleLazyObject
 from redis import Redis
 
 from notifier.limiter import AsyncLimiter, AsyncMemoryLimiter, Limiter, MemoryLimiter
@@ -19,6 +21,7 @@ from notifier.limiter.middleware import (
     WebRequest,
     WSGILimits,
     client_address,
+    user,
 )
 from notifier.limiter.middleware import django as of_django
 from notifier.limiter.middleware import fastapi as of_fastapi
@@ -343,6 +346,19 @@ def test_what_cannot_work_is_refused_at_the_start(make: Any, error: type[Excepti
     """A wrong rate, cost, limit or limiter is told when the program starts, not by its first visitor."""
     with pytest.raises(error, match=why):
         make()
+
+
+@pytest.mark.parametrize("kind", [*OF_DJANGO, "django"])
+def test_django_may_ask_its_database_for_the_user(kind: str) -> None:
+    """It loads `request.user` when somebody asks for it, and refuses that in an event loop."""
+
+    def find(request: Any) -> str:
+        if not hasattr(request, "loaded"):  # as AuthenticationMiddleware does
+            request.loaded = SimpleLazyObject(async_unsafe(lambda: "ann"))
+        return str(request.loaded)
+
+    with site(kind, in_memory(kind), WebLimit("api", "1/minute", key=user(find))) as served:
+        assert [served.get().status for _ in range(2)] == [200, 429]
 
 
 def test_django_says_which_limiter_a_view_takes() -> None:

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation, SynchronousOnlyOperation
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 
@@ -41,7 +41,7 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
 
             @functools.wraps(view)
             async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-                verdict = await guard.ask_async(_asked(request))
+                verdict = await _ask_async(guard, _asked(request))
                 if verdict.refusal is not None:
                     return _refused(verdict.refusal)
                 try:
@@ -104,6 +104,14 @@ def _asked(request: HttpRequest) -> WebRequest:
     meta = {name: value for name, value in request.META.items() if isinstance(value, str)}
     meta.setdefault("REQUEST_METHOD", request.method or "GET")
     return of_environ(meta, request)
+
+
+async def _ask_async(guard: Guard, asked: WebRequest) -> Verdict:
+    try:
+        return await guard.ask_async(asked)
+    except SynchronousOnlyOperation:  # to tell who the user is, Django asks its database, once for a request
+        await sync_to_async(lambda: [limit.asked(asked) for limit in guard.limits])()
+        return await guard.ask_async(asked)
 
 
 def _refused(refusal: Refusal) -> HttpResponse:

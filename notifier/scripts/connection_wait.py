@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Awaitable, Callable
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,8 @@ WITHIN_S: Final = 5.0  # where the client has no timeout of its own
 FULL: Final = "Too many connections"  # what redis-py says, before anything was sent
 AGAIN_S: Final = 0.002
 
-_threads: WeakKeyDictionary[Any, threading.Semaphore] = WeakKeyDictionary()
+# Not a semaphore, which is Python: a signal's handler that raises in one, or asks, would leave its lock taken for ever.
+_threads: WeakKeyDictionary[Any, SimpleQueue[None]] = WeakKeyDictionary()
 _tasks: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
 if hasattr(os, "register_at_fork"):  # the calls that are under way are the parent's
     os.register_at_fork(after_in_child=_threads.clear)
@@ -36,11 +37,16 @@ def in_turn(client: Any, do: Callable[[], T]) -> T:
         return do()
     turns = _threads.get(pool)
     if turns is None:
-        turns = _threads.setdefault(pool, threading.Semaphore(_most(pool)))
+        turns = SimpleQueue()
+        for _ in range(_most(pool)):
+            turns.put(None)
+        turns = _threads.setdefault(pool, turns)
     within = _within_s(pool)
     ends = time.monotonic() + within
-    if not turns.acquire(timeout=within):
-        raise _none_free(within)
+    try:
+        turns.get(timeout=within)
+    except Empty:
+        raise _none_free(within) from None
     try:
         while True:
             try:
@@ -50,7 +56,7 @@ def in_turn(client: Any, do: Callable[[], T]) -> T:
                     raise
             time.sleep(AGAIN_S)
     finally:
-        turns.release()
+        turns.put(None)
 
 
 async def in_turn_async(client: Any, do: Callable[[], Awaitable[T]]) -> T:

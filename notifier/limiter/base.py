@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 P = ParamSpec("P")
 Refund = Callable[[Permit], Coroutine[Any, Any, bool]]
+BACK_S: Final = 0.5  # who is cancelled waits so long until its permit is back: a Redis that hangs is not waited for
 _GIVEN_BACK: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep its tasks
 
 
@@ -302,7 +303,7 @@ async def waited(asking: Coroutine[Any, Any, Permit | Hold], refund: Refund) -> 
         given_back = asyncio.create_task(give_back())
         _GIVEN_BACK.add(given_back)
         given_back.add_done_callback(_GIVEN_BACK.discard)
-        await asyncio.shield(given_back)
+        await asyncio.wait([given_back], timeout=BACK_S)
         raise
     return answer
 

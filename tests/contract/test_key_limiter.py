@@ -36,7 +36,7 @@ from notifier.limiter.base import KeyLimiter
 from notifier.scripts.connection_wait import in_turn
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.asking import InRedis
-from tests.harness.support import cpu_s, let_pass
+from tests.harness.support import PATIENCE_S, cpu_s, let_pass
 
 START = 1_700_000_040_000_000
 S = 1_000_000
@@ -814,6 +814,7 @@ async def forever(asleep: asyncio.Event, _seconds: float) -> None:
 
 def test_a_cancelled_waiter_gives_its_place_back(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled while it waits leaves nothing behind."""
+    monkeypatch.setattr(base, "BACK_S", PATIENCE_S)
 
     async def story() -> None:
         kwargs = redis.connection_pool.connection_kwargs
@@ -834,8 +835,35 @@ def test_a_cancelled_waiter_gives_its_place_back(redis: Redis, monkeypatch: pyte
     asyncio.run(story())
 
 
-def test_async_functions_of_a_plain_limiter_wait_in_the_loop(redis: Redis) -> None:
+def test_who_is_cancelled_does_not_wait_for_a_redis_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deadline is its own; the permit is given back when the answer comes."""
+    monkeypatch.setattr(base, "BACK_S", 0)
+    permit = MemoryLimiter().acquire("k", "1/hour")
+
+    async def story() -> None:
+        answers, returned = asyncio.Event(), asyncio.Queue[Permit]()
+
+        async def ask() -> Permit | Hold:
+            await answers.wait()
+            return permit
+
+        async def refund(back: Permit) -> bool:
+            returned.put_nowait(back)
+            return True
+
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await base.waited(ask(), refund)
+            answers.set()
+            assert await returned.get() == permit
+
+    asyncio.run(story())
+
+
+def test_async_functions_of_a_plain_limiter_wait_in_the_loop(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many wait, they keep no thread, and each that is cancelled gives its place back."""
+    monkeypatch.setattr(base, "BACK_S", PATIENCE_S)
     limiter = Limiter(redis, namespace="w")
 
     @limiter.limit("1/hour", key="k", on_hold="wait")
@@ -860,8 +888,11 @@ def test_async_functions_of_a_plain_limiter_wait_in_the_loop(redis: Redis) -> No
     asyncio.run(story())
 
 
-def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back() -> None:
+def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The call goes on in its thread; what it brings is not kept."""
+    monkeypatch.setattr(base, "BACK_S", PATIENCE_S)
     limiter, asks, may_ask = MemoryLimiter(), threading.Event(), threading.Event()
 
     def key() -> str:

@@ -304,6 +304,20 @@ def test_a_web_socket_counts_when_it_is_opened(*, extension: bool) -> None:
         assert [message["type"] for message in refused] == ["websocket.close"]
 
 
+def test_a_body_that_was_never_asked_for_is_closed() -> None:
+    """As a server does whose client has gone; the program's response had not begun."""
+    closed: list[bool] = []
+
+    class Body(list[bytes]):
+        def close(self) -> None:
+            closed.append(True)
+
+    limits = WSGILimits(lambda _environ, _start: Body([b"late"]), MemoryLimiter(), A_LIMIT)
+    body: Any = limits({"REQUEST_METHOD": "GET"}, lambda *_: None)
+    body.close()
+    assert closed == [True]
+
+
 def test_who_goes_away_gets_nothing_back() -> None:
     """A client cannot free its budget by cutting its requests off."""
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.7", 1)}

@@ -35,7 +35,7 @@ class WSGILimits:
         except Exception:
             self.guard.close(verdict, 500)
             raise
-        return body if answer.is_started else answer.iterate(body)
+        return body if answer.is_started else answer.late(body)
 
 
 class _Answer:
@@ -54,14 +54,25 @@ class _Answer:
         headers = [*headers, *self._verdict.headers]
         return self._start_response(status, headers, exc_info) if exc_info else self._start_response(status, headers)
 
-    def iterate(self, body: Iterable[bytes]) -> Iterator[bytes]:
+    def late(self, body: Iterable[bytes]) -> _Answer:
         """Pass on a body that starts its response late, as a generator does."""
+        self._body, self._pieces = body, iter(body)
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
         try:
-            yield from body
+            return next(self._pieces)
+        except StopIteration:
+            raise
         except Exception:
             if not self.is_started:
                 self._guard.close(self._verdict, 500)
             raise
-        finally:
-            if hasattr(body, "close"):
-                body.close()
+
+    def close(self) -> None:
+        """Close the body, also one that was never asked for a piece."""
+        if hasattr(self._body, "close"):
+            self._body.close()

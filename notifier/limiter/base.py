@@ -181,10 +181,10 @@ class KeyLimiter(Asking, ABC):
             answer = self.reserve(of, by, cost=many, within=timeout if on_hold == "wait" else 0)
             return answer if on_hold == "return" else permit_of(of, answer)
 
-        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def decorate(function: Any) -> Callable[..., Any]:
             if inspect.isasyncgenfunction(function):
                 raise TypeError("an async generator cannot be limited: limit an async function that goes through it")
-            if inspect.iscoroutinefunction(function):
+            if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__):
 
                 @functools.wraps(function)
                 async def limited_async(*args: Any, **kwargs: Any) -> Any:

@@ -888,6 +888,18 @@ def test_async_functions_of_a_plain_limiter_wait_in_the_loop(redis: Redis, monke
     asyncio.run(story())
 
 
+def test_an_object_whose_call_is_async_is_an_async_function() -> None:
+    """A job's class is one: what asks for it must not hold up the event loop."""
+
+    class Job:
+        async def __call__(self) -> str:
+            return "ran"
+
+    limited = MemoryLimiter().limit("1/hour", key="k")(Job())
+    assert inspect.iscoroutinefunction(limited)
+    assert asyncio.run(limited()) == "ran"
+
+
 def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, islice
@@ -64,7 +64,7 @@ def record_lines(config: Path | None, record: Record) -> Iterator[str]:
     path = settings_path(config)
     with opened(load_settings(path), record.user) as redis:
         known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
-        found = Inspection(redis, known.policies).explain(record.user, record.category, accepted_now=False)
+        found = Inspection(redis, known.policies).explain(record.user, record.category)
     told = " ".join([record.reason, *record.totals()])
     for rule, place in places_by_rule(placed(found, known)).items():
         if rule in told:
@@ -126,12 +126,11 @@ def explain(
     if not json:
         _tell_unknown(category, categories, "; this applies instead:")
     expires_us = categories[category].expires_us if category in categories else None
-    ends = tuple(_expires(found, category, expires_us))
     answer(
         found.as_json() | told,
         f"{user}: {of_user}, and {of_category} in the lane {found.lane}",
-        *_explained(replace(found, accepted_now_at=None, not_before="") if ends else found, category, outside),
-        *ends,
+        *_explained(found, category, outside),
+        *_expires(found, category, expires_us),
         json=json,
     )
 
@@ -172,8 +171,6 @@ def _explained(found: Explanation, category: str, outside: list[str]) -> Iterato
     else:
         yield f"the next{of} may go at {moment(found.next_at)}: {found.decided_by} decides it"
     yield from holds
-    if any(found.waiting.values()) and (found.accepted_now_at is not None or found.not_before):
-        yield f"one that is accepted now: {_expected(found.accepted_now_at, found.not_before)}"
 
 
 def _holds(found: Explanation) -> Iterator[str]:

@@ -8,7 +8,7 @@ a worker will look again.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -68,13 +68,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job of a backlog. order: its place among all of the user's. digest: whether it sums up others."""
+    """A job of a backlog. order: its place among all of the user's."""
 
     id: str
     category: str
     order: float
     event: Event
-    digest: bool
     gather_us: int | None
     else_us: int
     otherwise: str
@@ -97,9 +96,7 @@ class Record:
     limited: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_forecast(
-    policies: Policies, user: str, *, accepted_now: str | None = None, latency_us: int = 0, clock: str = ""
-) -> Exchange[Forecast]:
+def find_forecast(policies: Policies, user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[Forecast]:
     """See `Forecast`. clock: µs in place of Redis's own."""
     now, backlogs, text, leases = yield Commands(
         lambda pipe: (
@@ -128,13 +125,13 @@ def find_forecast(
     }
     # What is in flight stands at its lease's end; it is settled once it is answered.
     leases_end_us = max([now_us + MAX_AHEAD_US, *(int(at) for _, at in leases)])
-    sends = yield from find_sends(user, filter(None, [*names, accepted_now]), now_us + latency_us, leases_end_us)
+    sends = yield from find_sends(user, names, now_us + latency_us, leases_end_us)
     limited = {}
     for name in names:
         if fields.get(f"#w:{name}") == BY_DEVICE:
             limited[name] = yield from find_limited(user, name)
     record = Record(now_us, routes, pauses, fields, found, sends, cut, limited)
-    return Forecast(policies, user, record, accepted_now=accepted_now, latency_us=latency_us)
+    return Forecast(policies, user, record, latency_us=latency_us)
 
 
 def find_limited(user: str, category: str) -> Exchange[int]:
@@ -179,14 +176,9 @@ def find_sends(
 
 
 class Forecast:
-    """The expected times of what waits for one user, as of now, by job id.
+    """The expected times of what waits for one user, as of now, by job id."""
 
-    accepted_now: when one of this category would go, were it accepted now, and if nothing else came.
-    """
-
-    def __init__(
-        self, policies: Policies, user: str, record: Record, *, accepted_now: str | None = None, latency_us: int = 0
-    ) -> None:
+    def __init__(self, policies: Policies, user: str, record: Record, *, latency_us: int = 0) -> None:
         """record: what `find_forecast` has read. latency_us: from a permit to its settlement."""
         self._policies, self._user, rules = policies, user, policies.for_user(user)
         self._now_us = record.now_us
@@ -204,40 +196,26 @@ class Forecast:
         ]
         jobs.sort(key=lambda job: job.order)
         self.by_job: dict[str, Expected] = {}
-        self.accepted_now: Expected | None = None
-        self._compute(jobs, accepted_now)
+        self._compute(jobs)
 
     def of(self, job_id: str) -> Expected | None:
         """When this one should go; None where it stands in none of the backlogs, or too far behind."""
         return self.by_job.get(job_id)
 
-    def _compute(self, jobs: Sequence[_Job], accepted_now: str | None) -> None:
+    def _compute(self, jobs: Sequence[_Job]) -> None:
         # Who stands in a backlog behind one that waits for something else waits with it, and takes nobody's place.
         apart = {job.category for job in jobs if job.else_us > self._now_us}
         free = [job for job in jobs if job.category not in apart]
-        events = [job.event for job in free]
-        joins = next((n for n, job in enumerate(free) if job.digest and job.category == accepted_now), -1)
-        if accepted_now is not None and joins < 0:
-            events.append(Event(self._now_us, accepted_now, expires_in_us=NEVER_US))
-        found = self._replay(events, free)
+        found = self._replay(free)
         known_us = self._known_us(free, found)
-        for job, (at, by) in zip(free, found, strict=False):
+        for job, (at, by) in zip(free, found, strict=True):
             if at <= known_us or by == _MUTED:
                 self.by_job[job.id] = self._expected(at, by, 0, job.otherwise)
-        if accepted_now is not None and (accepted_now in self._record.cut or found[joins][0] > known_us):
-            self.accepted_now = Expected(None, BEHIND_MANY)
-        elif accepted_now is not None:
-            # What a device's limit of background pushes holds, others pass.
-            before = [job for job in jobs if job.category == accepted_now in apart and job.order < HIGH]
-            behind = max(((job.else_us, job.otherwise) for job in before), default=(0, ""))
-            at, by = found[joins]
-            stop = max([behind, *self._stops(accepted_now)])
-            self.accepted_now = self._expected(at, by, *(stop if stop[0] > at else (0, behind[1])))
         for category in apart:
             backlog = [job for job in jobs if job.category == category]
             # From then on the rules are asked where it is known until when something else holds the first.
             known, holds = backlog[0].else_us < NEVER_US, (0, "")
-            found = self._replay([job.event for job in backlog], backlog, backlog[0].else_us if known else 0)
+            found = self._replay(backlog, backlog[0].else_us if known else 0)
             for job, (at, by) in zip(backlog, found, strict=True):
                 opens, why = holds = max(holds, (job.else_us, job.otherwise))
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
@@ -245,20 +223,14 @@ class Forecast:
                 told = self._expected(EXPIRED if late else at, by, opens, why)
                 self.by_job[job.id] = replace(told, not_before=f"{why}; {UNSENT[EXPIRED]}") if late else told
 
-    def _stops(self, category: str) -> Iterator[tuple[int, str]]:
-        """Until when a pause and the pace of all users hold a category, and how each is called."""
-        if pause := which_holds(self._record.pauses, self._user, category, self._lane(category)):
-            yield _until_us(pause), pause.why
-        if pace := self._held.get(OVERALL + category):
-            yield _until(pace)
-
     def _known_us(self, jobs: Sequence[_Job], found: Sequence[tuple[int, str]]) -> int:
         """Until when what goes is known: what was not read of a backlog goes behind all that was."""
-        last = {job.category: at for job, (at, _) in zip(jobs, found, strict=False) if at >= 0}
+        last = {job.category: at for job, (at, _) in zip(jobs, found, strict=True) if at >= 0}
         return min((last[name] for name in self._record.cut if name in last), default=2 * NEVER_US)
 
-    def _replay(self, events: Sequence[Event], jobs: Sequence[_Job], from_us: int = 0) -> list[tuple[int, str]]:
+    def _replay(self, jobs: Sequence[_Job], from_us: int = 0) -> list[tuple[int, str]]:
         """When each goes, and the rule that holds it. from_us: not before."""
+        events = [job.event for job in jobs]
         gathers = {n: job.gather_us for n, job in enumerate(jobs) if job.gather_us is not None}
         categories = {event.category for event in events}
         sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
@@ -306,7 +278,7 @@ class Forecast:
         if wait:
             else_us, otherwise = max((else_us, otherwise), (int(float(wait)), "it is tried again"))
         gather_us = 0 if not digest else int(float(gather)) if gather else None
-        return _Job(job_id, category, order, event, digest, gather_us, else_us, otherwise)
+        return _Job(job_id, category, order, event, gather_us, else_us, otherwise)
 
     def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
         """Until when it waits for something that is no rule of the user's, and for what."""

@@ -92,7 +92,6 @@ class Explanation:
     next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
     waiting: how many stand in each of the user's backlogs. zone: whose clock decides, where a rule goes by one.
     preferences: what the user chose, see `Preferences.as_dict`; of the mutes those that hold.
-    accepted_now_at: when one that is accepted now should go, behind what waits; not_before: see `Standing`.
     routes: of the category's app, those that are not working: what goes by them waits. paused: the pause that holds it.
     suspended: RQ's workers are, so nothing is looked at.
     """
@@ -106,8 +105,6 @@ class Explanation:
     decided_by: str | None
     waiting: dict[str, int]
     zone: str | None = None
-    accepted_now_at: datetime | None = None
-    not_before: str = ""
     routes: tuple[Held, ...] = ()
     paused: Held | None = None
     suspended: bool = False
@@ -135,11 +132,10 @@ class Inspection:
             for name in self._categories(user) if category is None else [category]:
                 yield from self._backlog(user, name, forecast)
 
-    def explain(self, user: str, category: str, zone: str | None = None, *, accepted_now: bool = True) -> Explanation:
+    def explain(self, user: str, category: str, zone: str | None = None) -> Explanation:
         """The rules for a user and a category, what is used of each, and when the next may go.
 
         zone: whose clock decides; None is that of the first that waits, or the configured one.
-        accepted_now: whether to compute when one that is accepted now should go.
         """
         with redis_answers():
             now_us = time_us(self._redis)
@@ -148,7 +144,6 @@ class Inspection:
             rules = policies.rules(user, category)
             of_user, of_category = exchange(self._redis, find_sends(user, (category,))).values()
             clock = self._clock(policies, (user, category), zone, now_us, (of_user, of_category))
-            expected = self._accepted_now(user, category) if accepted_now else UNKNOWN
             waiting = self.waiting(user)
             routes, paused, suspended = self._stopped(user, rules)
             paced = self._overall(rules.category, now_us)
@@ -174,8 +169,6 @@ class Inspection:
             next_at=moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,
             waiting=waiting,
-            accepted_now_at=expected.at,
-            not_before=expected.not_before,
             preferences=preferences.as_dict(),
             routes=routes,
             paused=paused,
@@ -214,9 +207,6 @@ class Inspection:
             *queued, later = pipe.zcard(redis_key("later")).execute()
         told = (sum(queued), "queued"), (later, "for a retry, a route or a time of their own")
         return ", ".join(f"{n:,} {words}" for n, words in told if n)
-
-    def _accepted_now(self, user: str, category: str) -> Expected:
-        return exchange(self._redis, find_forecast(self._policies, user, accepted_now=category)).accepted_now or UNKNOWN
 
     def _clock(
         self, policies: Policies, whose: tuple[str, str], zone: str | None, now_us: int, sends: Sequence[Sends]

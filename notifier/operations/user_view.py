@@ -20,8 +20,8 @@ MAX_CATEGORIES: Final = 6  # explained at once
 def view_user(redis: Redis, known: Known, user: str, category: str | None = None) -> dict[str, Any]:
     """All that is known of a user, as plain data. category: to explain; None is the first in which something waits.
 
-    At the top stands that category, with the time at which a new one should go; `others`: those in which something
-    waits. line: the first that wait in backlogs, of `waiting_in_all`. outside: see `Inspection`.
+    At the top stands that category; `others`: those in which something waits. line: the first that wait in backlogs, of
+    `waiting_in_all`. outside: see `Inspection`.
     Raises RedisUnusableError.
     """
     inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
@@ -29,7 +29,7 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
         waiting = {name: n for name, n in inspection.waiting(user).items() if n}
     first = category or next(iter(waiting), DEFAULT_CATEGORY)
     names = list(dict.fromkeys([first, *waiting]))[:MAX_CATEGORIES]
-    told = [_told(inspection.explain(user, name, accepted_now=name == first), known) for name in names]
+    told = [_told(inspection.explain(user, name), known) for name in names]
     return told[0] | {
         "user_rules": known.places.of_user(user).path,
         "others": told[1:],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from redis.exceptions import RedisError
 
 from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
-from notifier.forecast.expected import MAX_READ, Expected, expect_later, find_forecast
+from notifier.forecast.expected import BEHIND_MANY, Expected, expect_later, find_forecast
 from notifier.limiter import Hold
 from notifier.notification.job import decode_reason, read_meta
 from notifier.producer.admission import accepted, all_accepted, refused
@@ -325,7 +325,7 @@ class Exchanges:
         if not isinstance(user, str):  # of a plain producer
             return Expected(None)
         forecast = yield from find_forecast(self._policies, user)
-        return forecast.of(job_id) or Expected(None, f"more than {MAX_READ:,} wait before it")
+        return forecast.of(job_id) or Expected(None, BEHIND_MANY)
 
 
 def _ended(

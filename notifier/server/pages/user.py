@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from notifier.operations.problems import why_of
+from notifier.rules.preferences import FOREVER
 from notifier.server.html import Html, bar, facts, hint, moment, table, tag, text
 from notifier.server.pages.history import history_table
 from notifier.server.pages.layout import View, act, document, job_link, link
@@ -26,7 +27,7 @@ def user_page(told: dict[str, Any], view: View) -> str:
         _cancel_all(told, view),
         tag("h2", f"History ({kept})" if shown == kept else f"History (the newest {shown} of {kept})"),
         history_table(told),
-        tag("h2", "What one more would wait for"),
+        tag("h2", "When the next may go"),
         _next(told),
         tag("h2", "Rules of the user, from ", tag("code", told["user_rules"])),
         _uses([use for use in told["uses"] if use["scope"] == "user"], told["at"]),
@@ -101,20 +102,16 @@ def _stopped(told: dict[str, Any]) -> Any:
 
 def _next(told: dict[str, Any]) -> Html:
     now = told["at"]
-    at = told["accepted_now_at"]
-    waits = any(told["waiting"].values())
+    at = told["next_at"]
     stopped = _stopped(told)
     if stopped:
         return facts([("Category", f"{told['category']}, in the lane {told['lane']}"), ("Held by", stopped)])
-    shown: Any = "now" if at is None or at <= now else moment(at, now)
-    if told["not_before"]:
-        shown = told["not_before"] if at is None else text(["not before ", shown, ": ", told["not_before"]])
-    held = told["decided_by"] if told["next_at"] is not None else "no rule"
+    shown = "now" if at is None else "not before that ends" if at >= FOREVER else moment(at, now)
     return facts(
         [
             ("Category", f"{told['category']}, in the lane {told['lane']}"),
-            ("Held by", f"{held}, and what waits before it" if waits else held),
-            ("Would go", shown),
+            ("Held by", "no rule" if at is None else told["decided_by"]),
+            ("By the rules", shown),
             ("Routes", [[_not_working(held, now), tag("br")] for held in told["routes"]] or None),
         ]
     )

@@ -58,25 +58,20 @@ def test_the_rule_that_holds_the_longest_is_named() -> None:
 
 
 def test_each_of_a_category_with_a_digest_gathers_by_itself() -> None:
-    """One that a worker has had goes as it may, before the digest behind it; one that comes now joins that."""
+    """One that a worker has had goes as it may, before the digest behind it."""
     news = Category("news", when_blocked="digest", digest=Digest(5, 3600 * S, None, "{count} new"))
     policies = Policies(Policy((Window(1, interval_us=60 * S),)), categories={"news": news})
     gathers = {"push_collapse": b"", "push_gather": str(NOON + 3600 * S).encode()}
     fields = dict.fromkeys(FIELDS)
     backlog = [(b"back", 1.0, [*fields.values()]), (b"digest", 2.0, [*(fields | gathers).values()])]
     record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends.on_record([NOON], [], {}), "news": Sends()})
-    forecast = Forecast(policies, "ann", record, accepted_now="news")
-    found = (forecast.by_job["back"], forecast.by_job["digest"], forecast.accepted_now)
-    assert [f"{each.at:%H:%M:%S}" for each in found if each] == ["12:01:00", "13:00:00", "13:00:00"]
+    forecast = Forecast(policies, "ann", record)
+    found = (forecast.by_job["back"], forecast.by_job["digest"])
+    assert [f"{each.at:%H:%M:%S}" for each in found] == ["12:01:00", "13:00:00"]
 
 
 def two_categories(
-    policies: Policies,
-    *,
-    pauses: Sequence[Held] = (),
-    expires_in: int | None = None,
-    accepted_now: str | None = None,
-    cut: str = "",
+    policies: Policies, *, pauses: Sequence[Held] = (), expires_in: int | None = None, cut: str = ""
 ) -> Forecast:
     """One was sent at noon; then one of news and one of chat came, which may expire."""
     fields = dict.fromkeys(FIELDS)
@@ -87,20 +82,20 @@ def two_categories(
     }
     sends = {None: Sends.on_record([NOON], [], {}), "news": Sends(), "chat": Sends()}
     record = Record(NOON, [], pauses, {}, backlogs, sends, frozenset({cut}))
-    return Forecast(policies, "ann", record, accepted_now=accepted_now)
+    return Forecast(policies, "ann", record)
 
 
 @pytest.mark.parametrize(
-    ("ends", "chat", "news", "now"),
+    ("ends", "chat", "news"),
     [
-        ("12:01", ("12:02:00", "", "user gap 2m"), ("12:04:00", "", "user gap 2m"), "12:06:00"),
-        ("12:03", ("12:04:00", "", "user gap 2m"), ("12:02:00", "", "user gap 2m"), "12:06:00"),
-        ("12:05", ("12:05:00", "the user's mute", ""), ("12:02:00", "", "user gap 2m"), "12:04:00"),
-        ("12:59", ("12:59:00", "the user's mute", ""), ("12:02:00", "", "user gap 2m"), "12:04:00"),
+        ("12:01", ("12:02:00", "", "user gap 2m"), ("12:04:00", "", "user gap 2m")),
+        ("12:03", ("12:04:00", "", "user gap 2m"), ("12:02:00", "", "user gap 2m")),
+        ("12:05", ("12:05:00", "the user's mute", ""), ("12:02:00", "", "user gap 2m")),
+        ("12:59", ("12:59:00", "the user's mute", ""), ("12:02:00", "", "user gap 2m")),
     ],
 )
 def test_what_a_mute_holds_keeps_the_gap_to_the_others(
-    ends: str, chat: tuple[str, str, str], news: tuple[str, str, str], now: str
+    ends: str, chat: tuple[str, str, str], news: tuple[str, str, str]
 ) -> None:
     """Law 1: two of one user are never expected at one moment; a mute is blamed only where it holds the longest."""
     categories = {"news": Category("news"), "chat": Category("chat", "urgent")}
@@ -109,9 +104,6 @@ def test_what_a_mute_holds_keeps_the_gap_to_the_others(
     waiting = two_categories(policies).by_job
     found = {name: (f"{e.at:%H:%M:%S}", e.not_before, e.held_by) for name, e in waiting.items() if e.at}
     assert found == {"chat": chat, "news": news}
-    accepted = two_categories(policies, accepted_now="news").accepted_now
-    assert accepted is not None
-    assert f"{accepted.at:%H:%M:%S}" == now
 
 
 def test_a_mute_is_told_also_beside_more_than_are_read() -> None:
@@ -213,17 +205,14 @@ def test_the_rest_of_one_goes_when_its_route_works_and_not_when_it_expires(
     assert (found.at, found.not_before) == (None if at_s is None else moment(NOON + at_s * S), told)
 
 
-def test_one_accepted_now_goes_no_earlier_than_those_before_it() -> None:
+def test_none_goes_earlier_than_those_before_it() -> None:
     """Not before the last of them is tried again, of which each waits for a time of its own."""
     waits = [dict.fromkeys(FIELDS) | {"push_wait": str(NOON + s * S).encode()} for s in (30, 90, 60)]
     backlog = [(name, float(n), [*waits[n].values()]) for n, name in enumerate((b"a", b"b", b"c"))]
     record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
-    forecast = Forecast(Policies(categories={"news": Category("news")}), "ann", record, accepted_now="news")
-    assert forecast.accepted_now is not None
-    found = [*forecast.by_job.values(), forecast.accepted_now]
-    assert [f"{each.at:%H:%M:%S} {each.not_before}" for each in found] == [
+    forecast = Forecast(Policies(categories={"news": Category("news")}), "ann", record)
+    assert [f"{each.at:%H:%M:%S} {each.not_before}" for each in forecast.by_job.values()] == [
         "12:00:30 it is tried again",
-        "12:01:30 it is tried again",
         "12:01:30 it is tried again",
         "12:01:30 it is tried again",
     ]

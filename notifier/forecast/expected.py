@@ -19,12 +19,13 @@ from notifier.forecast.trace import Event
 from notifier.notification.job import decode_targets
 from notifier.notification.notification import at_service, route
 from notifier.queue.circuits import FAR_US, OVERALL, Held, find_routes, worst
+from notifier.queue.history import WORDS
 from notifier.queue.pauses import find_pauses, which_holds
 from notifier.queue.waits import describe_later
-from notifier.rules.category import LANES, PlatformLimits
+from notifier.rules.category import LANES
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Burst, Policy
+from notifier.rules.policy import Burst
 from notifier.rules.preferences import Mute
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.scripts.rule_table import decoded
@@ -180,10 +181,9 @@ class Forecast:
 
     def __init__(self, policies: Policies, user: str, record: Record, *, latency_us: int = 0) -> None:
         """record: what `find_forecast` has read. latency_us: from a permit to its settlement."""
-        self._policies, self._user, rules = policies, user, policies.for_user(user)
+        self._policies, self._user = policies, user
         self._now_us = record.now_us
         self._latency_us = latency_us
-        self._device_limits = {name for name, limits in policies.limits.items() if _may_reach(limits, record, rules)}
         self._held = worst(record.routes)
         self._turn = int(record.fields.get("#turn", 0))
         self._lanes = {name: lane.decode() for name, lane in record.fields.items() if lane.decode() in LANES}
@@ -293,24 +293,14 @@ class Forecast:
             by = at_service(route(platform, app), service)
             if held := self._held.get(by):
                 found = max(found, _until(held))
-            elif kind == "b" and not self._policies.limits_of(platform).background.is_empty:
-                found = max(found, (limited_us, f"the limit of background pushes of {platform}"))
-            elif platform in self._device_limits or (kind == "c" and self._policies.limits_of(platform).collapsible):
-                found = max(found, (limited_us, f"the limits of {platform}"))
+            elif limited_us or self._may_limit(platform, kind):
+                found = max(found, (limited_us, WORDS["device"]))
         return found
 
-
-def _may_reach(limits: PlatformLimits, record: Record, rules: Policy) -> bool:
-    """Whether a device may get as many as its platform's limits: not by narrower rules of the user's, nor by too few.
-
-    Too few are known only if the sends are kept for as long as those limits ask.
-    """
-    sent, waiting = record.sends[None], sum(map(len, record.backlogs.values()))
-    return any(
-        rules.horizon_us < window.interval_us
-        or sent.after(record.now_us - window.interval_us) + waiting >= window.limit
-        for window in limits.of_device(rules)[0].windows
-    )
+    def _may_limit(self, platform: str, kind: str) -> bool:
+        """Whether a platform limits such a message by so few that a device soon has as many."""
+        limits = self._policies.limits_of(platform)
+        return not limits.background.is_empty if kind == "b" else kind == "c" and bool(limits.collapsible)
 
 
 def expect_later(at_us: float, noted: Sequence[bytes | None], routes: Iterable[Held]) -> Expected:

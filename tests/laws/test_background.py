@@ -61,6 +61,6 @@ def test_until_when_a_push_waits_for_its_device_is_told(tmp_path: Path) -> None:
         at_us = int(up.redis.zscore("notifier:wakeups:default", "ann"))
         told = Inspection(up.redis, load_settings(config, {}).policies())
         (waits,) = told.backlog("ann")
-        assert (waits.expected_at, waits.not_before) == (moment(at_us), "the limit of background pushes of apns")
+        assert (waits.expected_at, waits.not_before) == (moment(at_us), "a limit of its device")
         found = told.explain("ann", "default")
         assert (found.next_at, found.decided_by) == (moment(at_us), "a limit of its device")

@@ -14,12 +14,11 @@ from notifier.rules.category import Category, Digest, PlatformLimits
 from notifier.rules.evaluator import Sends
 from notifier.rules.hours import parse_hours
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Policy, Window
+from notifier.rules.policy import Burst, Policy, Window
 from notifier.rules.preferences import Preferences
 from notifier.units import moment
 
 S = 1_000_000
-OF_FCM = PlatformLimits(device=Policy((Window(240, interval_us=60 * S),)))
 NOON = 1_767_268_800 * S  # 2026-01-01 12:00 UTC
 
 
@@ -250,18 +249,22 @@ def test_what_may_go_in_quiet_hours_at_the_soonest_goes_when_they_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "sent", "told"),
+    ("kind", "until_s", "told"),
     [
-        (Policy(calendar=(CalendarWindow(2, "day"),)), 2, ""),
-        (Policy(calendar=(CalendarWindow(240, "day"),)), 239, "the limits of fcm"),
-        (Policy((Window(5, interval_us=S),)), 2, "the limits of fcm"),
-        (Policy((Window(5, interval_us=60 * S),)), 2, ""),
+        ("n", 0, (0, "")),
+        ("n", 60, (60, "a limit of its device")),
+        ("b", 0, (0, "a limit of its device")),
+        ("c", 0, (0, "a limit of its device")),
     ],
 )
-def test_the_limits_of_a_device_are_named_only_where_it_may_reach_them(rules: Policy, sent: int, told: str) -> None:
-    """By what it got and what waits. Sends that are not kept for as long as the limit asks may have been any number."""
-    policies = Policies(rules, categories={"news": Category("news")}, limits={"fcm": OF_FCM})
-    fields = dict.fromkeys(FIELDS) | {"push_targets": b"- fcm:n|d"}
-    sends = Sends.on_record([NOON - n for n in range(sent, 0, -1)], [], {})
-    record = Record(NOON, [], [], {}, {"news": [(b"a", 1.0, [*fields.values()])]}, {None: sends, "news": Sends()})
-    assert Forecast(policies, "ann", record).by_job["a"].not_before == told
+def test_a_limit_of_its_device_is_named_where_it_holds_or_soon_may(
+    kind: str, until_s: int, told: tuple[int, str]
+) -> None:
+    """Until when, a worker has found; of background pushes and collapsible messages few may go to one device."""
+    few = PlatformLimits(background=Policy((Window(3, "1h"),)), collapsible=Burst(20, every_us=180 * S))
+    policies = Policies(categories={"news": Category("news")}, limits={"fcm": few})
+    fields = dict.fromkeys(FIELDS) | {"push_targets": f"- fcm:{kind}|d".encode()}
+    backlogs, sends = {"news": [(b"a", 1.0, [*fields.values()])]}, {None: Sends(), "news": Sends()}
+    record = Record(NOON, [], [], {}, backlogs, sends, limited={"news": NOON + until_s * S if until_s else 0})
+    found = Forecast(policies, "ann", record).by_job["a"]
+    assert (found.at, found.not_before) == (moment(NOON + told[0] * S), told[1])

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from notifier.notification.job import ACCEPTED, accepted_at
-from notifier.notification.json_values import fields_of
-from notifier.queue.circuits import FAR_US, Held, by_route, find_routes, paused_words
+from notifier.queue.circuits import Held, by_route, find_routes, paused_words
 from notifier.queue.health import Alive, find_refusal, find_workers
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, counts_in, find_fields, merged
 from notifier.queue.pauses import find_pauses
@@ -21,17 +20,15 @@ from notifier.queue.waits import (
     Waits,
     decode_waits,
     describe_later,
-    describe_waits,
     sum_up,
 )
-from notifier.rules.category import DEFAULT_CATEGORY, LANES
-from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
+from notifier.rules.category import LANES
+from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
-from notifier.store.partitions import Partitions, ranges
+from notifier.store.partitions import Partitions
 from notifier.store.pipelining import Told, ask_all
 from notifier.units import clock_us, moment, seconds_text
 
-FAR_S: Final = FAR_US / 1e6
 SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
 
 
@@ -52,14 +49,13 @@ class LaneNow:
 
 
 class _Found(NamedTuple):
-    """A lane as Redis says it, in the order that `_find_now` asks in. wakeup, last: one with its time, or none."""
+    """A lane as Redis says it, in the order that `_find_now` asks in. wakeup: one with its time, or none."""
 
     queued: int
     waiting: int
     due: int
     wakeup: list[tuple[bytes, float]]
     first: bytes | None
-    last: list[tuple[bytes, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +64,9 @@ class Now:
 
     routes: those that are not working. pauses: what people have paused. suspended: the partitions in which `rq suspend`
     is in force, and how many are queued there. served: how many workers look for work in each partition, by its number.
-    untaken: what none has taken yet, by partition. away: why other partitions do not answer. last: seconds until the
-    last of what waits is expected to go, as far as that is known, and what holds it. looked: µs of the last look for
-    work by any worker, or 0. unpaused: of a pause that some partitions lack, which they are.
-    refuses: why Redis takes nothing new, or ''.
+    untaken: what none has taken yet, by partition. away: why other partitions do not answer. looked: µs of the last
+    look for work by any worker, or 0. unpaused: of a pause that some partitions lack, which they are. refuses: why
+    Redis takes nothing new, or ''.
     """
 
     lanes: dict[str, LaneNow]
@@ -85,7 +80,6 @@ class Now:
     suspended: Mapping[int, int] = field(default_factory=dict)
     waits: list[Waits] = field(default_factory=list)
     at_s: float = 0.0
-    last: tuple[float, str] = (0.0, "")
     looked_us: int = 0
     served: Mapping[int, int] = field(default_factory=dict)
     untaken: Mapping[int, int] = field(default_factory=dict)
@@ -112,11 +106,6 @@ class Now:
     def stuck(self) -> list[Held]:
         """The stopped routes for which something waits: it is overdue since then."""
         return [held for held in self.stopped if held.waiting]
-
-    @property
-    def retries(self) -> int:
-        """How many wait to be tried again."""
-        return sum(each.waiting for each in self.waits if each.kind == "retry")
 
     @property
     def late(self) -> list[Held]:
@@ -208,38 +197,16 @@ class Stats:
         return {"in_s": come, "out_s": go, "late_p99": late.quantile_s(0.99), "empty": self._empty(backlog, come, go)}
 
     def _empty(self, backlog: int, come: float, go: float) -> str:
-        """When nothing waits any more, if so many a second go on to come and to go. The limits may take longer."""
+        """When nothing waits any more, if so many a second go on to come and to go."""
         if not backlog:
             return "nothing waits"
-        paced_s = backlog / go if go else 0.0
-        if held := self._held(f", then about {seconds_text(paced_s)}" if go else ""):
-            return held
-        left_s, holds = self.now.last
-        if left_s > paced_s:
-            return f"in at most about {seconds_text(left_s)} if no more comes: {holds}"
-        slow = "".join([f", as {held.route} is slow" for held in self.now.routes if held.waiting][:1])
-        if go > come:
-            return f"in about {seconds_text(backlog / (go - come))}{slow}"
-        rate = "not while more come than go" if come > go else "not at this rate"
-        return rate + (f"; if no more came, in about {seconds_text(paced_s)}{slow}" if go else "")
-
-    def _held(self, then: str) -> str:
-        """Name the cause that keeps some from going at all; '' where there is none. then: after a pause that ends."""
         now = self.now
-        if now.suspended and not now.suspended_in:
-            return "not while all is suspended"
-        if any(now.untaken[number] for number in now.suspended_in):
-            return f"not while partition {ranges(now.suspended_in)} is suspended"
-        if not any(worker.is_healthy() for worker in now.workers) and not now.refuses:
-            return "not while no worker works"
-        pauses = [held for held in now.pauses if held.waiting]
-        words = [f"nobody serves partition {ranges(now.unserved)}"] if now.unserved else []
-        words += [f"{paused_words(held.route)} is paused" for held in pauses]
-        words += [f"{held.route} is stopped" for held in now.stuck or (now.stopped if now.retries else [])]
-        if len(words) == 1 and pauses and pauses[0].next_at is not None:
-            left = seconds_text(max(0.0, pauses[0].next_at.timestamp() - now.at_s))
-            return f"the pause of {paused_words(pauses[0].route)} ends in {left}{then}"
-        return f"not while {' and '.join(words[:2])}" if words else ""
+        is_paused = any(held.waiting for held in now.pauses) or any(now.untaken.get(n) for n in now.suspended)
+        if is_paused or now.unserved or now.stuck or not now.works:
+            return "not while something is stopped or paused"
+        if go > come:
+            return f"in about {seconds_text(backlog / (go - come))}, if no limit holds longer"
+        return "not while more come than go" if come > go else "not at this rate"
 
     def _by_minute(self) -> list[dict[str, Any]]:
         return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]
@@ -280,7 +247,6 @@ def _find_now() -> Exchange[Now]:
             pipe.zcount(redis_key("wakeups", lane), "-inf", now_us)
             pipe.zrange(redis_key("wakeups", lane), 0, 0, withscores=True)
             pipe.lindex(rq_key("queue", lane), 0)
-            pipe.zrange(rq_key("scheduled", lane), -1, -1, withscores=True)
         pipe.zcard(redis_key("later"))
         pipe.zcard(redis_key("leases"))
         pipe.hgetall(redis_key("stats"))
@@ -303,7 +269,6 @@ def _find_now() -> Exchange[Now]:
         {0: sum(found.queued for found in of_lanes)} if suspended else {},
         sum_up([*decode_waits(waits), *(yield from _find_later(later))]),
         now_us / 1e6,
-        (yield from _find_last([found.last for found in of_lanes], now_us / 1e6)),
         int(looked or 0),
         refuses=(yield from find_refusal(memory)),
     )
@@ -333,17 +298,6 @@ def _find_later(waiting: int) -> Exchange[list[Waits]]:
     told = yield Commands(ask)
     found = Counter(describe_later(at or 0, *fields) for at, fields in zip(told[::2], told[1::2], strict=True))
     return [Waits(*why, round(waiting * n / len(ids))) for why, n in found.most_common()]
-
-
-def _find_last(scheduled: Sequence[Any], now_s: float) -> Exchange[tuple[float, str]]:
-    """Return in how many seconds the last of the lanes goes; whose it is, and for what it waits as decided last."""
-    at_s, job_id = max([(at, each) for (*_, (each, at)) in filter(None, scheduled) if at < FAR_S], default=(now_s, b""))
-    (job,) = yield Commands(lambda pipe: pipe.hmget(job_key(job_id), *OF_LATER))
-    fields = fields_of(job[0])
-    user, category = str(fields.get("user")), str(fields.get("category", DEFAULT_CATEGORY))
-    (why,) = yield Commands(lambda pipe: pipe.hget(user_key("backlogs", user), f"#w:{category}"))
-    _, what = describe_waits(why.decode(errors="replace")) if why else describe_later(at_s * 1e6, *job)
-    return at_s - now_s, f"{user} waits for {what}"
 
 
 def _together(told: Told[Now]) -> Now:
@@ -376,7 +330,6 @@ def _together(told: Told[Now]) -> Now:
         suspended,
         sum_up(each for now in every for each in now.waits),
         max(now.at_s for now in every),
-        max(now.last for now in every),
         max(now.looked_us for now in every),
         served,
         untaken,

@@ -28,6 +28,7 @@ def now(**fields: Any) -> Now:
         "workers": [WELL],
         "totals": {},
         "memory": (1, 0),
+        "served": {0: 1},
     }
     return Now(**base | fields)
 
@@ -158,40 +159,35 @@ def test_what_is_queued_waits_too() -> None:
 
 
 def test_when_it_is_empty_is_not_promised_while_something_is_stopped() -> None:
-    """No time is said as long as some cannot go at all: what keeps them is said, and when a pause ends."""
+    """No time is said as long as some cannot go at all: what keeps them stands among what is wrong."""
 
     def empty(**fields: Any) -> Any:
         return live(**fields)["empty"]
 
-    assert empty(routes=[KEY]) == "not while apns is stopped"
-    retries = [Waits("retry", "a retry", 20)]
-    assert empty(routes=[replace(KEY, waiting=0)], waits=retries) == "not while apns is stopped"
-    assert empty(routes=[replace(KEY, waiting=0)]) == "not at this rate"
-    assert empty(suspended={0: 7}) == "not while all is suspended"
-    assert empty(workers=[]) == "not while no worker works"
-    assert empty(served={0: 1, 1: 1, 2: 0, 3: 0}) == "not while nobody serves partition 2-3"
+    pause = Held("category:chat", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")
+    stops: list[dict[str, Any]] = [
+        {"routes": [KEY]},
+        {"suspended": {0: 7}, "untaken": {0: 7}},
+        {"workers": [], "served": {0: 0}},
+        {"served": {0: 1, 1: 1, 2: 0, 3: 0}},
+        {"pauses": [pause]},
+        {"pauses": [replace(pause, next_at=AT + timedelta(hours=1))]},
+        {"served": {0: 1, 1: 1}, "suspended": {1: 0}, "untaken": {0: 0, 1: 1}},
+    ]
+    assert {empty(**each) for each in stops} == {"not while something is stopped or paused"}
+    goes = {"routes": [replace(KEY, waiting=0)]}, {"pauses": [replace(pause, waiting=0)]}
+    assert [empty(**each) for each in goes] == ["not at this rate"] * 2
+    assert empty(served={0: 1, 1: 1}, suspended={1: 0}, untaken={0: 1, 1: 0}) == "not at this rate"
     assert empty(lanes={"default": LaneNow(0, 0, 0, 0.0)}) == "nothing waits"
     assert empty() == "not at this rate"
-    pause = Held("category:chat", "stopped", None, 1, "paused", "wrong text", AT, None, "anna")
-    assert empty(pauses=[pause]) == "not while category:chat is paused"
-    pause = replace(pause, next_at=AT + timedelta(hours=1))
-    assert empty(pauses=[pause]) == "the pause of category:chat ends in 56 min 00 s"
-    said = "not while nobody serves partition 1 and category:chat is paused"
-    assert empty(served={0: 1, 1: 0}, pauses=[pause]) == said
 
 
-def test_an_estimate_says_what_bounds_it() -> None:
-    """A limit of one user, where that takes longer than all others; a route that is slow; after a pause, the rest."""
-    fcm = Held("fcm", "slow", None, 27, "busy")
-    pause = Held("all:", "stopped", AT + timedelta(minutes=6), 1, "paused", "", AT)
-
-    def empty(**fields: Any) -> Any:
-        at_s = 60.0 * (AT.timestamp() // 60 + 4) + 60
-        stats = Stats(now(at_s=at_s, **fields), {int(at_s // 60) - 1: Numbers()})
-        stats.minutes[int(at_s // 60) - 1].ended["delivered", "default", "fcm"] = 60
-        return stats.as_live()["now"]["empty"]
-
-    holds = "bob waits for marketing 1/1d"
-    assert empty(last=(259_200.0, holds)) == f"in at most about 3 d 0 h if no more comes: {holds}"
-    assert empty(last=(1.0, holds), routes=[fcm]) == "in about 27.0 s, as fcm is slow"
-    assert empty(pauses=[pause]) == "the pause of all ends in 1 min 00 s, then about 27.0 s"
+def test_when_it_is_empty_is_told_by_how_many_come_and_go() -> None:
+    """The seven of the queue and the twenty that wait, at one a second."""
+    at_s = 60.0 * (AT.timestamp() // 60 + 4) + 60
+    stats = Stats(now(at_s=at_s), {int(at_s // 60) - 1: Numbers()})
+    of_last = stats.minutes[int(at_s // 60) - 1]
+    of_last.ended["delivered", "default", "fcm"] = 60
+    assert stats.as_live()["now"]["empty"] == "in about 27.0 s, if no limit holds longer"
+    of_last.accepted["default"] = 120
+    assert stats.as_live()["now"]["empty"] == "not while more come than go"

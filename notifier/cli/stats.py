@@ -58,8 +58,8 @@ def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
     quantiles = [(what, of, e["count"], _at_most(e["p50"]), _at_most(e["p99"])) for what, of, e in slow]
     yield Rows(("what", "of", "count", "p50", "p99"), quantiles)
     users = told["throttled"]
-    most = [_throttled(each, told["at"]) for each in users["users"]]
-    yield Rows(("user", "waiting", "oldest", "what for", "next"), most, f"waits most: {users['says']}", "no user waits")
+    most = [_throttled(each) for each in users["users"]]
+    yield Rows(("user", "waiting", "what for", "next"), most, f"waits most: {users['says']}", "no user has a backlog")
     yield from _now(told["now"])
 
 
@@ -80,12 +80,11 @@ def _now(now: dict[str, Any]) -> Iterator[str | Rows]:
     yield f"workers: {workers or 'none'}"
 
 
-def _throttled(each: dict[str, Any], now: datetime) -> tuple[object, ...]:
+def _throttled(each: dict[str, Any]) -> tuple[object, ...]:
     what_for = each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items())
     at = each["next_at"]
     shown = each["until"] if at is None else moment(datetime.fromtimestamp(at, tz=UTC))
-    oldest = each["since"] and seconds_text(max(0.0, (now - each["since"]).total_seconds()))
-    return (each["user"], each["waiting"], oldest or "", what_for, shown)
+    return (each["user"], each["waiting"], what_for, shown)
 
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:

@@ -1,21 +1,16 @@
-"""List who waits most: the users with the longest backlogs, and of the first elsewhere. Changes nothing."""
+"""List who waits most: the users with the longest backlogs. Changes nothing."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from notifier.notification.job import ACCEPTED, accepted_at
-from notifier.notification.json_values import fields_of
-from notifier.queue.backlogs import queue_keys
-from notifier.queue.circuits import FAR_US
-from notifier.queue.waits import IN_QUEUE, OF_LATER, describe_later, describe_waits
-from notifier.rules.category import DEFAULT_CATEGORY, LANES
-from notifier.scripts.keys import job_key, redis_key, user_key
+from notifier.queue.waits import describe_waits
+from notifier.rules.category import LANES
+from notifier.scripts.keys import redis_key, user_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
@@ -23,12 +18,9 @@ from notifier.store.pipelining import ask_all
 MAX_USERS: Final = 10
 PAGE: Final = 100
 PAGES: Final = 5  # of each lane
-QUEUED: Final = 50  # of each queue, and of what has a time of its own, the first
 UNTIMED: Final = {"paused", "muted", "route", "sending"}  # looked at before: where it may expire, or in vain
 UNTIL: Final = {
-    "queue": "when a worker takes it",
     "retry": "when it is tried again",
-    "send_at": "at its time",
     "paused": "when the pause ends",
     "muted": "when the mute ends",
     "sending": "when that one has ended",
@@ -39,15 +31,13 @@ UNTIL: Final = {
 class Throttled:
     """A user. waiting: how many wait in each category, the most first. whys: what each waits for: kind, words.
 
-    next_us: when the user is looked at again; None where somebody has to let the user go. since: when the first of what
-    waits was accepted.
+    next_us: when the user is looked at again; None where somebody has to let the user go.
     """
 
     user: str
     waiting: dict[str, int] = field(default_factory=dict)
     next_us: int | None = None
     whys: dict[str, tuple[str, str]] = field(default_factory=dict)
-    since: datetime | None = None
 
     @property
     def total(self) -> int:
@@ -61,8 +51,8 @@ class Throttled:
         next_at = None if self.next_us is None or not is_timed else self.next_us / 1e6
         why = ", ".join(dict.fromkeys(what for _, what in whys if what))
         until = next(filter(None, map(_until, whys)), "when it is let go")
-        own = {"user": self.user, "waiting": self.total, "categories": self.waiting, "why": why, "next_at": next_at}
-        return own | {"until": until, "since": self.since}
+        own = {"user": self.user, "waiting": self.total, "categories": self.waiting}
+        return own | {"why": why, "next_at": next_at, "until": until}
 
 
 def _until(why: tuple[str, str]) -> str:
@@ -78,7 +68,7 @@ def read_throttled(redis: Any) -> dict[str, Any]:
     were found, and whether one waits more than another.
     """
     told = ask_all(Partitions.around(redis), _find)
-    longest = sorted((each for found, *_ in told.all for each in found), key=_rank)[:MAX_USERS]
+    longest = _longest(each for found, *_ in told.all for each in found)
     is_all = not told.away and all(is_all for *_, is_all in told.all)
     totals = [total for _, totals, _ in told.all for total in totals]
     users = "user waits" if len(totals) == 1 else "users wait"
@@ -88,58 +78,16 @@ def read_throttled(redis: Any) -> dict[str, Any]:
     return {"users": [each.as_json() for each in longest], "is_all": is_all, "says": says if totals else ""}
 
 
-def _rank(each: Throttled) -> tuple[int, datetime]:
-    """Before others is who has more, then who has waited longer."""
-    return -each.total, each.since or datetime.max.replace(tzinfo=UTC)
-
-
 def _find() -> Exchange[tuple[list[Throttled], list[int], bool]]:
     """The users with the most, of all how many wait, and whether these are all."""
     users, is_all = yield from _waiting()
     found = yield from _backlogs(users)
-    are_all = yield from _add_others(found)
-    waiting = [each for each in found.values() if each.total]
-    longest = sorted(waiting, key=_rank)[:MAX_USERS]
-    yield from _note_first(longest)
-    return longest, [each.total for each in waiting], is_all and are_all
+    waiting = [each for each in found if each.total]
+    return _longest(waiting), [each.total for each in waiting], is_all
 
 
-def _note_first(found: Sequence[Throttled]) -> Exchange[None]:
-    """Note since when the first of their backlogs has waited."""
-    asked = [(each, user_key("backlog", each.user, name)) for each in found for name in each.waiting]
-    heads = yield Commands(lambda pipe: [pipe.zrange(key, 0, 0) for _, key in asked])
-    begun = yield Commands(lambda pipe: [pipe.hmget(job_key(b"".join(head)), ACCEPTED) for head in heads])
-    for (each, _), noted in zip(asked, begun, strict=True):
-        if at := accepted_at(*noted):
-            each.since = min(each.since or at, at)
-
-
-def _add_others(users: dict[str, Throttled]) -> Exchange[bool]:
-    """Add what waits in no backlog: the first of each queue, and of what is tried again or has a time of its own.
-
-    Return whether these are all.
-    """
-    queued = queue_keys()
-
-    def ask(pipe: Any) -> None:
-        for queue in queued:
-            pipe.lrange(queue, 0, QUEUED - 1)
-        pipe.zrangebyscore(redis_key("later"), "-inf", f"({FAR_US}", 0, QUEUED, withscores=True)
-
-    *queues, later = yield Commands(ask)
-    jobs = [(job_id, None) for each in queues for job_id in each] + later
-    fields = ("push_outcome", *ACCEPTED, *OF_LATER)
-    found = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *fields) for job_id, _ in jobs])
-    for (_, later_us), (ended, at, at_us, *noted) in zip(jobs, found, strict=True):
-        of = fields_of(noted[0])
-        if "user" in of and ended is None:
-            user, category = str(of["user"]), str(of.get("category", DEFAULT_CATEGORY))
-            why = ("queue", IN_QUEUE) if later_us is None else describe_later(later_us, *noted)
-            each = users.setdefault(user, Throttled(user))
-            each.waiting[category] = each.waiting.get(category, 0) + 1
-            each.whys.setdefault(category, why)
-            each.since = min(filter(None, (each.since, accepted_at(at, at_us))), default=None)
-    return all(len(each) < QUEUED for each in (*queues, later))
+def _longest(found: Iterable[Throttled]) -> list[Throttled]:
+    return sorted(found, key=lambda each: -each.total)[:MAX_USERS]
 
 
 def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
@@ -168,7 +116,7 @@ def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
     return users, all(n <= PAGE * PAGES for n in (*numbers, *map(len, routed)))
 
 
-def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[dict[str, Throttled]]:
+def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
     names = {user: user.decode(errors="replace") for user in users}
     lines = yield Commands(lambda pipe: [pipe.hgetall(user_key("backlogs", name)) for name in names.values()])
     backlogs = dict(zip(users, lines, strict=True))
@@ -181,7 +129,7 @@ def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[dict[str, Throttled
         waiting[user][category] = length
         if why := backlogs[user].get(f"#w:{category}".encode()):
             whys[user][category] = describe_waits(why.decode(errors="replace"))
-    return {
-        names[user]: Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user], whys[user])
+    return [
+        Throttled(names[user], {name: n for name, n in counts.most_common() if n}, users[user], whys[user])
         for user, counts in waiting.items()
-    }
+    ]

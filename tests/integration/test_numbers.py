@@ -17,6 +17,7 @@ from notifier.queue import calls
 from notifier.queue.minutes import BOUNDS_S, Histogram, Numbers
 from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
+from notifier.scripts.keys import job_key, rq_key
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.simulators.wire import Reply
@@ -156,3 +157,12 @@ def test_fields_of_others_are_passed_over(redis: Redis) -> None:
     numbers.add({"x|y": 3, "late|chat|2": 2, "late|chat|s": 5000, "o|delivered|chat|": 1, "lonely": 1})
     assert numbers.ended == {("delivered", "chat", ""): 1}
     assert Stats(read_now(redis), {0: numbers}, numbers).as_json()["lateness"]["chat"]["p99"] == 0.004
+
+
+def test_for_how_long_the_oldest_is_queued_is_told_by_redis_clock(redis: Redis) -> None:
+    """`enqueued_at` is of the producer's host, whose clock may be wrong by hours; a history notes Redis's time."""
+    redis.rpush(rq_key("queue", "default"), "job")
+    seconds, us = redis.time()  # type: ignore[misc]
+    told = {"enqueued_at": "2020-01-01T00:00:00.000000Z", "push_accepted": (seconds - 90) * 1_000_000 + us}
+    redis.hset(job_key("job"), mapping=told)
+    assert 80 < read_now(redis).lanes["default"].oldest_queued_s < 1000

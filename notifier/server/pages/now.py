@@ -166,12 +166,11 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
             f"{each['waiting']:,}",
             each["why"] or ", ".join(f"{name} {n:,}" for name, n in each["categories"].items()),
             each["until"] if each["next_at"] is None else moment(datetime.fromtimestamp(each["next_at"], tz=UTC), now),
-            span(max(0.0, (now - each["since"]).total_seconds())) if each["since"] else None,
         )
         for each in told["users"]
     ]
     said = hint(told["says"]) if rows else None
-    return [said, table(("user", "waiting", "what for", "next", "the first waits for"), rows, "No user waits.")]
+    return [said, table(("user", "waiting", "what for", "next"), rows, "No user has a backlog.")]
 
 
 def last_known(told: dict[str, Any]) -> list[Any]:

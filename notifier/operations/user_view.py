@@ -8,37 +8,28 @@ from typing import Any, Final
 
 from redis import Redis
 
-from notifier.operations.explain import Explanation, Inspection, placed
+from notifier.operations.explain import Inspection, placed
 from notifier.operations.in_force import Known
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.store.connection import redis_answers
 
 MAX_SHOWN: Final = 200
-MAX_CATEGORIES: Final = 6  # explained at once
 
 
 def view_user(redis: Redis, known: Known, user: str, category: str | None = None) -> dict[str, Any]:
     """All that is known of a user, as plain data. category: to explain; None is the first in which something waits.
 
-    At the top stands that category; `others`: those in which something waits. line: the first that wait in backlogs, of
-    `waiting_in_all`. outside: see `Inspection`.
-    Raises RedisUnusableError.
+    line: the first that wait in backlogs, of `waiting_in_all`. outside: see `Inspection`. Raises RedisUnusableError.
     """
     inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
     with redis_answers():
         waiting = {name: n for name, n in inspection.waiting(user).items() if n}
-    first = category or next(iter(waiting), DEFAULT_CATEGORY)
-    names = list(dict.fromkeys([first, *waiting]))[:MAX_CATEGORIES]
-    told = [_told(inspection.explain(user, name), known) for name in names]
-    return told[0] | {
+    found = placed(inspection.explain(user, category or next(iter(waiting), DEFAULT_CATEGORY)), known)
+    return found.as_json() | {
         "user_rules": known.places.of_user(user).path,
-        "others": told[1:],
+        "category_rules": known.places.of_category(found.category).path,
         "categories": sorted({*known.policies.categories, *waiting}),
         "line": [asdict(each) for each in islice(inspection.backlog(user), MAX_SHOWN)],
         "waiting_in_all": sum(waiting.values()),
         "outside": inspection.outside(),
     }
-
-
-def _told(found: Explanation, known: Known) -> dict[str, Any]:
-    return placed(found, known).as_json() | {"category_rules": known.places.of_category(found.category).path}

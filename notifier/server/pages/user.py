@@ -17,7 +17,6 @@ FIRST: Final = 20  # of what waits in backlogs; the others are a link away
 
 def user_page(told: dict[str, Any], view: View) -> str:
     """The page of one user."""
-    explained = [told, *told["others"]]
     shown, kept = len(told["history"]), told["history_in_all"]
     body = [
         tag("h1", "User ", tag("span", told["user"], class_="id")),
@@ -31,14 +30,12 @@ def user_page(told: dict[str, Any], view: View) -> str:
         _next(told),
         tag("h2", "Rules of the user, from ", tag("code", told["user_rules"])),
         _uses([use for use in told["uses"] if use["scope"] == "user"], told["at"]),
+        tag("h2", "Rules of ", told["category"], ", from ", tag("code", told["category_rules"])),
+        _uses([use for use in told["uses"] if use["scope"] == "category"], told["at"]),
+        tag("p", "It has bypass: it is counted, but never held back.") if told["bypass"] else None,
+        tag("h2", "Other categories"),
+        _categories(told),
     ]
-    for each in explained:
-        body += [
-            tag("h2", "Rules of ", each["category"], ", from ", tag("code", each["category_rules"])),
-            _uses([use for use in each["uses"] if use["scope"] == "category"], told["at"]),
-            tag("p", "It has bypass: it is counted, but never held back.") if each["bypass"] else None,
-        ]
-    body += [tag("h2", "Other categories"), _categories(told, {each["category"] for each in explained})]
     return document(view, f"User {told['user']}", body)
 
 
@@ -138,8 +135,8 @@ def _uses(uses: list[dict[str, Any]], now: datetime) -> Html:
     return table(("rule", "used", "admits the next", "from"), rows, "None.")
 
 
-def _categories(told: dict[str, Any], shown: set[str]) -> Html:
-    others = [name for name in told["categories"] if name not in shown]
+def _categories(told: dict[str, Any]) -> Html:
+    others = [name for name in told["categories"] if name != told["category"]]
     if not others:
         return tag("p", "There are none.", class_="none")
     return tag("p", [link("/user", name, id=told["user"], category=name) for name in others[:50]], class_="tabs")

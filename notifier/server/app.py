@@ -42,7 +42,7 @@ from notifier.server.pages.help import help_page
 from notifier.server.pages.job import job_page
 from notifier.server.pages.layout import View, link, problem_page
 from notifier.server.pages.limits import limits_page
-from notifier.server.pages.now import last_known, now_page
+from notifier.server.pages.now import now_page
 from notifier.server.pages.problems import bad_page
 from notifier.server.pages.rates import preview_page, rates_page
 from notifier.server.pages.routes import routes_page
@@ -225,7 +225,7 @@ class _Paths:
             except Exception as error:  # noqa: BLE001 - see `_problem`
                 found = _problem(error)
                 reads = method == "GET"  # the path of a form shows another page then, or none
-                more = view.last and last_known(view.last) if reads else _back(request, view.at)
+                more = None if reads else _back(request, view.at)
                 page = problem_page(view, found.title, found.detail, found.more.get("help"), more, renew=reads)
                 return html_answer(page, found.status)
 
@@ -241,7 +241,6 @@ class _Paths:
             "long" in query,
             in_parts,
             None if in_parts else self._state.answered_at,
-            self._state.last_told if at == "/" else None,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -68,9 +67,7 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     changes = read_actions(state.redis, MAX_ACTIONS)
     changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
     more = {"live": found.as_live()["now"], "throttled": read_throttled(state.redis), "changed": changed}
-    told = found.as_json() | more | {"routes": routes}
-    state.last_told = told | {"read_at": datetime.now(UTC)}
-    return told
+    return found.as_json() | more | {"routes": routes}
 
 
 def user(state: State, request: Request) -> dict[str, Any]:

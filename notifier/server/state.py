@@ -65,7 +65,6 @@ class State:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
         self._asked = 0
         self.answered_at: datetime | None = None  # when Redis did last; of a scrape nobody knows
-        self.last_told: dict[str, Any] | None = None  # of the page Now
 
     async def in_time(self, do: Callable[[], T], seconds: float | None = None, *, apart: bool = False) -> T:
         """Do it in a thread, when one is free; raise ProblemError where that takes too long, or too many ask.

@@ -43,8 +43,7 @@ class View:
     """For whom a page is made. at: which page. may_act: whether the token allows it. done: see DONE.
 
     is_long: all is shown, not the first alone. in_parts: Redis has partitions. answered: when Redis did last; None
-    where it never has, or has parts. last: what the page Now was told last. refused: what is wrong with the
-    configuration, so that the last one holds on.
+    where it never has, or has parts. refused: what is wrong with the configuration, so that the last one holds on.
     """
 
     at: str
@@ -53,7 +52,6 @@ class View:
     is_long: bool = False
     in_parts: bool = False
     answered: datetime | None = None
-    last: dict[str, Any] | None = None
     refused: str = ""
 
 

@@ -22,7 +22,7 @@ def now_page(told: dict[str, Any], view: View) -> str:
         tag("h1", "Now", class_="unseen"),
         _problems(told, view),
         _changed(told),
-        _figures(told, ("updated", tag("span", told["at"].strftime("%H:%M:%S"), id="updated"))),
+        _figures(told),
         tag("div", tag("section", _waits(told)), tag("section", _behind(told)), class_="halves"),
         _plots(),
         tag("div", tag("section", _routes(told)), tag("section", _workers(told)), class_="halves"),
@@ -60,7 +60,7 @@ def _problem(each: Problem, now: datetime, view: View) -> Html:
     )
 
 
-def _figures(told: dict[str, Any], *more: tuple[str, Html]) -> Html:
+def _figures(told: dict[str, Any]) -> Html:
     """Large figures, of the moment of all else on the page."""
     live = told["live"]
     shown = (
@@ -69,7 +69,7 @@ def _figures(told: dict[str, Any], *more: tuple[str, Html]) -> Html:
         ("waiting", f"{sum(each['waiting'] for each in told['now']['waits']):,}"),
         ("being sent", f"{live['in_flight']:,}"),
         ("late when sent, p99", at_most(live["late_p99"]) or "\N{EN DASH}"),
-        *more,
+        ("updated", tag("span", told["at"].strftime("%H:%M:%S"), id="updated")),
     )
     return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in shown], class_="figures")
 
@@ -171,16 +171,3 @@ def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
     ]
     said = hint(told["says"]) if rows else None
     return [said, table(("user", "waiting", "what for", "next"), rows, "No user has a backlog.")]
-
-
-def last_known(told: dict[str, Any]) -> list[Any]:
-    """Show what the page told when Redis answered last."""
-    ago = moment(told["read_at"], datetime.now(UTC))
-    shown = [
-        _figures(told),
-        tag("div", tag("section", _waits(told)), tag("section", _behind(told)), class_="halves"),
-        tag("section", _workers(told)),
-        tag("h2", "Who waited most"),
-        _throttled(told["throttled"], told["at"]),
-    ]
-    return [tag("h2", "What was known last, ", ago), tag("div", shown, class_="old")]

@@ -1,4 +1,4 @@
-"""The tables below the first page: lanes, workers, minutes, how late and how slow, what ended."""
+"""The tables below the first page: lanes, workers, minutes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from notifier.server.html import Html, at_most, moment, span, table, tag
-from notifier.units import counted
 
 
 def details(told: dict[str, Any]) -> Html:
@@ -19,23 +18,6 @@ def details(told: dict[str, Any]) -> Html:
         _workers(now, told["at"]),
         tag("h2", "Minutes"),
         _minutes(told),
-    ]
-    for title, key, of in (
-        ("How late, by category", "lateness", "category"),
-        ("How long providers take, by route", "provider_latency", "route"),
-    ):
-        rows = [
-            (name, f"{each['count']:,}", at_most(each["p50"]), at_most(each["p99"])) for name, each in told[key].items()
-        ]
-        body += [tag("h2", title), table((of, "count", "p50", "p99"), rows, "Nothing was sent.", slim=True)]
-    number = len(told["minutes"])
-    ends = [
-        (o["route"], o["category"], o["outcome"], f"{o['count']:,}", f"{o['count'] / number:,.1f}")
-        for o in told["outcomes"]
-    ]
-    body += [
-        tag("h2", f"What became of them in {counted(number, 'minute')}"),
-        table(("route", "category", "outcome", "count", "a minute"), ends, "Nothing ended.", slim=True),
     ]
     return tag("div", body, id="details")
 

@@ -74,7 +74,7 @@ def test_it_tells_what_happened(config: Path) -> None:
             assert (found["state"], found["expected_at"][:13]) == ("waiting", told["line"][0]["expected_at"][:13])
             assert {each["state"] for each in json.loads(ask("/api/v1/routes")[1])["routes"]} == {"working"}
             status, page, headers = ask("/")
-            assert (status, "chat" in page, "one" in page) == (200, True, True)
+            assert (status, "fcm" in page, "one" in page) == (200, True, True)
             assert "unsafe" not in headers["content-security-policy"]
             assert headers["content-security-policy"].startswith("default-src 'none'")
         assert ask("/readyz")[0] == ask("/healthz")[0] == ask("/style.css")[0] == 200

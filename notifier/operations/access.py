@@ -18,9 +18,10 @@ _CALL: Final = re.compile(r"\bcall\('([A-Za-z]+)'")
 EVERYBODY: Final = ("auth", "client|setname", "exec", "hello", "info", "multi", "ping", "select", "time")
 SCRIPTS: Final = ("eval", "evalsha", "script|load")
 READING: Final = (
-    "dbsize", "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "lindex", "llen", "lpos", "lrange",
-    "pttl", "scan", "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups", "xlen", "xrange",
-    "xrevrange", "zcard", "zcount", "zmscore", "zrandmember", "zrange", "zrangebyscore", "zrevrange", "zscan", "zscore",
+    "dbsize", "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals", "lindex", "llen",
+    "lpos", "lrange", "pttl", "scan", "scard", "sismember", "smembers", "sscan", "ttl", "type", "xinfo|groups",
+    "xlen", "xrange", "xrevrange", "zcard", "zcount", "zmscore", "zrandmember", "zrange", "zrangebyscore",
+    "zrevrange", "zscan", "zscore",
 )  # fmt: skip
 LIMITER: Final = ("acquire", "limit", "limit_change", "limit_usage", "limit_used", "refund")
 # What RQ's worker does by itself: other functions' jobs, its registries, being suspended and told to stop.

@@ -1,27 +1,26 @@
-"""Connections that tell where one side speaks TLS and the other does not, in a second and not after a timeout."""
+"""Connections that hint at TLS where one side may speak it and the other not; they leave a demoted server, too."""
 
 from __future__ import annotations
 
-import os
-import socket
 import ssl
-import threading
-from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
 from notifier.store.demoted import Leaving
 
-PATIENCE_S: Final = 1.0  # a handshake takes milliseconds
-OURS: Final = "it does not speak TLS; write redis:// in place of rediss://"
-THEIRS: Final = "it speaks TLS; write rediss:// in place of redis://"
-# A Redis that says one of these speaks plainly: to find out whether it speaks TLS would take a second.
-ANSWERS: Final = (redis.exceptions.AuthenticationError, redis.exceptions.BusyLoadingError)
+if TYPE_CHECKING:
+    import socket
+
+OURS: Final = "it makes no TLS handshake; if it speaks no TLS, write redis:// in place of rediss://"
+THEIRS: Final = "it closes new connections; if it speaks TLS alone, write rediss:// in place of redis://"
+# Any other answer to a handshake is one of TLS, such as a refused certificate.
+NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"})
+CLOSED: Final = ("Connection closed by server", "Connection reset by peer")  # as redis-py tells it
 
 
 class TlsMismatchError(redis.exceptions.ConnectionError):
-    """Only one side speaks TLS; the text says what to write."""
+    """Perhaps only one side speaks TLS; the text says what to write then."""
 
 
 class PlainConnection(Leaving, redis.Connection):
@@ -31,59 +30,19 @@ class PlainConnection(Leaving, redis.Connection):
         """See redis-py."""
         try:
             super().connect()  # type: ignore[no-untyped-call]
-        except ANSWERS:
-            raise
-        except redis.exceptions.ConnectionError:
-            if _speaks_tls(self.host, self.port):
-                raise TlsMismatchError(THEIRS) from None
+        except redis.exceptions.ConnectionError as error:
+            if any(text in str(error) for text in CLOSED):
+                raise TlsMismatchError(THEIRS) from error
             raise
 
 
 class TlsConnection(Leaving, redis.SSLConnection):
-    """A connection over TLS: a handshake that nobody answers is given up where the other side turns out to be plain."""
+    """A connection over TLS."""
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:
-        told, same = threading.Event(), os.dup(sock.fileno())
-
-        def look() -> None:
-            if _speaks_plainly(self.host, self.port):
-                told.set()
-                with suppress(OSError), socket.socket(fileno=os.dup(same)) as handle:
-                    handle.shutdown(socket.SHUT_RDWR)
-
-        watch = threading.Timer(PATIENCE_S, look)
-        watch.daemon = True
-        watch.start()
         try:
-            secured = super()._wrap_socket_with_ssl(sock)  # type: ignore[no-untyped-call]
-        except (OSError, redis.exceptions.RedisError):
-            if told.is_set():
-                raise TlsMismatchError(OURS) from None
-            raise
-        finally:
-            watch.cancel()
-            watch.join()
-            os.close(same)
-        if told.is_set():  # on a socket that was shut down before, ssl makes no handshake, and says nothing of it
-            secured.close()
-            raise TlsMismatchError(OURS)
-        return secured
-
-
-def _speaks_plainly(host: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((host, port), PATIENCE_S) as sock:
-        sock.sendall(b"PING\r\n")
-        return sock.recv(1) in {b"+", b"-"}
-    return False
-
-
-def _speaks_tls(host: str, port: int) -> bool:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's certificates, which take long to load
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said there
-    try:
-        with socket.create_connection((host, port), PATIENCE_S) as sock, context.wrap_socket(sock):
-            return True
-    except ssl.SSLError as error:  # one that wants our certificate speaks it too
-        return error.reason is not None and "ALERT" in error.reason
-    except OSError:
-        return False
+            return super()._wrap_socket_with_ssl(sock)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            if isinstance(error, ssl.SSLError) and error.reason not in NO_TLS:
+                raise
+            raise TlsMismatchError(OURS) from error

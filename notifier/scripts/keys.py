@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"@([a-z_]+)(:?)")
 CATALOGUE: Final[Mapping[str, str]] = {
     # A user's.
     "backlog": ":{user}:<category> zset job id -> order; the backlog: the notifications that wait",
-    "backlogs": ":{user} hash category -> lane of each backlog that is not empty; #pace, #turn, orphans, … too",
+    "backlogs": ":{user} hash category -> lane of each backlog that is not empty; #turn, orphans, … too",
     "sent": ":{user}[:<category>] zset permit -> µs; what was sent, and is being sent; see rules.lua",
     "counts": ":{user}[:<category>] zset µs -> how many, of windows with a precision; see counts.lua",
     "burst": ":{user}[:<category>] hash; burst allowances; see burst.lua",

@@ -140,7 +140,7 @@ STRAYS: Final[dict[str, Callable[[Any], object]]] = {
     # One whose time has come is no stray: a worker's *sweep* takes it out.
     "cancelled without a job": lambda redis: redis.zadd("rq:canceled:default", {"no-job": FAR}),
     "a wake-up of nobody": lambda redis: redis.zadd("notifier:wakeups:bulk", {"nobody": 1}),
-    "nobody remembered": lambda redis: redis.hset("notifier:backlogs:{nobody}", "#pace", "1"),
+    "nobody remembered": lambda redis: redis.hset("notifier:backlogs:{nobody}", "#turn", "1"),
     "nobody waits for a route": lambda redis: (
         redis.sadd("notifier:routes", "apns"),
         redis.hset("notifier:route:apns", mapping={"state": "closing", "until": 1}),

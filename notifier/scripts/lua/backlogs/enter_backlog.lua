@@ -171,16 +171,16 @@ local function arrive(now, job, meta, join, another)
   return expected, needs_recheck
 end
 
--- expect_behind: when one that joins a backlog is expected. A background push stands behind alerts, where what stands
--- at the head may be one whose device has no room; returns whether another may go before that head.
+-- expect_behind: when one that joins a backlog is expected at the soonest, with its head. A background push stands
+-- behind alerts, where what stands at the head may be one whose device has no room; returns whether another may go
+-- before that head.
 local function expect_behind(now, job, meta, lane)
   local wake_up = redis.call('ZSCORE', '@wakeups:' .. lane, meta.user) or now
-  local step, some_lowered = unpack(redis.call('HMGET', backlogs_key(meta.user), '#pace', '#lowered'))
+  local some_lowered = redis.call('HGET', backlogs_key(meta.user), '#lowered')
   local lowers = some_lowered and tonumber(job.order) < LOWERED / 2
     and is_background(redis.call('HGET', job.key, 'push_targets'))
   if lowers then job.order = text(job.order + LOWERED) end
-  local waiting = redis.call('ZCARD', backlog_key(meta.user, meta.category))
-  return seconds(math.max(now, wake_up + (step or 0) * waiting)), some_lowered and not lowers
+  return seconds(math.max(now, wake_up)), some_lowered and not lowers
 end
 
 -- note_place: the wake-ups look after heads alone, so *sweep* is told of what stands behind one, or has come to stand

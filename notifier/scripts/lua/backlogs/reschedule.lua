@@ -1,6 +1,6 @@
---! on_demand step_aside lower passes_lowered note_pace reschedule
+--! on_demand step_aside lower passes_lowered reschedule
 --! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED next_for
---! needs overall_key pace waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key set_at set_part_wake_ups
+--! needs overall_key waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key set_at set_part_wake_ups
 --! needs set_wake_ups text waits
 -- Reschedule: what does not go now, and when its user is looked at again.
 -- step_aside: the rest of what a device took leaves its backlog, or it would keep back those behind it. It comes back
@@ -77,14 +77,6 @@ local function wait_for_routes(look, user, lanes, since)
   end
 end
 
--- note_pace: tells whoever joins one of the backlogs how far apart those before it go, see *enter_backlog*. known: what
--- stands there, or nil.
-local function note_pace(user, backlogs, known)
-  local step = pace(user.policy)
-  for _, backlog in ipairs(backlogs) do step = math.max(step, pace(backlog.policy)) end
-  if text(step) ~= known then redis.call('HSET', backlogs_key(user.name), '#pace', text(step)) end
-end
-
 -- set_times: when each head is to be looked at again. One that is to be dropped, and had no room, is due still.
 local function set_times(look, user)
   for _, backlog in ipairs(user.backlogs) do
@@ -118,6 +110,6 @@ local function reschedule(look, user, lanes, since)
   set_times(look, user)
   set_all_wake_ups(look, user, lanes)
   if look.circuits then wait_for_routes(look, user, lanes, since) end
-  if #user.backlogs > 0 or user.whole then note_pace(user, user.backlogs, user.pace)
-  elseif not user.closed then look.emptied[#look.emptied + 1] = backlogs_key(user.name) end
+  local is_gone = not (user.backlogs[1] or user.whole or user.closed)
+  if is_gone then look.emptied[#look.emptied + 1] = backlogs_key(user.name) end
 end

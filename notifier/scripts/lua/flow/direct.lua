@@ -1,6 +1,6 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of count_sends counts_devices devices_open gather goes_by_clock HIGH history
---! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user note_pace number opens_at orders pace
+--! needs is_backlog job_key lacking lease_job leased_job new_backlog new_user number opens_at orders
 --! needs plan_of preferences read_claims read_job remember seconds set_wake_up set_wake_ups spend_devices spend_room
 --! needs steering targets_of text text_of_counted waits why_of
 -- The direct way: what comes from its queue and need not wait, or has waited and may go now, is leased at once, in the
@@ -125,8 +125,7 @@ function direct.wait(lane, job, user, backlog, opens)
   local order, why = orders.next(), why_of(backlog, opens, now)
   local place = text(job.high and order - HIGH or order)
   direct.waits[name] = true
-  local step = text(math.max(pace(user.policy), pace(backlog.policy)))
-  redis.call('HSET', backlogs_key(name), category, lane, '#pace', step, '#w:' .. category, why)
+  redis.call('HSET', backlogs_key(name), category, lane, '#w:' .. category, why)
   redis.call('ZADD', backlog.key, place, id)
   waits.add(why, 1)
   if job.accepted then
@@ -178,21 +177,19 @@ function direct.take(id, lane)
   return true
 end
 
--- only_backlog: of a user who waits in no other and for nothing out of the ordinary, and what was noted of its pace; or
--- nil.
+-- only_backlog: of a user who waits in no other and for nothing out of the ordinary; or nil.
 local function only_backlog(user, lane)
-  local fields, category, noted = redis.call('HGETALL', backlogs_key(user.name)), nil, nil
+  local fields, category = redis.call('HGETALL', backlogs_key(user.name)), nil
   for i = 1, #fields, 2 do
     local name = fields[i]
     if is_backlog(name) then
       if category or fields[i + 1] ~= lane then return nil end
       category = name
-    elseif name == '#pace' then noted = fields[i + 1]
     elseif name:sub(1, 3) ~= '#w:' then return nil end
   end
   if not (category and direct.is_simple(category)) then return nil end
   local backlog = new_backlog(look.rules, user, category, lane, waits.read(fields)[category] or '?')
-  if not backlog.drops then return backlog, noted end
+  if not backlog.drops then return backlog end
 end
 
 -- send_head: sends the head of a backlog that the rules let go. Returns false where there is more to look at.
@@ -219,7 +216,7 @@ end
 function direct.visit(name, lane, since, index)
   if not (direct.is_open and direct.is_plain(name)) then return false end
   local user = new_user(name, look.rules.users[index + 1], index)
-  local backlog, noted = only_backlog(user, lane)
+  local backlog = only_backlog(user, lane)
   if not backlog then return false end
   local full = math.min(look.full, #look.leased + MAX_HEADS)
   while true do
@@ -229,7 +226,6 @@ function direct.visit(name, lane, since, index)
     if not backlog.at then return false end
     local is_full = #look.leased >= full
     if backlog.at > look.now or is_full then
-      note_pace(user, {backlog}, noted)
       -- What has expired is due whatever the rules say, and ends by a visit.
       return set_wake_ups(name, {backlog}, look.now, nil)[lane] > look.now or is_full
     end

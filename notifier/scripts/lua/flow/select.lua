@@ -4,7 +4,6 @@
 --   name, sent (key), policy, index (of the policy, in the rules)
 --   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
 --   turn     #turn; closed: the categories with orphans, see orphans.lua; whole: where this is a part, see parts.lua
---   pace     #pace, as it was read
 --   left     the lanes that a backlog has left, as a set: none of them may keep a wake-up in vain
 --   next     {cost: {µs at which the user's own rules let one go, rule}}, where there are several
 --            backlogs; sends: how many went
@@ -64,7 +63,6 @@ local function select_user(look, name, index)
   for i = 1, #fields, 2 do
     local category, lane = fields[i], fields[i + 1]
     if category == '#turn' then user.turn = lane
-    elseif category == '#pace' then user.pace = lane
     elseif is_backlog(category) then add_backlog(look, user, category, lane, whys[category]) end
   end
   sort_backlogs(user)

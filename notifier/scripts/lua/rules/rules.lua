@@ -1,4 +1,4 @@
---! exports is_empty nth next_for rule_mark pace record
+--! exports is_empty nth next_for rule_mark record
 --! needs burst_next counted_nth fold keep_burst last_for MANY MAX_FOLDED text
 -- A policy, as notifier/scripts/rule_table.py writes it: {} where nothing holds, else
 --   gap        the least µs between two sends, or 0
@@ -61,16 +61,6 @@ local function rule_mark(policy, rule)
   if rule == 0 then return 'g' .. text(policy.gap) end
   if rule == BURST then return 't' .. text(policy.burst[1]) .. '/' .. text(policy.burst[2]) end
   return text(policy.windows[2 * rule - 1]) .. '/' .. text(policy.windows[2 * rule])
-end
-
--- pace: µs between two sends of a user who always has something waiting, in the long run.
-local function pace(policy)
-  if policy.pace then return policy.pace end
-  local most, windows = policy.gap or 0, policy.windows or {}
-  if policy.burst then most = math.max(most, policy.burst[2]) end
-  for i = 1, #windows, 2 do most = math.max(most, windows[i + 1] / windows[i]) end
-  policy.pace = most
-  return most
 end
 
 -- set_aside: takes the sends out of the set that no rule can ask for as themselves, into counts.

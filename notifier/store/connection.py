@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from queue import Full, SimpleQueue
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -84,6 +85,25 @@ FAULTS: Final = (
 )
 
 
+class FreeConnections:
+    """The free connections of a pool. Not a `LifoQueue`, which is Python: see `connection_wait`."""
+
+    def __init__(self, most: int) -> None:
+        self.queue, self._most, self._turns = list[Any](), most, SimpleQueue[None]()
+
+    def put_nowait(self, connection: Any) -> None:
+        """Take one that is free now."""
+        if len(self.queue) >= self._most:
+            raise Full
+        self.queue.append(connection)
+        self._turns.put(None)
+
+    def get(self, *, block: bool, timeout: float | None) -> Any:
+        """Give the one that came last. Raises Empty."""
+        self._turns.get(block, timeout)
+        return self.queue.pop()
+
+
 def connect(config: RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
@@ -110,7 +130,8 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         else:
             # Where all connections are in use, whoever asks next waits for one.
             within = config.socket_timeout_us / 1_000_000
-            client = redis.Redis.from_pool(BlockingConnectionPool.from_url(config.url, timeout=within, **options))
+            waiting = {"timeout": within, "queue_class": FreeConnections}
+            client = redis.Redis.from_pool(BlockingConnectionPool.from_url(config.url, **waiting, **options))
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
             pool.connection_class(**pool.connection_kwargs)  # checks them

@@ -108,7 +108,7 @@ def _next(told: dict[str, Any]) -> Html:
         [
             ("Category", f"{told['category']}, in the lane {told['lane']}"),
             ("Held by", "no rule" if at is None else told["decided_by"]),
-            ("By the rules", shown),
+            ("May go by the rules", shown),
             ("Routes", [[_not_working(held, now), tag("br")] for held in told["routes"]] or None),
         ]
     )

@@ -1127,7 +1127,7 @@ def test_explain_blames_a_mute_only_while_it_is_what_holds(run: Run, producer: N
     for lasts, blamed in ((timedelta(minutes=1), False), (timedelta(days=1), True)):
         producer.users.mute("42", until=lasts)
         found = json.loads(run("explain", "--user", "42", "--category", "default", "--json").out)
-        assert (found["not_before"] == "the user's mute") is blamed
+        assert (found["decided_by"] == "the user's mute") is blamed
 
 
 def test_workers_on_differing_rates_are_named(run: Run, redis: Redis) -> None:

@@ -298,6 +298,7 @@ def test_what_users_chose(run: Run, tmp_path: Path, producer: Notifier) -> None:
         (["send", "42", "--device", DEVICE, "--title", "T", "--data", "[1]"], 2, "JSON object"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--data", "[" * 100_000], 2, "JSON object"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "soon"], 2, "such as 2026"),
+        (["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "1800-01-01T00:00Z"], 2, "from 1971 to 2099"),
         (
             ["send", "42", "--device", DEVICE, "--title", "T", "--send-at", "2026-12-24T18:00"],
             2,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
-from notifier.cli.options import A_TIME, JsonOption, a_time, duration_us
+from notifier.cli.options import JsonOption, duration_us
 from notifier.cli.output import ProgressBar, Rows, answer, complain, fail
 from notifier.cli.trials.record import recording
 from notifier.cli.users import entries_in
@@ -26,8 +26,6 @@ from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.partitions import opened_all
 from notifier.units import UNITS, counted
 
-LONGEST_LATENCY_US: Final = 10 * UNITS["s"]
-
 
 def preview(
     context: typer.Context,
@@ -40,20 +38,8 @@ def preview(
         str | None,
         typer.Option(metavar="TIME", help="instead of --trace: first record so long, such as 10m, or until Ctrl-C"),
     ] = None,
-    old: Annotated[
-        Path | None, typer.Option(help="the file with the old rates  [default: the configured one]", show_default=False)
-    ] = None,
     user: Annotated[str | None, typer.Option(help="show this user's timeline instead of the report")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the deliveries over time, as an .svg")] = None,
-    latency: Annotated[str, typer.Option(help="how long a send takes; limits count from its end")] = "0s",
-    begins: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MOMENT",
-            help=f"when the trace began, such as {A_TIME}; else the time in the trace, or now",
-            show_default=False,
-        ),
-    ] = None,
     preferences: Annotated[
         Path | None,
         typer.Option(help="what users chose: a file of `notifier users export`; with --live they are known"),
@@ -68,10 +54,8 @@ def preview(
         raise typer.BadParameter("give one: a file, or --live TIME to record now", param_hint="--trace")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
-    latency_us = duration_us(latency, "--latency", max_us=LONGEST_LATENCY_US)
-    begins_us = None if begins is None else int(a_time(begins, "--begins").timestamp() * UNITS["s"])
     live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
-    path = settings_path(old or context.obj)
+    path = settings_path(context.obj)
     before, after = load_settings(path).policies(), _policies_in(new)
     names: dict[Side, str] = {"old": path.name, "new": new.name}
     if live_us is None:
@@ -80,22 +64,20 @@ def preview(
         chosen = {} if preferences is None else _chosen_in(preferences, traffic)
     else:
         settings = load_settings(context.obj)
-        if old is None:
-            with opened_all(settings) as partitions:
-                known = partitions.ask_any(partial(read_known, path))
-            before, applied = known.policies, known.published.version
-            names["old"] = f"applied {applied}" if applied else path.name
+        with opened_all(settings) as partitions:
+            known = partitions.ask_any(partial(read_known, path))
+        before, applied = known.policies, known.published.version
+        names["old"] = f"applied {applied}" if applied else path.name
         traffic = _recorded(settings, live_us)
         with Notifier.of(settings) as notifier:
             chosen = among(notifier.users.export(), traffic)
     before, after = before.under(chosen), after.under(chosen)
-    if begins_us is None:
-        begins_us = time.time_ns() // 1_000 if traffic.began_us is None else traffic.began_us
+    begins_us = time.time_ns() // 1_000 if traffic.began_us is None else traffic.began_us
     if user is not None:
-        _show_timeline(user, timeline(traffic, user, before, after, latency_us, begins_us=begins_us), json=json)
+        _show_timeline(user, timeline(traffic, user, before, after, begins_us=begins_us), json=json)
     if user is None or plot is not None:
         with ProgressBar("replaying", sum(map(len, traffic.values()))) as bar:
-            report, sent_at = compare(traffic, before, after, latency_us, bar.advance, begins_us=begins_us)
+            report, sent_at = compare(traffic, before, after, bar.advance, begins_us=begins_us)
         if plot is not None:
             _write(plot, svg(sent_at, names))
         if user is None:
@@ -135,7 +117,6 @@ def _report(report: Report) -> Iterator[str | Rows]:
     columns = ("category", "sent", "expired", *more, "wait p50", "p99", "longest")
     yield Rows(columns, rows)
     yield f"{report.longer:,} would wait longer, {report.shorter:,} shorter"
-    yield f"waiting at once at most: {_change(f'{n:,}' for n in report.max_held.values())}"
     worst = [
         (
             one.user,

@@ -6,8 +6,8 @@ from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import merge, nlargest
-from itertools import accumulate, chain
+from heapq import nlargest
+from itertools import chain
 from typing import Any, Final, Literal
 
 from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
@@ -37,7 +37,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class OfUser:
-    """Hold what a user would notice. mean_us: of a wait; one that ends unsent waited until then, in vain."""
+    """Hold what a user would notice. mean_us, longest_us: of the waits of those that were sent."""
 
     user: str
     notifications: int
@@ -50,8 +50,8 @@ class OfUser:
 class Report:
     """Hold what a preview found.
 
-    longer, shorter: how many notifications would wait so under the new rules, and be sent under both. max_held: how
-    many waited at once at most. worst: the users whose mean wait grows most, those alone whose it grows.
+    longer, shorter: how many notifications would wait so under the new rules, and be sent under both. worst: the users
+    whose mean wait grows most, those alone whose it grows.
     """
 
     notifications: int
@@ -61,7 +61,6 @@ class Report:
     shorter: int
     overall: dict[Side, Waits]
     categories: dict[str, dict[Side, Waits]]
-    max_held: dict[Side, int]
     worst: list[OfUser]
 
 
@@ -87,18 +86,13 @@ class _Found:
         self.waits: dict[str, array[int]] = defaultdict(lambda: array("q"))
         self.unsent: dict[int, dict[str, int]] = {how: defaultdict(int) for how in ENDED}
         self.sent_at = array("q")
-        self.held_from = array("q")
-        self.held_to = array("q")
 
-    def add(self, event: Event, sent: int, ended: int) -> None:
+    def add(self, event: Event, sent: int) -> None:
         if sent < 0:
             self.unsent[sent][event.category] += 1
         else:
             self.waits[event.category].append(sent - event.at_us)
             self.sent_at.append(sent)
-        if ended > event.at_us:
-            self.held_from.append(event.at_us)
-            self.held_to.append(ended)
 
     def of(self, *categories: str) -> Waits:
         waits = sorted(wait for name in categories for wait in self.waits[name])
@@ -107,42 +101,34 @@ class _Found:
         p50, p99 = _percentile(waits, 50), _percentile(waits, 99)
         return Waits(len(waits), expired, superseded, dropped, p50, p99, longest, sum(waits))
 
-    def max_held(self) -> int:
-        """How many waited at once at most; who goes and who comes in the same µs do not wait together."""
-        leave, come = ((at, -1) for at in sorted(self.held_to)), ((at, 1) for at in sorted(self.held_from))
-        return max(accumulate(step for _, step in merge(leave, come)), default=0)
-
 
 def compare(
     trace: Trace,
     old: Policies,
     new: Policies,
-    latency_us: int = 0,
     advance: Callable[[int], object] = lambda _: None,
     *,
     begins_us: int = 0,
 ) -> tuple[Report, dict[Side, Sequence[int]]]:
     """Replay a trace under both; returns the report, and for each side the times of all that was sent.
 
-    latency_us: how long a send takes. advance: told after each user how many notifications it was.
+    advance: told after each user how many notifications it was.
     begins_us: when the trace began, in µs since the epoch, for rules that go by the clock.
     """
     rules: Mapping[Side, Policies] = {"old": old, "new": new}
     found = {side: _Found() for side in SIDES}
     users = list[OfUser]()
     longer = shorter = 0
-    for events, user, replays in _replayed(trace, rules, latency_us, begins_us=begins_us):
-        sent, ended = {}, {}
-        for side, replay in replays.items():
-            sent[side], ended[side] = replay.sent, list(_ended(rules[side], events, replay))
+    for events, user, replays in _replayed(trace, rules, begins_us=begins_us):
+        sent = {side: replay.sent for side, replay in replays.items()}
         for side in SIDES:
-            for event, at, end in zip(events, sent[side], ended[side], strict=True):
-                found[side].add(event, at, end)
+            for event, at in zip(events, sent[side], strict=True):
+                found[side].add(event, at)
         for before, after in zip(sent["old"], sent["new"], strict=True):
             if before != after and before >= 0 and after >= 0:
                 longer, shorter = longer + (after > before), shorter + (after < before)
         if sent["old"] != sent["new"]:
-            users.append(_of_user(user, events, sent, ended))
+            users.append(_of_user(user, events, sent))
         advance(len(events))
     names = sorted({name for side in SIDES for name in (*found[side].waits, *chain(*found[side].unsent.values()))})
     worse = (one for one in users if one.mean_us["new"] > one.mean_us["old"])
@@ -154,20 +140,17 @@ def compare(
         shorter=shorter,
         overall={side: found[side].of(*names) for side in SIDES},
         categories={name: {side: found[side].of(name) for side in SIDES} for name in names},
-        max_held={side: found[side].max_held() for side in SIDES},
         worst=nlargest(WORST, worse, key=lambda one: one.mean_us["new"] - one.mean_us["old"]),
     )
     return report, {side: found[side].sent_at for side in SIDES}
 
 
-def timeline(
-    trace: Trace, user: str, old: Policies, new: Policies, latency_us: int = 0, *, begins_us: int = 0
-) -> list[Moment]:
+def timeline(trace: Trace, user: str, old: Policies, new: Policies, *, begins_us: int = 0) -> list[Moment]:
     """Return what would become of each of a user's notifications, in the order of the trace; as `compare`."""
     rules: Mapping[Side, Policies] = {"old": old, "new": new}
     if not any(map(_paces, rules.values())):
         trace = {user: trace.get(user, [])}
-    found = _replayed(trace, rules, latency_us, begins_us=begins_us, explained=True)
+    found = _replayed(trace, rules, begins_us=begins_us, explained=True)
     events, replays = next(((events, replays) for events, whose, replays in found if whose == user), ([], {}))
     return [
         Moment(
@@ -183,12 +166,12 @@ def timeline(
 
 
 def _replayed(
-    trace: Trace, rules: Mapping[Side, Policies], latency_us: int, **options: Any
+    trace: Trace, rules: Mapping[Side, Policies], **options: Any
 ) -> Iterator[tuple[Sequence[Event], str, dict[Side, Replay]]]:
     """Replay each user alone; then what all users have together holds back what goes, first come, first served."""
     trace = {user: _as_given(events, rules["old"]) for user, events in trace.items()}
     found = (
-        (events, user, {side: Replay(rules[side], user, events, latency_us, **options).run() for side in SIDES})
+        (events, user, {side: Replay(rules[side], user, events, **options).run() for side in SIDES})
         for user, events in trace.items()
     )
     if not any(map(_paces, rules.values())):
@@ -197,7 +180,7 @@ def _replayed(
     known = list(found)
     for side in SIDES:
         for name, window in _paces(rules[side]).items():
-            _hold_back(name, window, rules[side], [(events, replays[side]) for events, _, replays in known], latency_us)
+            _hold_back(name, window, rules[side], [(events, replays[side]) for events, _, replays in known])
     yield from known
 
 
@@ -217,7 +200,7 @@ def _paces(policies: Policies) -> dict[str, Window]:
 
 
 def _hold_back(
-    name: str, window: Window, policies: Policies, replays: Sequence[tuple[Sequence[Event], Replay]], latency_us: int
+    name: str, window: Window, policies: Policies, replays: Sequence[tuple[Sequence[Event], Replay]]
 ) -> None:
     """Move what goes of a category to when its pace for all users allows it; what expires until then is not sent."""
     category = policies.categories[name]
@@ -235,35 +218,20 @@ def _hold_back(
         if expires_in_us is not None and events[n].at_us + expires_in_us <= opens:
             replay.sent[n] = EXPIRED
             continue
-        recent.append(opens + latency_us)
+        recent.append(opens)
         if opens > at:
             replay.sent[n], replay.decided[n] = opens, f"{name} overall {window}"
 
 
-def _ended(policies: Policies, events: Sequence[Event], replay: Replay) -> Iterator[int]:
-    for n, (event, at) in enumerate(zip(events, replay.sent, strict=True)):
-        if at >= 0:
-            yield at
-        elif at == SUPERSEDED:
-            yield replay.superseded_us[n]
-        elif at == DROPPED:
-            yield event.at_us
-        elif event.expires_in_us is not None:
-            yield event.at_us + event.expires_in_us
-        else:
-            yield event.at_us + (policies.category(event.category).expires_us or 0)
-
-
-def _of_user(
-    user: str, events: Sequence[Event], sent: Mapping[Side, list[int]], ended: Mapping[Side, list[int]]
-) -> OfUser:
-    begun = [event.at_us for event in events]
-    waits = {side: [end - at for at, end in zip(begun, ended[side], strict=True)] for side in SIDES}
+def _of_user(user: str, events: Sequence[Event], sent: Mapping[Side, list[int]]) -> OfUser:
+    waits = {
+        side: [at - event.at_us for event, at in zip(events, sent[side], strict=True) if at >= 0] for side in SIDES
+    }
     return OfUser(
         user,
         len(events),
-        {side: sum(waits[side]) // len(events) for side in SIDES},
-        {side: max(waits[side]) for side in SIDES},
+        {side: sum(waits[side]) // max(1, len(waits[side])) for side in SIDES},
+        {side: max(waits[side], default=0) for side in SIDES},
         {side: sent[side].count(EXPIRED) for side in SIDES},
     )
 

@@ -41,24 +41,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 def test_the_command(run: Run) -> None:
-    """It needs no Redis; the configured file is the old one, unless another is named."""
+    """It needs no Redis; the configured file is the old one."""
     status, out, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl", "--plot", "plot.svg")
     assert (status, err) == (0, "")
     assert "3 notifications for 1 user in 0; old → new:" in out
     assert "10s → 1s" in out
     assert "0 would wait longer, 2 shorter" in out
     assert ET.parse("plot.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
-    status, out, _ = run("preview", "--new", "new.yaml", "--old", "new.yaml", "--trace", "trace.jsonl", "--json")
+    status, out, _ = run("preview", "--new", "old.yaml", "--trace", "trace.jsonl", "--json")
     found = json.loads(out)
     assert found["overall"]["old"] == found["overall"]["new"]
-    assert found["overall"]["new"]["longest_us"] == 2 * S
+    assert found["overall"]["new"]["longest_us"] == 20 * S
 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "1800-01-01T00:00:00Z", "9998-12-30T00:00:00Z"])
 def test_it_begins_where_the_clock_can_be_asked(run: Run, at: str) -> None:
-    """A time far off is refused by its option, and in a trace by its line."""
-    status, _, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl", "--begins", at)
-    assert (status, "give a time from 1971 to 2099, such as" in " ".join(err.split())) == (2, True)
+    """A time far off is refused in a trace by its line."""
     Path("trace.jsonl").write_text(f'{{"at": 0, "user": "ann", "began": "{at}"}}\n')
     status, _, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl")
     assert status != 0
@@ -111,8 +109,6 @@ def test_the_commands_timeline(run: Run) -> None:
         ({"--plot": "plot.png"}, 2, ".svg"),
         ({"--plot": "none/plot.svg"}, 1, "none/plot.svg: cannot be written"),
         ({"--live": "5s"}, 2, "a file, or --live TIME"),
-        ({"--latency": "50"}, 2, "without a unit"),
-        ({"--latency": "1h"}, 2, "outside"),
     ],
 )
 def test_what_is_not_right_is_said(run: Run, changed: dict[str, str], status: int, said: str) -> None:

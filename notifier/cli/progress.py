@@ -65,5 +65,5 @@ class Progress:
         if kept.digest != digest and kept.done and not kept.accepted:  # before the end, some may be unknown to us
             return cls.begin(digest)
         if kept.digest != digest:
-            fail(f"{path}: the file has changed since row {kept.row}; --again sends the whole file again")
+            fail(f"{path}: the file has changed since row {kept.row}; delete this to send the whole file again")
         return kept

@@ -28,7 +28,7 @@ from notifier.cli.output import ProgressBar, answer, complain, fail
 from notifier.cli.progress import Progress, named
 from notifier.errors import InvalidNotificationError, OverloadedError
 from notifier.notification import Device, Notification
-from notifier.notification.files import Format, Row, read_rows
+from notifier.notification.files import Row, read_rows
 from notifier.producer.notifier import Notifier
 
 STANDARD_INPUT: Final = Path("-")
@@ -77,12 +77,8 @@ def send(
 
 def send_file(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="JSON lines or CSV, one notification a line; - is standard input")],
+    file: Annotated[Path, typer.Argument(help="JSON lines or a .csv, one notification a line; - is standard input")],
     *,
-    form: Annotated[
-        Format | None, typer.Option("--format", help="[default: by the file's name: .csv, or JSON lines]")
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="send the whole file again")] = False,
     refused: Annotated[
         Path | None, typer.Option(help="write the refused lines there: correct them, and send that file alone")
     ] = None,
@@ -96,16 +92,15 @@ def send_file(
     if file != STANDARD_INPUT and not file.is_file():
         why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
         raise typer.BadParameter(why, param_hint="FILE")
-    form = form or ("csv" if file.suffix.lower() == ".csv" else "jsonl")
     kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
     for other in (Path("/dev/stdin") if kept_at is None else file, kept_at):
         if refused is not None and other is not None and _is_one_file(refused, other):
             raise typer.BadParameter("is what is sent, or its progress; name another file", param_hint="--refused")
     with notifier_of(context) as notifier, _open(file) as lines:
-        progress = _progress(file, kept_at, again=again)
+        progress = _progress(file, kept_at)
         if progress.done:
-            fail(f"{file}: was sent before, {progress.accepted} accepted; --again sends it again")
-        rows = read_rows(lines, form)
+            fail(f"{file}: was sent before, {progress.accepted} accepted; delete {kept_at} to send it again")
+        rows = read_rows(lines, "csv" if file.suffix.lower() == ".csv" else "jsonl")
         first = next(rows, None)
         if first is not None and first.problem and not first.raw:
             fail(f"{file}:{first.number}: {first.problem}; nothing of the file was sent")
@@ -224,14 +219,14 @@ def _why_refused(notifier: Notifier, notification: Notification | None) -> str:
     return ""
 
 
-def _progress(file: Path, kept_at: Path | None, *, again: bool) -> Progress:
+def _progress(file: Path, kept_at: Path | None) -> Progress:
     if kept_at is None:
         return Progress.begin()
     if not os.access(kept_at if kept_at.exists() else kept_at.parent, os.W_OK):
         fail(f"{kept_at}: cannot be written, but the progress must be kept there; copy the file to another folder")
     with file.open("rb") as whole:
         digest = hashlib.file_digest(whole, "sha256").hexdigest()
-    return Progress.begin(digest) if again else Progress.resume(kept_at, digest)
+    return Progress.resume(kept_at, digest)
 
 
 def _open(file: Path) -> AbstractContextManager[IO[str]]:

@@ -488,9 +488,11 @@ def test_send_file(run: Run, redis: Redis, tmp_path: Path) -> None:
         f"{file}:4: category: 'cat' is unknown; known are chat, default, marketing",
     ]
     assert redis.llen("rq:queue:default") == 3
-    again = run("send-file", str(file))
-    assert (again.status, "was sent before" in again.err) == (1, True)
-    assert json.loads(run("send-file", str(file), "--again", "--json").out) == {"accepted": 3, "refused": 2}
+    progress = file.with_name("some.jsonl.progress")
+    before = f"{file}: was sent before, 3 accepted; delete {progress} to send it again\n"
+    assert run("send-file", str(file)) == Ran(1, "", before)
+    progress.unlink()
+    assert json.loads(run("send-file", str(file), "--json").out) == {"accepted": 3, "refused": 2}
     assert redis.llen("rq:queue:default") == 6
 
 
@@ -536,7 +538,7 @@ def test_send_file_goes_on_where_even_the_first_answer_was_lost(
     assert redis.llen("rq:queue:default") == 3
     text = file.read_text(encoding="utf-8")
     file.write_text(text + row("c") + "\n", encoding="utf-8")
-    changed = "the file has changed since row 0; --again sends the whole file again"
+    changed = "the file has changed since row 0; delete this to send the whole file again"
     assert run("send-file", str(file)) == Ran(1, "", f"{file}.progress: {changed}\n")
     file.write_text(text, encoding="utf-8")
     assert run("send-file", str(file)) == Ran(0, "2 accepted, 0 refused\n", "")
@@ -634,17 +636,12 @@ def test_send_file_from_standard_input(run: Run, redis: Redis, monkeypatch: pyte
     assert redis.llen("rq:queue:default") == 2
 
 
-@pytest.mark.parametrize("piped", [False, True])
-def test_refused_rows_of_a_csv_can_be_sent_alone(
-    run: Run, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piped: bool
-) -> None:
-    """They stand under the header, also where a pipe brings them or a line of nothing comes before it."""
+def test_refused_rows_of_a_csv_can_be_sent_alone(run: Run, redis: Redis, tmp_path: Path) -> None:
+    """They stand under the header, also where a line of nothing comes before it."""
     text = f"\ufeff\nuser,platform,token,title\na,fcm,x,T\nb,fcm,{DEVICE[4:]},T\nc,fcm,x,T\n"
     (file := tmp_path / "some.csv").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
     out = tmp_path / "out.csv"
-    name = "-" if piped else str(file)
-    done = run("send-file", name, "--format", "csv", "--refused", str(out))
+    done = run("send-file", str(file), "--refused", str(out))
     assert (done.status, done.out) == (1, "1 accepted, 2 refused\n")
     assert out.read_text(encoding="utf-8") == "user,platform,token,title\na,fcm,x,T\nc,fcm,x,T\n"
     out.write_text(out.read_text(encoding="utf-8").replace(",x,", f",{DEVICE[4:]},"), encoding="utf-8")

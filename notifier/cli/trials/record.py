@@ -35,7 +35,6 @@ def record(
     *,
     out: Annotated[Path, typer.Option(help="the file to write; an existing file is refused")],
     lasting: Annotated[str, typer.Option("--for", help="how long, such as 10m or 1d; Ctrl-C ends it earlier")] = "1h",
-    hash_users: Annotated[bool, typer.Option("--hash-users", help="write pseudonyms instead of users")] = False,
     json: JsonOption = False,
 ) -> None:
     """Record what is accepted from now on: time, user, category, priority, expiry; no tokens, texts or data.
@@ -46,7 +45,7 @@ def record(
     settings, recorded = load_settings(context.obj), 0
     try:
         with (
-            recording(settings, lasting_us, f"recording to {out.name}", hash_users=hash_users) as parts,
+            recording(settings, lasting_us, f"recording to {out.name}") as parts,
             out.open("x", encoding="utf-8") as file,
         ):
             for lines in parts:
@@ -59,9 +58,7 @@ def record(
 
 
 @contextmanager
-def recording(
-    settings: Settings, lasting_us: int, what: str, *, hash_users: bool = False
-) -> Iterator[Iterator[list[str]]]:
+def recording(settings: Settings, lasting_us: int, what: str) -> Iterator[Iterator[list[str]]]:
     """Yield what is accepted in so many µs, or until Ctrl-C, as lines of a trace: now and then those that came since.
 
     what: to call it by while it lasts. Raises RecordingError where somebody else records, or where the recording breaks
@@ -71,7 +68,7 @@ def recording(
     with (
         _interruptible() as wait,
         opened_all(settings) as redis,
-        Recorder(redis, hash_users=hash_users) as recorder,
+        Recorder(redis) as recorder,
         ProgressBar(what, seconds) as bar,
     ):
         yield _shown(recorder.parts(seconds, wait), bar)

@@ -40,15 +40,12 @@ class Recorder:
     began_us: when the trace began, µs on Redis's clock.
     """
 
-    def __init__(self, redis: Any, *, hash_users: bool = False) -> None:
-        """hash_users: by a key that nobody learns, so that no list of names leads back to them.
-
-        Raise RecordingError where somebody records already, RedisUnusableError if a partition does not answer.
-        """
+    def __init__(self, redis: Any) -> None:
+        """Raise RecordingError where somebody records already, RedisUnusableError if a partition does not answer."""
         self._begun: dict[int, int] = {}  # by partition, µs on its clock
         self._last: dict[int, bytes] = {}
-        self._name: Callable[[str], str] = _hasher("u") if hash_users else str
-        self._collapse_id = _hasher("c")  # which are the same is all that matters; a producer may have put a text there
+        # By a key that nobody learns: a producer may have put a text there, and which are the same is all that matters.
+        self._collapse_key = secrets.token_bytes(32)
         self._at: list[Partition] = []
         with ExitStack() as stack:
             stack.callback(self._end)
@@ -111,7 +108,7 @@ class Recorder:
 
     def _line(self, entry: dict[str, str], began_us: int) -> str:
         meta = json.loads(entry["meta"])
-        event = {"at": max(0, int(float(entry["at"])) - began_us) / 1_000_000, "user": self._name(meta["user"])}
+        event = {"at": max(0, int(float(entry["at"])) - began_us) / 1_000_000, "user": meta["user"]}
         event["category"] = meta["category"]
         event |= {name: meta[name] for name in ("priority", "zone") if name in meta}
         if entry["expires"]:
@@ -120,7 +117,8 @@ class Recorder:
             self._first = False
             event["began"] = moment(self.began_us).isoformat()
         if "collapse_id" in meta:
-            event["collapse_id"] = self._collapse_id(meta["collapse_id"])
+            found = hashlib.blake2b(meta["collapse_id"].encode(), key=self._collapse_key, digest_size=8)
+            event["collapse_id"] = found.hexdigest()
         return json.dumps(event, ensure_ascii=False) + "\n"
 
 
@@ -140,8 +138,3 @@ def _begin(redis: Any) -> int:
         ) from None
     except RedisError as error:
         raise unusable(error) from error
-
-
-def _hasher(letter: str) -> Callable[[str], str]:
-    key = secrets.token_bytes(32)
-    return lambda name: letter + hashlib.blake2b(name.encode(), key=key, digest_size=8).hexdigest()

@@ -107,18 +107,6 @@ def test_a_long_recording_stays_small_in_redis(
         assert redis.xlen(STREAM) <= 200  # Redis trims by whole nodes, of a hundred
 
 
-def test_users_by_pseudonyms(redis: Redis, producer: Notifier) -> None:
-    """The same user has the same one within a recording, and another in the next."""
-    found = []
-    for _ in range(2):
-        with Recorder(redis, hash_users=True) as recorder:
-            producer.send_many([note("ann"), note("bob"), note("ann")])
-            found.append([event["user"] for event in read(recorder)])
-    assert all(first == third != second for first, second, third in found)
-    assert not {"ann", "bob"} & {name for names in found for name in names}
-    assert found[0][0] != found[1][0]
-
-
 def begun(command: list[str], folder: Path) -> warm.Popen:
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         return warm.Popen(command, env=clean_environ(), stdout=out, stderr=err)

@@ -19,7 +19,7 @@ from notifier.store.pipelining import ask_all
 
 KEPT: Final = 10_000
 LONGEST: Final = 300  # bytes of a field
-MARK: Final = 20  # of them for what tells that it was cut
+CUT: Final = "…".encode()  # ends one that was longer
 Log = Callable[[str, str, str], object]  # writes an action down: what was done, of what, and the answer
 OF_USERS: Final = ("users",)  # what users chose, in a stream of its own
 
@@ -69,14 +69,9 @@ def action_entry(who: str, address: str, action: str, of: str, answer: str) -> d
 
 
 def _cut(text: bytes) -> bytes:
-    """As much as fits, with how many changes more there were."""
     if len(text) <= LONGEST:
         return text
-    start = text[: LONGEST - MARK]
-    whole = start.rpartition(b"; ")[0]
-    if whole:
-        return whole + b"; and %d more" % (text.count(b"; ") - whole.count(b"; "))
-    return f"{start.decode(errors='ignore')}…".encode()
+    return text[: LONGEST - len(CUT)].decode(errors="ignore").encode() + CUT
 
 
 def read_actions(redis: Any, most: int, of: Sequence[str] = ()) -> list[Action]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from notifier.errors import InvalidNotificationError, NotifierError, SettingsError, needs_extra
+from notifier.errors import NotifierError, SettingsError, needs_extra
 
 # Errors of code that reads what is no time, no number or no text. Anybody who can write to Redis can cause them.
 UNREADABLE: Final = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
+_IS_NO_TEXT: Final = re.compile("[\ud800-\udfff]")  # what Python reads bytes as that are no UTF-8
 
 
 def main() -> None:
@@ -29,19 +30,18 @@ def main() -> None:
     except KeyboardInterrupt:  # later the app says it
         sys.exit(130)
     _ready_streams()
+    if no_text := next((each for each in sys.argv[1:] if _IS_NO_TEXT.search(each)), ""):
+        complain(f"the argument {no_text} is not valid UTF-8 text")
+        sys.exit(2)
     try:
         app(prog_name="notifier")
     except NotifierError as error:
-        if isinstance(error, InvalidNotificationError):
-            _refuse_what_is_no_text(complain)
         complain(str(error))
         sys.exit(error.exit_status)
     except OSError as error:  # of a file that the command was given
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         sys.exit(1)
     except UNREADABLE as error:
-        if isinstance(error, UnicodeEncodeError):
-            _refuse_what_is_no_text(complain)
         if sys.flags.dev_mode:
             raise
         told = unreadable(error)
@@ -57,14 +57,6 @@ def _ready_streams() -> None:
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # some pipes cannot
                 stream.reconfigure(errors="backslashreplace")  # a terminal need not know all letters
-
-
-def _refuse_what_is_no_text(complain: Callable[[str], None]) -> None:
-    """End the command by its first argument that is no UTF-8, if there is one."""
-    for each in sys.argv:
-        if os.fsencode(each).decode(errors="ignore") != each:
-            complain(f"the argument {each} is not valid UTF-8 text")
-            sys.exit(2)
 
 
 if __name__ == "__main__":

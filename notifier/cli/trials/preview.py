@@ -56,14 +56,14 @@ def preview(
         raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
     live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
     path = settings_path(context.obj)
-    before, after = load_settings(path).policies(), _policies_in(new)
+    settings = load_settings(path)
+    before, after = settings.policies(), _policies_in(new)
     names: dict[Side, str] = {"old": path.name, "new": new.name}
     if live_us is None:
         assert trace is not None
         traffic = _read(trace)
         chosen = {} if preferences is None else _chosen_in(preferences, traffic)
     else:
-        settings = load_settings(context.obj)
         with opened_all(settings) as partitions:
             known = partitions.ask_any(partial(read_known, path))
         before, applied = known.policies, known.published.version

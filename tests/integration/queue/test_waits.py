@@ -92,8 +92,8 @@ def test_a_rest_waits_for_its_route(
         status = producer.status(rest)
         assert status is not None
         assert (status.state, status.expected_at, status.not_before) == ("waiting", None, told)
-        (entry,) = json.loads(run("line", "mix", "--json").out)
-        assert (entry["state"], entry["at"], entry["held_by"]) == ("later", None, told)
+        (entry,) = json.loads(run("users", "export", "--user", "mix").out)["waiting"]
+        assert (entry["job_id"], entry["expected_at"]) == (rest, None)
         why = "apns stopped" if keep == "1h" else "a route that is stopped"
         assert waits(run) == {why: 1}
 

@@ -186,7 +186,7 @@ def test_whatever_is_asked_follows_the_slot(
     cluster: RedisCluster, client: Any, change: Callable[[RedisCluster], None]
 ) -> None:
     """Commands, pipelines, transactions, scripts that the node has not seen, a limiter: all go to the new owner."""
-    limiter = Limiter(client, namespace="n")
+    limiter = Limiter(client, namespace="n", prefix="{notifier}")
     client.set("{notifier}x", "1")
     assert isinstance(limiter.acquire("k", "2/day"), Permit)
     change(cluster)

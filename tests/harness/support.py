@@ -405,6 +405,11 @@ def ends(producer: Notifier, job_id: str, state_: str) -> None:
     eventually(lambda: state(producer, job_id) == state_, f"{state_!r} of {job_id}, now {state(producer, job_id)!r},")
 
 
+def waits_its_time(redis: Redis, job_id: str) -> bool:
+    """Whether it waits for a time of its own, such as one that a provider has asked for."""
+    return redis.hexists(f"rq:job:{job_id}", "push_wait") or redis.zscore("notifier:later", job_id) is not None
+
+
 def queue(redis: Redis, lane: str = "default") -> Any:
     """A lane as another program opens it."""
     return Queue(lane, connection=redis, serializer=JSONSerializer)

@@ -29,6 +29,7 @@ from tests.harness.support import (
     note,
     notifier,
     state,
+    waits_its_time,
     worker,
     write_config,
 )
@@ -63,7 +64,7 @@ class World:
 
     def after(self, job_id: str) -> Status:
         """The notification's state once it waits for its next try."""
-        ends(self.producer, job_id, "waiting")
+        eventually(lambda: waits_its_time(self.redis, job_id), f"the wait of {job_id}")
         status = self.producer.status(job_id)
         assert status is not None
         return status

@@ -26,6 +26,7 @@ from tests.harness.support import (
     note,
     notifier,
     scheduled,
+    waits_its_time,
     worker,
     write_config,
 )
@@ -124,6 +125,8 @@ def test_an_answer_has_its_price(  # noqa: PLR0917 - a row of the table
     device = world.simulators.answer(make(user), reply[make] if isinstance(reply, dict) else reply)
     began = time.time()
     job_id = world.producer.send(note(user, user, device, category=category))
+    if state == "waiting":
+        eventually(lambda: waits_its_time(world.redis, job_id), "its wait")
     # It may have been given back for free before: after a cut no connection is opened at once.
     eventually(lambda: world.stands(job_id) == (state, attempts), f"{state} after {attempts} attempts")
     status = world.producer.status(job_id)

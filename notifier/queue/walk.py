@@ -42,8 +42,8 @@ class Kind:
         """Whether a notification with this meta is one of them."""
         tags = meta.get("tags")
         return (
-            self.category in {None, meta.get("category", "default")}
-            and self.collapse_id in {None, meta.get("collapse_id")}
+            _fits(self.category, meta.get("category", "default"))
+            and _fits(self.collapse_id, meta.get("collapse_id"))
             and (self.tag is None or (isinstance(tags, list) and self.tag in tags))
         )
 
@@ -122,7 +122,7 @@ class Walk:
             if rq_job is not None or (permit is None and status not in WAITING):
                 continue
             fields = fields_of(meta)
-            if needed <= fields.keys() and user in {None, fields["user"]} and self.kind.has(fields):
+            if needed <= fields.keys() and _fits(user, fields["user"]) and self.kind.has(fields):
                 met.append(Met(from_bytes(job_id), str(fields["user"])))
         yield from self.meet(met, len(ids))
 
@@ -166,6 +166,11 @@ def some_delayed() -> Exchange[bool]:
     before, (later, waits), after = told[: len(LANES)], told[len(LANES) : -len(LANES)], told[-len(LANES) :]
     ours = later + sum(map(int, waits))
     return not sum(before) == ours == sum(after)
+
+
+def _fits(wanted: str | None, has: object) -> bool:
+    # In a job that is none of ours it may be a list, which no set could hold.
+    return wanted is None or wanted == has
 
 
 def _ask(command: str, *args: object) -> Commands:

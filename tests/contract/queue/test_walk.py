@@ -34,7 +34,7 @@ def met(redis: Redis, kind: Kind, user: str | None = None, page: int = 250) -> l
 @pytest.mark.parametrize("page", [1, 2, 3, 250])
 @pytest.mark.parametrize("user", ["ann", None])
 def test_what_is_no_job_keeps_nobody_from_what_is(redis: Redis, user: str | None, page: int) -> None:
-    """A key of another kind, a meta that is no object, tags that are no list."""
+    """A key of another kind, a meta that is no object, tags that are no list, and fields that are one."""
     redis.flushdb()
     stand(redis, "first", user="ann", category="chat")
     redis.sadd("rq:job:a-set", "x")
@@ -42,9 +42,11 @@ def test_what_is_no_job_keeps_nobody_from_what_is(redis: Redis, user: str | None
     redis.hset("rq:job:junk", mapping={"status": "queued", "meta": "["})
     redis.rpush("rq:queue:default", "junk")
     stand(redis, "odd", user="ann", category="chat", tags=5)
+    stand(redis, "users", user=["ann"], category="of-users")
+    stand(redis, "categories", user="ann", category=["chat"], collapse_id={})
     stand(redis, "last", lane="bulk", user="ann", category="chat")
     assert set(met(redis, Kind("chat"), user, page)) == {"first", "odd", "last"}
-    assert exchange(redis, count()) == 7
+    assert exchange(redis, count()) == 9
 
 
 def test_who_is_meant(redis: Redis) -> None:

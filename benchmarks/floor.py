@@ -5,7 +5,7 @@
 of RQ and records, and not one more; nothing is decided or checked. All of a call that concern one key are one command.
 `AT_ONCE`, `AFTER_A_WAIT`: these scripts, for `benchmarks.instructions`; the second for what waits first, one of each
 user. `WAYS`: which lines to leave out of them; a packed record of each user stands in the place of what is in flight,
-of the user's totals and of whether something waits.
+and of whether something waits.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> N
     inspection = Inspection(redis, known.policies)
     found = inspection.explain("42", "chat")
     assert [use.rule for use in found.uses] == ["100/1h", "2/1h"]
-    assert (found.decided_by, found.not_before) == ("the user's mute", "the user's mute")
+    assert found.decided_by == "the user's mute"
     assert inspection.explain("42", "default").decided_by is None
     assert [use.at for use in placed(found, known).uses] == [PREFERENCES] * 2
     producer.users.set("42", windows=None, gap="1m")

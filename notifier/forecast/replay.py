@@ -16,7 +16,7 @@ from notifier.forecast.trace import Event
 from notifier.rules.category import LANES
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.preferences import FOREVER, Mute
+from notifier.rules.preferences import Mute
 from notifier.rules.quiet_hours import ByClock, Decider, said
 from notifier.rules.zones import zone_or
 
@@ -197,7 +197,7 @@ class Replay:
 
     def _drops(self, backlog: _Backlog, mute: Mute | None) -> bool:
         """Whether the head of a backlog is dropped where it may not go."""
-        dropped = mute is not None and (mute.what == "drop" or (self.gives_up and mute.until >= FOREVER))
+        dropped = mute is not None and (mute.what == "drop" or (self.gives_up and mute.is_endless))
         return dropped or backlog.rules.category.when_blocked == "drop"
 
     def _next_look(self, now: int) -> int:

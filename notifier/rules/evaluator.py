@@ -56,6 +56,8 @@ def after_limits(
     """As `opens`, for one that the limits hold back until `at_us` because of `by`."""
     if mute is not None and mute.until_us > at_us:
         at_us, by = mute.until_us, ("user", mute)
+        if mute.is_endless:
+            return at_us, by
     if clock is not None:
         at_us, moved = clock.first_open(max(at_us, now_us))
         by = moved or by

@@ -42,6 +42,11 @@ class Mute:
         return self.until_us > now_us and (self.categories is None or category in self.categories)
 
     @property
+    def is_endless(self) -> bool:
+        """Whether it holds until it is taken back."""
+        return self.until >= FOREVER
+
+    @property
     def until_us(self) -> int:
         """Until when, in µs since the epoch."""
         return round(self.until.timestamp() * 1_000_000)

@@ -85,6 +85,14 @@ def test_a_mute_refuses_until_it_ends(asking: Asking) -> None:
     assert isinstance(asking.acquire("bob"), Permit)
 
 
+def test_a_mute_without_end_decides_also_where_it_would_end_in_quiet_hours(asking: Asking) -> None:
+    """New Year 2199 in UTC, which is one in the morning in Berlin: those hours hold nothing that would go before."""
+    preferences = asking.choose("ann", mutes=[{}], quiet_hours="22:00-08:00")
+    held = asking.acquire("ann")
+    assert isinstance(held, Hold)
+    assert (held.rule, us_of(asking.now) + held.time_left_us) == ("user muted", preferences.mutes[0].until_us)
+
+
 def test_a_tier_windows_and_a_gap_hold(asking: Asking) -> None:
     """They are the user's rules then, and the hours of the chosen tier."""
     asking.choose("ann", tier="few")

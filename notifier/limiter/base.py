@@ -184,7 +184,7 @@ class KeyLimiter(Asking, ABC):
         def decorate(function: Any) -> Callable[..., Any]:
             if inspect.isasyncgenfunction(function):
                 raise TypeError("an async generator cannot be limited: limit an async function that goes through it")
-            if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(function.__call__):
+            if is_async(function):
 
                 @functools.wraps(function)
                 async def limited_async(*args: Any, **kwargs: Any) -> Any:
@@ -269,6 +269,11 @@ class KeyLimiter(Asking, ABC):
     def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)
+
+
+def is_async(function: object) -> bool:
+    """Whether a call of it is to be awaited. To call a class makes an object, whatever calls of that are."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 def permit_of(key: str, answer: Permit | Hold) -> Permit:

@@ -898,6 +898,8 @@ def test_an_object_whose_call_is_async_is_an_async_function() -> None:
     limited = MemoryLimiter().limit("1/hour", key="k")(Job())
     assert inspect.iscoroutinefunction(limited)
     assert asyncio.run(limited()) == "ran"
+    made = MemoryLimiter().limit("1/hour", key="k")(Job)()
+    assert isinstance(made, Job), "to call its class awaits nothing"
 
 
 def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back(

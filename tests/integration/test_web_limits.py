@@ -38,6 +38,11 @@ IN_MEMORY = AsyncMemoryLimiter()
 A_LIMIT = WebLimit("a", "5/minute")
 
 
+class Later:
+    async def __call__(self, _request: WebRequest) -> bool:
+        return False
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
@@ -343,6 +348,7 @@ def test_who_goes_away_gets_nothing_back() -> None:
         (lambda: WebLimit("a", "5/minute", exempt=wrong("/health")), TypeError, "exempt are functions"),
         (lambda: WebLimit("a", "5/minute", exempt=wrong(asgi_hello)), TypeError, "are plain functions"),
         (lambda: WebLimit("a", wrong(asgi_hello)), TypeError, "are plain functions"),
+        (lambda: WebLimit("a", "5/minute", exempt=wrong(Later())), TypeError, "are plain functions"),
         (lambda: WebLimit("a", "5/minute", not_counted=wrong(500)), TypeError, "not_counted is a list of statuses"),
         (lambda: ASGILimits(asgi_hello, IN_MEMORY), ValueError, r"such as WebLimit\('api', '100/minute'\)"),
         (lambda: ASGILimits(asgi_hello, IN_MEMORY, wrong("5/minute")), TypeError, "limits are WebLimit"),

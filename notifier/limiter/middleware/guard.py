@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.answers import LimitExceeded
-from notifier.limiter.base import KeyLimiter
+from notifier.limiter.base import KeyLimiter, is_async
 from notifier.limiter.middleware.headers import (
     PROBLEM_JSON,
     as_json,
@@ -63,7 +62,7 @@ class WebLimit:
             raise ValueError(f"the name of a limit is 1 to 64 letters, digits, '.', '_' and '-', not {self.name!r}")
         if not (callable(self.key) and callable(self.exempt or callable) and isinstance(self.not_counted, Collection)):
             raise TypeError("key and exempt are functions, not_counted is a list of statuses")
-        if any(map(inspect.iscoroutinefunction, (self.key, self.exempt, self.rates, self.cost))):
+        if any(map(is_async, (self.key, self.exempt, self.rates, self.cost))):
             raise TypeError(f"what {self.name!r} asks of a request are plain functions, not async ones")
 
     def asked(self, request: WebRequest) -> tuple[str, Rates, int] | None:

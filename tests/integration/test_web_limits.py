@@ -262,6 +262,16 @@ def test_fastapi_without_the_handler() -> None:
 
 
 @pytest.mark.usefixtures("redis")
+def test_an_async_limiter_serves_django_under_asgi_alone(redis_server: EmbeddedRedis) -> None:
+    """Also around a middleware that is not async; under WSGI it is refused, as its connections would be lost."""
+    limiter = AsyncLimiter.from_url(redis_server.url, namespace="web")
+    with site("django async middleware around plain", limiter, WebLimit("api", "2/minute")) as served:
+        assert [served.get().status for _ in range(3)] == [200, 200, 429]
+    with site("django middleware", limiter, WebLimit("api", "2/minute")) as served:
+        assert [served.get().status for _ in range(2)] == [500, 500]
+
+
+@pytest.mark.usefixtures("redis")
 def test_a_plain_limiter_serves_django_under_asgi_too(redis_server: EmbeddedRedis) -> None:
     """Django runs the middleware in a thread."""
     limiter = Limiter.from_url(redis_server.url, namespace="web")

@@ -161,6 +161,15 @@ def django_urls(
         yield
 
 
+def plain_middleware(get_response: Any) -> Any:
+    """As many have it: Django runs it, and all around it that may be plain, in a thread."""
+
+    def plain(request: Any) -> Any:
+        return get_response(request)
+
+    return plain
+
+
 class QuietHandler(ServerHandler):
     def log_exception(self, exc_info: Any) -> None:
         """A test that makes a program raise need not read of it."""
@@ -252,10 +261,11 @@ def site(kind: str, limiter: Any, *limits: Any, answer: Any = None) -> Iterator[
             stack.enter_context(django_urls(limited, is_async=is_async, of_class=of_class))
             served = serve_asgi(ASGIHandler(), limiter) if is_async else serve_wsgi(WSGIHandler())
         else:
-            assert kind in {"django middleware", "django async middleware"}
-            is_async = kind == "django async middleware"
+            assert kind in {"django middleware", "django async middleware", "django async middleware around plain"}
+            is_async, inner = kind != "django middleware", ["rig_limits.plain"] * kind.endswith("plain")
             module = sys.modules.setdefault("rig_limits", ModuleType("rig_limits"))
             module.limits = of_django.middleware(limiter, *limits, **how)  # type: ignore[attr-defined]
-            stack.enter_context(django_urls(is_async=is_async, MIDDLEWARE=["rig_limits.limits"]))
+            module.plain = plain_middleware  # type: ignore[attr-defined]
+            stack.enter_context(django_urls(is_async=is_async, MIDDLEWARE=["rig_limits.limits", *inner]))
             served = serve_asgi(ASGIHandler(), limiter) if is_async else serve_wsgi(WSGIHandler())
         yield stack.enter_context(served)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation, SynchronousOnlyOperation
+from django.core.handlers.wsgi import WSGIRequest
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 
@@ -20,6 +21,7 @@ from notifier.limiter.middleware.guard import (
     Verdict,
     WebAnswer,
     WebLimit,
+    check_limiter,
     exceeded,
     status_of,
 )
@@ -78,8 +80,21 @@ def middleware(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
     Write that name into MIDDLEWARE, such as "shop.limits.limits". If a key asks for the user, it goes below
     AuthenticationMiddleware. Under ASGI an AsyncLimiter spares Django a thread.
     """
-    made = rate_limit(limiter, *limits, answer=answer)
-    made.sync_capable, made.async_capable = True, isinstance(limiter, AsyncKeyLimiter)  # type: ignore[attr-defined]
+    limit, awaited = rate_limit(limiter, *limits, answer=answer), isinstance(limiter, AsyncKeyLimiter)
+
+    def made(get_response: View) -> View:
+        limited = limit(get_response)
+
+        async def limited_async(request: HttpRequest) -> HttpResponse:
+            # Under WSGI each request has an event loop of its own, and connections live in one.
+            check_limiter(limiter, awaited=not isinstance(request, WSGIRequest))
+            response: HttpResponse = await limited(request)
+            return response
+
+        return limited_async if awaited else limited
+
+    # Where a middleware within it is a plain one, Django still awaits what can do nothing else.
+    made.sync_capable, made.async_capable = not awaited, awaited  # type: ignore[attr-defined]
     return made
 
 

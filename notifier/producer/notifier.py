@@ -50,7 +50,7 @@ class Notifier(Producer):
 
     Every call waits for Redis, and blocks its thread meanwhile: usually under a millisecond. Where Redis hangs, a call
     ends after at most twice `redis.socket_timeout` (5 s as shipped), because it is tried once more; `send_many` for
-    each hundred. The first call may take a second more, for `follow`. `feedback(follow=True)` waits for ever. In an
+    each hundred. The first call may take two seconds more, for `follow`. `feedback(follow=True)` waits for ever. In an
     asyncio program use AsyncNotifier.
     """
 

@@ -24,7 +24,7 @@ from notifier.store.partitions import Partitions, connect_all
 
 LOG: Final = logging.getLogger("notifier")  # it speaks in somebody else's program
 LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
-TIMEOUT_US: Final = 1_000_000  # of a look at Redis: the first call waits for one
+TIMEOUT_US: Final = 1_000_000  # of a look at Redis, which asks twice: the first call waits for one
 
 
 class LiveSettings:
@@ -56,7 +56,7 @@ class LiveSettings:
         return self._process == os.getpid() and not self._closed.is_set()
 
     def begin(self) -> None:
-        """Look once, for a second at most, and from then on again and again."""
+        """Look once, for two seconds at most where Redis hangs, and from then on again and again."""
         if self.has_begun:
             return
         self._process = os.getpid()

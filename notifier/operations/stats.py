@@ -30,6 +30,7 @@ from notifier.store.pipelining import Told, ask_all
 from notifier.units import clock_us, moment, seconds_text
 
 SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
+HEADS: Final = 10  # of a queue, of which the first that is kept tells its age: those of a forgotten user are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,16 @@ class LaneNow:
 
 
 class _Found(NamedTuple):
-    """A lane as Redis says it, in the order that `_find_now` asks in. wakeup: one with its time, or none."""
+    """A lane as Redis says it, in the order that `_find_now` asks in. wakeup: one with its time, or none.
+
+    heads: the first of the queue.
+    """
 
     queued: int
     waiting: int
     due: int
     wakeup: list[tuple[bytes, float]]
-    first: bytes | None
+    heads: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,7 @@ def _find_now() -> Exchange[Now]:
             pipe.zcard(rq_key("scheduled", lane))
             pipe.zcount(redis_key("wakeups", lane), "-inf", now_us)
             pipe.zrange(redis_key("wakeups", lane), 0, 0, withscores=True)
-            pipe.lindex(rq_key("queue", lane), 0)
+            pipe.lrange(rq_key("queue", lane), 0, HEADS - 1)
         pipe.zcard(redis_key("later"))
         pipe.zcard(redis_key("leases"))
         pipe.hgetall(redis_key("stats"))
@@ -276,11 +280,12 @@ def _find_now() -> Exchange[Now]:
 
 def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, LaneNow]]:
     """Return by lane what it has."""
-    begun = yield Commands(lambda pipe: [pipe.hmget(job_key(found.first or b""), ACCEPTED) for found in of_lanes])
+    heads = [job_id for found in of_lanes for job_id in found.heads]
+    begun = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), ACCEPTED) for job_id in heads])))
     lanes: dict[str, LaneNow] = {}
-    for lane, found, noted in zip(LANES, of_lanes, begun, strict=True):
+    for lane, found in zip(LANES, of_lanes, strict=True):
         due_us = now_us - int(found.wakeup[0][1]) if found.due and found.wakeup else 0
-        at = accepted_at(*noted)
+        at = next(filter(None, [accepted_at(*next(begun)) for _ in found.heads]), None)
         queued_s = now_us / 1e6 - at.timestamp() if at else 0.0
         lanes[lane] = LaneNow(found.queued, found.waiting, found.due, max(0, due_us) / 1e6, max(0.0, queued_s))
     return lanes

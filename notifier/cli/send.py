@@ -93,14 +93,13 @@ def send_file(
         why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
         raise typer.BadParameter(why, param_hint="FILE")
     kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
-    for other in (Path("/dev/stdin") if kept_at is None else file, kept_at):
-        if refused is not None and other is not None and _is_one_file(refused, other):
-            raise typer.BadParameter("is what is sent, or its progress; name another file", param_hint="--refused")
+    if refused is not None:
+        _check_refused(refused, file, kept_at)
     with notifier_of(context) as notifier, _open(file) as lines:
         progress = _progress(file, kept_at)
         if progress.done:
             fail(f"{file}: was sent before, {progress.accepted} accepted; delete {kept_at} to send it again")
-        rows = read_rows(lines, "csv" if file.suffix.lower() == ".csv" else "jsonl")
+        rows = read_rows(lines, "csv" if _is_csv(file) else "jsonl")
         first = next(rows, None)
         if first is not None and first.problem and not first.raw:
             fail(f"{file}:{first.number}: {first.problem}; nothing of the file was sent")
@@ -178,6 +177,19 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
     refuse(since)
     progress.refused, progress.done = refused, True
     progress.save(kept_at)
+
+
+def _check_refused(refused: Path, file: Path, kept_at: Path | None) -> None:
+    for other in (Path("/dev/stdin") if kept_at is None else file, kept_at):
+        if other is not None and _is_one_file(refused, other):
+            raise typer.BadParameter("is what is sent, or its progress; name another file", param_hint="--refused")
+    if _is_csv(refused) is not _is_csv(file):
+        why = "must end in .csv if FILE does, and else must not: by its name it is read when it is sent"
+        raise typer.BadParameter(why, param_hint="--refused")
+
+
+def _is_csv(file: Path) -> bool:
+    return file.suffix.lower() == ".csv"
 
 
 def _is_one_file(one: Path, other: Path) -> bool:

@@ -649,6 +649,16 @@ def test_refused_rows_of_a_csv_can_be_sent_alone(run: Run, redis: Redis, tmp_pat
     assert redis.llen("rq:queue:default") == 3
 
 
+@pytest.mark.parametrize(("name", "out"), [("some.csv", "out"), ("some.jsonl", "out.csv"), ("-", "out.CSV")])
+def test_refused_lines_go_to_a_file_that_is_read_as_they_are(run: Run, tmp_path: Path, name: str, out: str) -> None:
+    """By its name a file is read as a CSV: under another one they could not be sent."""
+    (tmp_path / "some.csv").write_text("user,platform,token\n", encoding="utf-8")
+    (tmp_path / "some.jsonl").write_text(row("a") + "\n", encoding="utf-8")
+    done = run("send-file", name if name == "-" else str(tmp_path / name), "--refused", str(tmp_path / out))
+    assert (done.status, done.out) == (2, "")
+    assert "must end in .csv if FILE does" in " ".join(done.err.replace("│", " ").split())
+
+
 def test_what_a_pipe_brings_and_is_refused_is_written_out_at_once(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,10 +73,10 @@ class Walk:
     meet: Meet
     page: int = PAGE
 
-    def of_everybody(self, user: str | None = None) -> Exchange[None]:
-        """Through the queues, and what waits. user: of whom what is met is to be, or None."""
-        yield from self._queues(user)
-        yield from self._registries(user)
+    def of_everybody(self) -> Exchange[None]:
+        """Through the queues, and what waits."""
+        yield from self._queues(None)
+        yield from self._registries(None)
 
     def of_user(self, user: str) -> Exchange[None]:
         """Also through what is in flight; then once more where that may have come back to, to be tried again."""
@@ -128,14 +128,15 @@ class Walk:
 
 
 def find_waiting(kind: Kind = ANY, user: str | None = None) -> Exchange[list[Met]]:
-    """Return all that waits, and is of a kind and of a user; None: of everybody."""
+    """Return all that waits, and is of a kind; of a user also what is in flight. user: None is everybody."""
     found = dict[str, Met]()
 
     def meet(met: Sequence[Met], _: int) -> Exchange[None]:
         found.update((each.job_id, each) for each in met)
         return nothing()
 
-    yield from Walk(kind, meet).of_everybody(user)
+    walk = Walk(kind, meet)
+    yield from (walk.of_everybody() if user is None else walk.of_user(user))
     return [*found.values()]
 
 

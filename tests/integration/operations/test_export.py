@@ -57,6 +57,17 @@ def test_also_what_waits_in_no_backlog(run: Run, producer: Notifier) -> None:
     assert (told[later][0], datetime.fromisoformat(told[later][1])) == ("later", at)
 
 
+def test_also_what_a_worker_is_sending(redis: Redis, run: Run, producer: Notifier) -> None:
+    """Its text and its devices are kept as long as that lasts."""
+    sending, of_bob = (producer.send(note(user, "in flight")) for user in ("ann", "bob"))
+    for permit, job_id in enumerate((sending, of_bob), 1):
+        redis.lrem("rq:queue:default", 1, job_id)
+        redis.hset(f"rq:job:{job_id}", mapping={"status": "started", "push_permit": permit})
+        redis.zadd("notifier:leases", {job_id: 4e15})
+    waiting = json.loads(run("users", "export", "--user", "ann").out)["waiting"]
+    assert [(each["job_id"], each["notification"]["title"]) for each in waiting] == [(sending, "in flight")]
+
+
 def test_also_what_ended_unsent_what_was_counted_and_what_applied_rates_name(
     redis: Redis, run: Run, producer: Notifier
 ) -> None:

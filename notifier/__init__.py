@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from notifier.producer.exchanges import Status
     from notifier.producer.feedback import Gone
     from notifier.producer.notifier import Notifier
+    from notifier.producer.permits import UserPermit
     from notifier.queue.circuits import Held
     from notifier.queue.history import Record
     from notifier.rules.calendar_windows import CalendarWindow
@@ -70,6 +71,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Status",
+    "UserPermit",
     "Window",
     "deliver",
     "load_settings",
@@ -98,6 +100,7 @@ __getattr__, __dir__ = lazily(
         "notifier.producer.exchanges": "Status",
         "notifier.producer.feedback": "Gone",
         "notifier.producer.notifier": "Notifier",
+        "notifier.producer.permits": "UserPermit",
         "notifier.rules.calendar_windows": "CalendarWindow",
         "notifier.rules.policies": "Policies Rules",
         "notifier.rules.category": "Category",

@@ -28,7 +28,7 @@ PYTHON: Final = {
     "Enqueue": (
         *("notifier.Notifier", "notifier.Notification", "notifier.Device", "notifier.Status", "notifier.Record"),
         *("notifier.Cancellation", "notifier.Gone", "notifier.Ended", "notifier.Held", "notifier.deliver"),
-        *("notifier.throttled", "notifier.mark_sent"),
+        *("notifier.throttled", "notifier.mark_sent", "notifier.UserPermit"),
     ),
     "What users choose": ("notifier.producer.users.Users", "notifier.Preferences", "notifier.Mute"),
     "Broadcast channels": (

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from notifier.notification.json_values import fields_of
 from notifier.queue.backlogs import queue_keys
-from notifier.rules.category import LANES
+from notifier.rules.category import DEFAULT_CATEGORY, LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.exchange import Commands, Exchange, nothing
 from notifier.units import from_bytes
@@ -42,7 +42,7 @@ class Kind:
         """Whether a notification with this meta is one of them."""
         tags = meta.get("tags")
         return (
-            _fits(self.category, meta.get("category", "default"))
+            _fits(self.category, meta.get("category", DEFAULT_CATEGORY))
             and _fits(self.collapse_id, meta.get("collapse_id"))
             and (self.tag is None or (isinstance(tags, list) and self.tag in tags))
         )

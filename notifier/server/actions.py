@@ -32,13 +32,12 @@ from notifier.settings import Settings
 from notifier.settings.loading import parse_rates
 from notifier.settings.rates import change_to
 from notifier.store.pipelining import on_all
-from notifier.store.published import publish
+from notifier.store.published import HOLDS_IN_US, publish
 from notifier.store.published import withdraw as take_back
 from notifier.units import parse_duration
 
 OF_KIND: Final = ("category", "collapse_id", "tag")  # the fields of what cancels many
 PASTED: Final = "the new rates"
-HOLDS_IN_US: Final = 2_000_000  # from when published rates hold, so that all workers change at once
 KEY_FORM: Final = "an Idempotency-Key is 1 to 200 printable ASCII characters"
 LONGEST_KEY: Final = 200
 LONGEST_REASON: Final = 200

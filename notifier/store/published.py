@@ -19,6 +19,7 @@ from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all, on_all
 
+HOLDS_IN_US: Final = 2_000_000  # from when published rates hold, so that all workers change at once
 PART: Final = 1_000  # entries of a section in a line
 MAX_US: Final = 2**53  # a moment; what is later is none
 

@@ -32,6 +32,7 @@ from notifier.store.connection import client_of
 from notifier.store.partitions import opened_all, ranges
 from notifier.store.pipelining import on_all
 from notifier.store.published import (
+    HOLDS_IN_US,
     followers,
     newest,
     publish,
@@ -42,7 +43,6 @@ from notifier.store.published import (
 )
 from notifier.units import UNITS, counted, moment
 
-HOLDS_IN_US: Final = 2_000_000  # from when rates that are reverted hold
 MAX_SHOWN: Final = 40  # of the lines that change
 OWN_FILES: Final = "none; each worker follows its own file"
 

@@ -45,6 +45,7 @@ from tests.harness import processes, warm
 from tests.harness.fleet import notification, start_fleet
 from tests.harness.processes import await_that
 from tests.harness.serve_rig import TOKEN, serving
+from workers.loop.turns import LATE_S
 
 EIGHT = 8
 SLOTS = [key_slot(tag_of(number, EIGHT).encode()) for number in range(EIGHT)]
@@ -261,13 +262,19 @@ def test_nothing_is_lost_or_sent_twice_while_slots_change_hands(
 
 
 def test_a_process_has_no_more_under_way_than_it_may(cluster: RedisCluster) -> None:
-    """Its engines share `worker.in_flight`: measured at the provider. In burst each waits for its turn."""
+    """Its engines share `worker.in_flight`: measured at the provider. In burst each waits for its turn.
+
+    What a node gives late, after the others have taken its room, goes back.
+    """
     most, latency_ms, jobs = 10, 100, 300
     rates = {"redis": {"partitions": EIGHT}, "worker": {"in_flight": most, "batch": 5}}
     with start_fleet(rates, workers=0, latency_ms=latency_ms, redis_server=nullcontext(cluster)) as fleet:
         with fleet.notifier() as notifier:
             notifier.send_many(notification(f"u{n}", n) for n in range(jobs))
         fleet.start_worker(more=["--burst"])
+        for delivered in range(20, jobs, 40):
+            fleet.await_delivered(delivered)
+            cluster.owner(SLOTS[0]).ask("CLIENT", "PAUSE", round(2_000 * LATE_S))
         assert fleet.workers[0].wait(60) == 0
         at_us = [arrival.at_us for arrival in fleet.arrivals()]
     assert len(at_us) == jobs

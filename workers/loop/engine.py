@@ -232,12 +232,16 @@ class Engine:
         self._note_suspended(pulled)
         self._circuits.use(pulled.shut)
         self.flights.adopt(pulled.orphans)
+        left = self._turns.left
         for leased in pulled.leased:
             due_at = asked_at if leased.since_us is None else (leased.since_us - self._redis_ahead_us) / 1e6
             if leased.crashes == SUSPECT:
                 self._suspects.append((leased, asked_at))
-            else:
+            elif left > 0:
                 self.flights.begin_soon(leased, asked_at, due_at)
+                left -= 1
+            else:
+                self.flights.give_back(leased)
         self._due_at = None if pulled.next_us is None else asked_at + (pulled.next_us - pulled.now_us) / 1e6
         self.flights.rq_jobs += [RqJob(job_id, permit) for job_id, permit in pulled.rq_jobs]
 

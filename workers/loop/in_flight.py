@@ -158,8 +158,7 @@ class Flights:
         flight, under_way = Flight(leased, leased_at, due_at), self._behind
         backlog = flight.backlog
         if backlog in self._returning:
-            self._settlements.append(returned(flight.leased))
-            self.wake.set()
+            self.give_back(leased)
         elif backlog not in under_way:
             under_way[backlog] = None
             self._start(flight)
@@ -168,6 +167,12 @@ class Flights:
                 behind = under_way[backlog] = deque()
             behind.append(flight)
             self._queued += 1
+
+    def give_back(self, leased: Leased) -> None:
+        """Let it go back to its backlog, and what is leased behind it."""
+        self._returning.add((leased.user, leased.category))
+        self._settlements.append(returned(leased))
+        self.wake.set()
 
     def _start(self, flight: Flight) -> None:
         leased, loop = flight.leased, asyncio.get_running_loop()
@@ -215,7 +220,7 @@ class Flights:
         behind = self._behind[flight.backlog]
         if not taken:
             self._returning.add(flight.backlog)
-            self._give_back(behind)
+            self._give_back_behind(behind)
         if behind:
             self._queued -= 1
             self._start(behind.popleft())
@@ -223,7 +228,7 @@ class Flights:
             del self._behind[flight.backlog]
         self._turns.freed()
 
-    def _give_back(self, behind: deque[Flight] | None) -> None:
+    def _give_back_behind(self, behind: deque[Flight] | None) -> None:
         if behind:
             self._settlements += [returned(flight.leased) for flight in behind]
             self._queued -= len(behind)
@@ -373,7 +378,7 @@ class Flights:
         self._settlements += unbegun
         await self.all_begun.wait()
         for behind in self._behind.values():
-            self._give_back(behind)
+            self._give_back_behind(behind)
         await self._ended_or_stopped(stop_now)
         await self._sender.close()
         closing = asyncio.get_running_loop().time() + CLOSING_S

@@ -54,6 +54,11 @@ class Turns:
         return self.capacity.rooms(room, self._unbegun() + self._taken(flights))
 
     @property
+    def left(self) -> int:
+        """How many more may begin now, whatever is asked for: no more of an answer that is late."""
+        return self._most - sum(map(len, self._all))
+
+    @property
     def is_full(self) -> bool:
         """Whether there is no room, whoever asks for some."""
         return not self._room(0)
@@ -95,9 +100,9 @@ class Turns:
 
     def _room(self, taken: int) -> int:
         """How much there is for one more; while sends are under way, none until there is room for a batch's quarter."""
-        unbegun, under_way = self._unbegun(), sum(map(len, self._all)) + taken
-        room = min(self._most - under_way, self._batch)
-        if under_way and room < min(self._most, self._batch) // 4:
+        unbegun, left = self._unbegun(), self.left - taken
+        room = min(left, self._batch)
+        if left < self._most and room < min(self._most, self._batch) // 4:
             return 0
         # Who asks now may take all room of a route, or none of it.
         if taken and len(self.capacity.rooms(1, unbegun + taken)) > len(self.capacity.rooms(1, unbegun)):

@@ -81,6 +81,8 @@ def test_a_redis_that_does_not_answer_holds_up_nobody_for_long() -> None:
             now = loop.time() + LATE_S
             loop.time = lambda: now
             assert turns.room(b) == BATCH
+            b.held = BATCH
+            assert turns.left == 0, "its answer comes too late"
 
     told(story())
 

@@ -58,7 +58,7 @@ _MARKS: Final = re.compile(
 
 # Their debug records hold headers and requests: hpack's would print our bearer token.
 QUIET: Final = (
-    *("hpack", "h2", "hyper", "apns2"),
+    *("hpack", "h2", "apns2"),
     *("urllib3", "google", "google.auth", "requests", "asyncio", "aiohttp.access"),
 )
 

@@ -1,4 +1,4 @@
-"""APNs through apns2, beyond the contract: what apns2 and hyper get wrong by themselves. See docs/how-to/apns2.md."""
+"""APNs through apns2, beyond the contract: its requests, and our connection over the h2 of 2017.."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import asyncio
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from notifier.errors import SettingsError
-from notifier.notification import Notification
+from notifier.notification import Device, Notification
 from notifier.providers.apns.payload import PAYLOAD_BYTES, payload
 from notifier.providers.apns.provider import ApnsProvider
-from notifier.providers.apns.pyapns2 import thread as apns2_thread
-from notifier.providers.apns.pyapns2.compat import H2Connection
-from notifier.providers.apns.pyapns2.connection import Connection
+from notifier.providers.apns.pyapns2 import provider as _  # noqa: F401 - h2 can be imported since
 from notifier.providers.contract import Outcome
+from notifier.providers.transport.http2 import wire
+from notifier.providers.transport.http2.plain import PlainH2
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply
 from tests.contract.rigs import ApnsApns2, Simulators, Stage
@@ -51,9 +49,9 @@ def simulators(running: Simulators) -> Iterator[Simulators]:
     RIG.play(running, forget)
 
 
-def owner(stage: Stage) -> Any:
-    """The thread of a stage's provider."""
-    return stage.provider._channel._owner
+def living(stage: Stage) -> set[Any]:
+    """The connections of a stage's provider."""
+    return stage.provider._channel._living
 
 
 def body_of(size: int) -> str:
@@ -115,8 +113,8 @@ async def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
     """The connection has TCP_NODELAY, without which a send in sequence takes 40 ms."""
     async with RIG.stage(simulators) as s:
         await s.send()
-        (connection,) = owner(s)._living
-        assert connection._sock._sck.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        (connection,) = living(s)
+        assert connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 # What goes over it.
@@ -139,7 +137,7 @@ async def test_apns2_sends_what_the_default_client_would(
     """Every header reaches the wire as the provider made it, but for the priority 10, which apns2 leaves out."""
     made: list[Any] = []  # each is added to until it is sent
     sent: list[dict[bytes, bytes]] = []
-    make, send = ApnsProvider._headers, H2Connection.send_headers
+    make, send = ApnsProvider._headers, PlainH2.send_headers
 
     def making(*arguments: Any) -> Any:
         made.append(make(*arguments))
@@ -150,10 +148,18 @@ async def test_apns2_sends_what_the_default_client_would(
         send(state, stream_id, headers, **options)
 
     monkeypatch.setattr(ApnsProvider, "_headers", making)
-    monkeypatch.setattr(H2Connection, "send_headers", sending)
+    monkeypatch.setattr(PlainH2, "send_headers", sending)
     async with RIG.stage(simulators) as s:
         assert (await s.send(**fields)).status is not None
         assert [{b"apns-priority": b"10"} | headers for headers in sent] == [dict(headers) for headers in made]
+
+
+async def test_a_broadcast_channel(simulators: Simulators) -> None:
+    """What apns2 has no request for goes as by the default client: Apple answers that it does not know this channel."""
+    update = {"push_type": "liveactivity", "event": "update", "timestamp": 1_750_000_000, "content_state": {"score": 1}}
+    async with RIG.stage(simulators) as s:
+        answer = await s.send(Device("apns", "channel:dHN0LXNyY2gtY2hubA=="), title="t", apns=update)
+        assert (answer.outcome, answer.reason) == (Outcome.DEAD_TOKEN, "ChannelNotRegistered")
 
 
 @pytest.mark.parametrize("size", [1023, 1024, 1025, 2048, PAYLOAD_BYTES])
@@ -170,7 +176,7 @@ async def test_many_large_bodies(simulators: Simulators) -> None:
         body = body_of(PAYLOAD_BYTES)
         answers = await asyncio.gather(*(s.send(device, title="t", body=body) for device in devices))
         assert Counter(answer.outcome for answer in answers) == {Outcome.DELIVERED: 500}
-        assert len(owner(s)._living) == 1
+        assert len(living(s)) == 1
 
 
 async def test_many_errors(simulators: Simulators) -> None:
@@ -180,7 +186,7 @@ async def test_many_errors(simulators: Simulators) -> None:
         for _ in range(5):
             answers = await asyncio.gather(*(s.send(device) for _ in range(100)))
             assert {answer.status for answer in answers} == {502}
-        assert len(owner(s)._living) == 1
+        assert len(living(s)) == 1
 
 
 async def test_narrow_streams(simulators: Simulators) -> None:
@@ -222,7 +228,7 @@ async def test_goaway(simulators: Simulators) -> None:
         outcomes = Counter(answer.outcome for answer in await asyncio.gather(*sends))
         assert outcomes == {Outcome.DELIVERED: 5, Outcome.UNSENT: 5}
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
-        assert len(owner(s)._living) == 1
+        assert len(living(s)) == 1
 
 
 @pytest.mark.parametrize(("code", "outcome"), [("REFUSED_STREAM", Outcome.UNSENT), ("INTERNAL_ERROR", Outcome.UNKNOWN)])
@@ -231,7 +237,7 @@ async def test_a_stream_cut_off(simulators: Simulators, code: str, outcome: Outc
     async with RIG.stage(simulators) as s:
         assert (await s.send(await s.device(Reply(reset=code)))).outcome is outcome
         assert (await s.send()).outcome is Outcome.DELIVERED
-        assert len(owner(s)._living) == 1
+        assert len(living(s)) == 1
 
 
 async def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) -> None:
@@ -247,26 +253,21 @@ async def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) ->
 
 
 async def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle connection that still answers is kept, one that does not is left for a new one."""
-    monkeypatch.setattr(apns2_thread, "IDLE_S", 0.05)
+    """An idle connection that does not answer is left for a new one."""
+    monkeypatch.setattr(wire, "IDLE_S", 0.05)
     async with RIG.stage(simulators, timeout_us=300000) as s:
         await s.send()
-        (kept,) = owner(s)._living
-        async with asyncio.timeout(5):
-            while kept.heard_at < owner(s)._asked_at or not owner(s)._asked_at:
-                await s.arrivals()
-        assert owner(s)._connection is kept
+        (dead,) = living(s)
         await s.tell(silent=True)
         async with asyncio.timeout(5):
-            while owner(s)._connection is kept:
-                await s.arrivals()
+            await dead.ended
         await s.tell(silent=False)
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
 
 
 async def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
     """What died while it was idle, without a word, costs the next send nothing: it goes over a new connection."""
-    monkeypatch.setattr(apns2_thread, "DOUBT_S", 0.1)
+    monkeypatch.setattr(wire, "DOUBT_S", 0.1)
     async with RIG.stage(simulators, timeout_us=2000000) as s:
         await s.send()
         await s.tell(idle_s=0.6)
@@ -274,65 +275,3 @@ async def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monk
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
         await s.tell(idle_s=0)
         assert len(await s.arrivals()) == 2
-
-
-async def test_nothing_waits_for_a_stuck_thread(simulators: Simulators) -> None:
-    """While apns2 hangs in a handshake that is never answered, the loop runs on, sends answer in time, close ends."""
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
-        endpoint = f"https://127.0.0.1:{mute.getsockname()[1]}"
-        async with RIG.stage(simulators, endpoint=endpoint, timeout_us=1_000_000) as s:
-            began = time.monotonic()
-            sends = [asyncio.create_task(s.send(within_s=within_s)) for within_s in (0.2, 5.0)]
-            longest = last = 0.0
-            while not all(send.done() for send in sends):
-                await asyncio.sleep(0.01)
-                now = time.monotonic() - began
-                longest, last = max(longest, now - last), now
-            assert [send.result().outcome for send in sends] == [Outcome.UNSENT] * 2
-            assert last < 1.5
-            assert longest < 0.2
-            thread = owner(s)
-            waiting = asyncio.create_task(s.send())
-            await asyncio.sleep(0)
-            began = time.monotonic()
-            await s.provider.close()
-            assert time.monotonic() - began < 2.5
-            assert (await waiting).outcome is Outcome.UNSENT
-            assert not thread.is_alive()
-
-
-async def test_a_thread_that_broke_is_replaced(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours in the thread answers what it had at once, is logged, and the next send has a new thread."""
-
-    def broken(*_: object) -> bool:
-        raise RuntimeError("a fault")
-
-    async with RIG.stage(simulators) as s:
-        under_way = asyncio.create_task(s.send(await s.device(SILENT)))
-        await s.reach(1)
-        first = owner(s)
-        with monkeypatch.context() as patch, capture_logs() as logs:
-            patch.setattr(Connection, "admits", broken)
-            async with asyncio.timeout(2):
-                assert (await s.send()).outcome is Outcome.UNSENT
-                assert (await under_way).outcome is Outcome.UNKNOWN
-        assert [entry["event"] for entry in logs] == ["apns2_broke"]
-        assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
-        assert owner(s) is not first
-
-
-async def test_close_ends_the_thread(simulators: Simulators) -> None:
-    """One thread from the first send to `close`, which does not wait for a silent server."""
-    async with RIG.stage(simulators) as s:
-        assert owner(s) is None
-        await s.send()
-        thread = owner(s)
-        send = asyncio.create_task(s.send(await s.device(SILENT)))
-        await s.reach(2)
-        began = time.monotonic()
-        await s.provider.close()
-        assert time.monotonic() - began < 0.5
-        assert not thread.is_alive()
-        assert (await send).outcome is Outcome.UNKNOWN

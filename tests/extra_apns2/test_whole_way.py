@@ -70,7 +70,7 @@ def test_each_arrives_once(simulators: Simulators, producer: Notifier) -> None:
 
 
 def test_a_user_is_not_burst(simulators: Simulators, producer: Notifier) -> None:
-    """Law 1 at the wire: a user's gap holds, in order, though apns2 sends from a thread of its own."""
+    """Law 1 at the wire: a user's gap holds, in order, through apns2."""
     jobs = [producer.send(note("gapped", f"gap {n}")) for n in range(5)]
     for job in jobs:
         ends(producer, job, "delivered")

@@ -24,7 +24,6 @@ SCRIPTS = sorted((ROOT / "notifier").rglob("*.lua"))
 DRIVERS = {
     "h2": ("notifier/providers/transport/http2", "notifier/providers/apns/pyapns2/compat"),
     "apns2": "notifier/providers/apns/pyapns2/compat",
-    "hyper": "notifier/providers/apns/pyapns2/compat",
     "pyfcm": "notifier/providers/fcm/",
     "aiohttp": "notifier/providers/transport/http1",
     "google": "notifier/providers/fcm/",

@@ -1,4 +1,4 @@
-"""Our APNs provider through apns2 and hyper, as a worker with `client: apns2` uses it."""
+"""Our APNs provider with requests that apns2 builds, as a worker with `client: apns2` uses it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from notifier.providers.apns.options import push_type
 PREFIX: Final = "channel:"
 LIVE_ACTIVITY: Final = "liveactivity"
 PAYLOAD_BYTES: Final = 5120
-NOT_BY_APNS2: Final = "a channel needs providers.apns.client h2, and the configuration says apns2"
 STORED_S: Final = 8 * 3600  # Apple keeps a channel's most recent message no longer
 # Apple: base64, of any length; it goes into a header as it is.
 CHANNEL_ID: Final = re.compile(r"[A-Za-z0-9+/_-]{2,256}={0,2}")

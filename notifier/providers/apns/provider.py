@@ -58,7 +58,6 @@ class ApnsProvider:
     """
 
     platform = "apns"
-    sends_to_channels = True
 
     def __init__(
         self,
@@ -186,8 +185,6 @@ class ApnsProvider:
         return headers
 
     def _to_channel(self, channel_id: str, options: Options, request_id: str) -> list[HeaderTuple]:
-        if not self.sends_to_channels:
-            raise InvalidNotificationError("devices", broadcast.NOT_BY_APNS2)
         if problem := broadcast.problem(channel_id):
             raise ValueError(problem)
         bundle_id = (options.topic or self._topic).removesuffix(options.type.suffix)

@@ -7,9 +7,8 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.errors import SettingsError
 from notifier.notification import Notification
-from notifier.providers.apns import broadcast
 from notifier.providers.apns.options import check_by_certificate
 from notifier.rules.category import PlatformLimits
 from notifier.rules.policy import Policy, Window
@@ -109,8 +108,6 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         """See `PlatformSettings.check`: some types of push Apple takes only from who signs in by a token."""
         if notification.apns and self.app(app).cert_file is not None:
             check_by_certificate(notification)
-        if self.client == "apns2" and broadcast.any_channel(notification):
-            raise InvalidNotificationError("devices", broadcast.NOT_BY_APNS2)
 
     @property
     def in_force(self) -> PlatformLimits:

@@ -1,4 +1,4 @@
-"""apns2 and hyper, made importable on Pythons they were not written for; the standard library stays as it was.
+"""apns2, made importable on Pythons it was not written for; the standard library stays as it was.
 
 Can be imported only where the extra ``push-throttle[apns2]`` is installed, else raises SettingsError. It has to be
 the first to import h2 there: that h2 is of 2017, too.
@@ -55,27 +55,7 @@ with _aliases():
     from apns2.client import APNsClient
     from apns2.credentials import Credentials
     from apns2.payload import Payload
-    from h2.config import H2Configuration
-    from h2.connection import ConnectionState, H2Connection
-    from h2.errors import ErrorCodes
-    from h2.exceptions import ProtocolError, StreamClosedError
-    from h2.settings import SettingCodes
-    from hyper import HTTP20Connection
-    from hyper.common.bufsocket import BufferedSocket
-    from hyper.http20.connection import _LockedObject as Locked
+    from h2 import events
+vars(events)["PingAckReceived"] = vars(events)["PingAcknowledged"]  # as our connection, written for h2 4, calls it
 
-__all__ = [
-    "APNsClient",
-    "BufferedSocket",
-    "ConnectionState",
-    "Credentials",
-    "ErrorCodes",
-    "H2Configuration",
-    "H2Connection",
-    "HTTP20Connection",
-    "Locked",
-    "Payload",
-    "ProtocolError",
-    "SettingCodes",
-    "StreamClosedError",
-]
+__all__ = ["APNsClient", "Credentials", "Payload"]

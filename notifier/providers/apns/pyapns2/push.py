@@ -4,59 +4,69 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from notifier.providers.apns.pyapns2.compat import APNsClient, Credentials, Payload
+from notifier.providers.transport.http2.headers import literal, repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from notifier.providers.apns.pyapns2.requests import Request
+    from hpack import HeaderTuple
 
-
-class Connection(Protocol):
-    """The part of a connection that a push needs."""
-
-    def add(self, authority: str, headers: Mapping[str, str]) -> None:
-        """Send the next request with this authority and with these headers more."""
-        ...
+# What differs from request to request, or must not be remembered on the way, stays out of the compression table.
+VARYING: Final = frozenset({":path", "authorization", "apns-id", "apns-expiration", "apns-collapse-id"})
 
 
 class Pusher(APNsClient):
-    """apns2's client over a connection that is given to it, and that `add` tells what apns2 has no argument for."""
+    """apns2's client, which writes its requests down in place of sending them."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._credentials = _Given(connection)
-        super().__init__(self._credentials, json_encoder=_Written)
+    def __init__(self) -> None:
+        self._given = _Given()
+        super().__init__(self._given, json_encoder=_Written)
 
-    def push(self, request: Request) -> None:
-        """Open a stream for this request."""
-        headers = {name.decode(): value.decode() for name, value in request.headers}
-        expiration = headers.pop("apns-expiration", None)
-        path, authority, _, _ = (headers.pop(f":{name}") for name in ("path", "authority", "scheme", "method"))
-        self._credentials.authorization = headers.pop("authorization", None)
+    def build(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[list[HeaderTuple], bytes]:
+        """Return the headers and the body of a request, as apns2 makes them of ours."""
+        left = {name.decode(): value.decode() for name, value in headers}
+        expiration = left.pop("apns-expiration", None)
+        pseudo = {name: left.pop(name) for name in (":method", ":scheme", ":authority", ":path")}
+        self._given.authorization = left.pop("authorization", None)
         known = {
-            "topic": headers.pop("apns-topic"),
-            "collapse_id": headers.pop("apns-collapse-id", None),
+            "topic": left.pop("apns-topic"),
+            "collapse_id": left.pop("apns-collapse-id", None),
             "expiration": None if expiration is None else int(expiration),
             # apns2's own enums of these have only the members of 2019.
-            "push_type": SimpleNamespace(value=headers.pop("apns-push-type")),
-            "priority": SimpleNamespace(value=headers.pop("apns-priority")),
+            "push_type": SimpleNamespace(value=left.pop("apns-push-type")),
+            "priority": SimpleNamespace(value=left.pop("apns-priority")),
         }
-        self._connection.add(authority, headers)
-        self.send_notification_async(path.rpartition("/")[2], _Ready(request.body), **known)
+        self.send_notification_async(pseudo[":path"].rpartition("/")[2], _Ready(body), **known)
+        method, path, built_body, built = self._connection.written
+        whole = {**pseudo, ":method": method, ":path": path, **built, **left}  # `left`: apns2 has no argument for it
+        return [
+            (literal if name in VARYING else repeated)(name.encode(), value.encode()) for name, value in whole.items()
+        ], built_body
+
+
+class _Notepad:
+    """In the place of hyper's connection."""
+
+    def __init__(self) -> None:
+        self.written: tuple[str, str, bytes, Mapping[str, str]]
+
+    def request(self, *written: Any) -> int:
+        self.written = written
+        return 0
 
 
 class _Given(Credentials):
-    """Credentials that are handed in: the connection is made and the token signed from the same settings as for h2."""
+    """Credentials that are handed in: the token is signed from the same settings as for h2."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._connection = connection
         self.authorization: str | None = None
 
-    def create_connection(self, *_: object) -> Connection:
-        return self._connection
+    def create_connection(self, *_: object) -> _Notepad:
+        return _Notepad()
 
     def get_authorization_header(self, topic: str | None) -> str | None:  # noqa: ARG002
         return self.authorization

@@ -26,8 +26,12 @@ from notifier.notification.json_values import fields_of
 from notifier.providers.answers import word
 from notifier.providers.transport.cut import cut
 from notifier.providers.transport.http2.credit import Credit
-from notifier.providers.transport.http2.lean import LeanH2
 from notifier.providers.transport.http2.reads import Reads
+
+try:
+    from notifier.providers.transport.http2.lean import LeanH2
+except ImportError:  # beside apns2, h2 is of 2017
+    from notifier.providers.transport.http2.plain import PlainH2 as LeanH2  # type: ignore[assignment]
 
 HIGHEST_STREAM_ID: Final = 2**31 - 1
 IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives

@@ -343,15 +343,6 @@ def test_where_channels_are_made(identity: Identity) -> None:
         ChannelServer(ApnsSettings(client="console"), None, environ, store)
 
 
-def test_apns2_sends_to_no_channel() -> None:
-    """It would write the path of a device: refused at enqueue, with what is right."""
-    note = Notification(user="u", devices=[Device("apns", f"channel:{ID}")], apns=UPDATE)
-    by_apns2 = ApnsSettings(client="apns2", team_id=TEAM, key_id=KEY_ID, topic=TOPIC)
-    with pytest.raises(InvalidNotificationError, match=r"devices: a channel needs providers\.apns\.client h2"):
-        by_apns2.check(note, None)
-    by_apns2.check(replace(note, devices=[Device("apns", "ab" * 32)]), None)
-
-
 def test_a_forged_job_ends_alone(identity: Identity) -> None:
     """One that was written past the producer's checks: no header breaks the connection."""
 

@@ -1,0 +1,69 @@
+"""h2's own way, under the names of `LeanH2`: for the h2 of 2017, which apns2 needs beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.exceptions import StreamClosedError
+from h2.settings import SettingCodes, Settings
+
+from notifier.providers.transport.http2.headers import HeaderEncoder
+
+if TYPE_CHECKING:
+    from h2.events import Event
+    from hpack import HeaderTuple
+
+FRAME_HEADER_BYTES = 9
+
+
+class PlainH2(H2Connection):
+    """A client's end of a connection, see `LeanH2`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            config=H2Configuration(client_side=True, header_encoding=None, validate_outbound_headers=False)
+        )
+        self.local_settings = Settings(client=True, initial_values={SettingCodes.ENABLE_PUSH: 0})
+        self.encoder = HeaderEncoder()
+        self._came = b""
+
+    def open_request(self, stream_id: int, headers: list[HeaderTuple]) -> None:
+        """See `LeanH2`."""
+        self.send_headers(stream_id, headers)
+
+    def room(self, stream_id: int) -> int:
+        """See `LeanH2`."""
+        return min(self.local_flow_control_window(stream_id), self.max_outbound_frame_size)
+
+    def send_part(self, stream_id: int, part: bytes, *, last: bool) -> None:
+        """See `LeanH2`."""
+        self.send_data(stream_id, part, end_stream=last)
+
+    def feed(self, data: bytes) -> None:
+        """See `LeanH2`."""
+        self._came += data
+
+    def next_frame(self) -> list[Event] | None:
+        """See `LeanH2`. h2 gets one frame after the other: of several it forgets all if one is wrong."""
+        length = int.from_bytes(self._came[:3], "big")
+        size = FRAME_HEADER_BYTES + (length if length <= self.max_inbound_frame_size else 0)  # else h2 refuses it
+        if len(self._came) < size:
+            return None
+        frame, self._came = self._came[:size], self._came[size:]
+        return self.receive_data(frame)
+
+    def _receive_goaway_frame(self, frame: Any) -> Any:
+        # As in `LeanH2`: the streams up to the last one go on, and what h2 still holds to send.
+        to_send = self._data_to_send
+        result = super()._receive_goaway_frame(frame)
+        self._data_to_send = to_send
+        self.state_machine.state = ConnectionState.CLIENT_OPEN
+        return result
+
+    def _receive_rst_stream_frame(self, frame: Any) -> Any:
+        try:
+            return super()._receive_rst_stream_frame(frame)
+        except StreamClosedError:  # RFC 9113, 8.1: a server that has answered may reset; h2 2 ends the connection
+            return [], []

@@ -79,6 +79,9 @@ def deliver(**_notification: Any) -> NoReturn:
     raise NotifierError("notifier.deliver runs on workers.PushWorker alone: start it by `notifier worker`")
 
 
+deliver.__module__ = "notifier"  # so that RQ names it so, where it is given the function itself
+
+
 def encode_data(notification: Notification) -> bytes:
     """The job's `data` field: what RQ's JSON serializer makes of the call, compressed as RQ does."""
     call: list[Any] = [FUNCTION, None, [], notification.to_kwargs()]

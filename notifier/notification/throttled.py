@@ -28,7 +28,9 @@ class Throttle:
     def meta(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
         """The user and the category of one call. Raises InvalidNotificationError where the call names no user."""
         try:
-            user = inspect.signature(function).bind(*args, **kwargs).arguments[self.user]
+            call = inspect.signature(function).bind(*args, **kwargs)
+            call.apply_defaults()
+            user = call.arguments[self.user]
         except (TypeError, KeyError) as error:
             raise InvalidNotificationError(self.user, f"is not in the call: {error}") from None
         if isinstance(user, bool) or not isinstance(user, str | int):

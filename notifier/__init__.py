@@ -6,81 +6,39 @@ from notifier.lazy import lazily
 
 if TYPE_CHECKING:
     from notifier.errors import (
-        ChannelError,
-        InvalidNotificationError,
-        InvalidPreferenceError,
-        LimiterUnreachableError,
-        NotifierError,
-        NotReplicatedError,
-        OverloadedError,
-        RedisUnusableError,
-        SettingsError,
+        ChannelError as ChannelError,
+        InvalidNotificationError as InvalidNotificationError,
+        InvalidPreferenceError as InvalidPreferenceError,
+        LimiterUnreachableError as LimiterUnreachableError,
+        NotifierError as NotifierError,
+        NotReplicatedError as NotReplicatedError,
+        OverloadedError as OverloadedError,
+        RedisUnusableError as RedisUnusableError,
+        SettingsError as SettingsError,
     )
-    from notifier.limiter import Hold, Limiter, Permit
-    from notifier.notification import Device, Notification
-    from notifier.notification.job import deliver
-    from notifier.notification.throttled import mark_sent, throttled
-    from notifier.producer.aio import AsyncNotifier
-    from notifier.producer.cancel import Cancellation
-    from notifier.producer.channels import to_channel
-    from notifier.producer.events import Ended
-    from notifier.producer.exchanges import Status
-    from notifier.producer.feedback import Gone
-    from notifier.producer.notifier import Notifier
-    from notifier.producer.permits import UserPermit
-    from notifier.queue.circuits import Held
-    from notifier.queue.history import Record
-    from notifier.rules.calendar_windows import CalendarWindow
-    from notifier.rules.category import Category
-    from notifier.rules.hours import Hours
-    from notifier.rules.policies import Policies, Rules
-    from notifier.rules.policy import Burst, Policy, Window
-    from notifier.rules.preferences import Mute, Preferences
-    from notifier.settings import Settings, load_settings
+    from notifier.limiter import Hold as Hold, Limiter as Limiter, Permit as Permit
+    from notifier.notification import Device as Device, Notification as Notification
+    from notifier.notification.job import deliver as deliver
+    from notifier.notification.throttled import mark_sent as mark_sent, throttled as throttled
+    from notifier.producer.aio import AsyncNotifier as AsyncNotifier
+    from notifier.producer.cancel import Cancellation as Cancellation
+    from notifier.producer.channels import to_channel as to_channel
+    from notifier.producer.events import Ended as Ended
+    from notifier.producer.exchanges import Status as Status
+    from notifier.producer.feedback import Gone as Gone
+    from notifier.producer.notifier import Notifier as Notifier
+    from notifier.producer.permits import UserPermit as UserPermit
+    from notifier.queue.circuits import Held as Held
+    from notifier.queue.history import Record as Record
+    from notifier.rules.calendar_windows import CalendarWindow as CalendarWindow
+    from notifier.rules.category import Category as Category
+    from notifier.rules.hours import Hours as Hours
+    from notifier.rules.policies import Policies as Policies, Rules as Rules
+    from notifier.rules.policy import Burst as Burst, Policy as Policy, Window as Window
+    from notifier.rules.preferences import Mute as Mute, Preferences as Preferences
+    from notifier.settings import Settings as Settings, load_settings as load_settings
 
-__all__ = [
-    "AsyncNotifier",
-    "Burst",
-    "CalendarWindow",
-    "Cancellation",
-    "Category",
-    "ChannelError",
-    "Device",
-    "Ended",
-    "Gone",
-    "Held",
-    "Hold",
-    "Hours",
-    "InvalidNotificationError",
-    "InvalidPreferenceError",
-    "Limiter",
-    "LimiterUnreachableError",
-    "Mute",
-    "NotReplicatedError",
-    "Notification",
-    "Notifier",
-    "NotifierError",
-    "OverloadedError",
-    "Permit",
-    "Policies",
-    "Policy",
-    "Preferences",
-    "Record",
-    "RedisUnusableError",
-    "Rules",
-    "Settings",
-    "SettingsError",
-    "Status",
-    "UserPermit",
-    "Window",
-    "deliver",
-    "load_settings",
-    "mark_sent",
-    "throttled",
-    "to_channel",
-]
-
-__getattr__, __dir__ = lazily(
+__getattr__, __dir__, __all__ = lazily(
     __name__,
     {
         "notifier.queue.circuits": "Held",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
+
+Lazy: TypeAlias = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package. homes: the names that it offers, by the module that holds them.
+def lazily(package: str, homes: Mapping[str, str]) -> Lazy:
+    """The `__getattr__`, `__dir__` and `__all__` of a package. homes: the names it offers, by the module of each.
 
-    Type checkers read the same names from imports under TYPE_CHECKING; a test holds the two together.
+    Type checkers read the same names from imports under TYPE_CHECKING, where each stands as itself (`X as X`), which is
+    how a package says to them that it offers what it imports; a test holds the two together.
     """
     home = {name: module for module, names in homes.items() for name in names.split()}
 
@@ -22,4 +25,4 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any]
         setattr(sys.modules[package], name, value)  # so this is asked once
         return value
 
-    return load, lambda: sorted({*vars(sys.modules[package]), *home})
+    return load, lambda: sorted({*vars(sys.modules[package]), *home}), sorted(home)

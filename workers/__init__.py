@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 from notifier.lazy import lazily
 
 if TYPE_CHECKING:
-    from workers.push import PushWorker
+    from workers.push import PushWorker as PushWorker
 
-__all__ = ["PushWorker"]
-
-__getattr__, __dir__ = lazily(
+__getattr__, __dir__, __all__ = lazily(
     __name__,
     {
         "workers.push": "PushWorker",

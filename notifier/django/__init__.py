@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from notifier.lazy import lazily
 
 if TYPE_CHECKING:
-    from notifier.django.sending import get_notifier, send_on_commit
-
-__all__ = ["get_notifier", "send_on_commit"]
+    from notifier.django.sending import get_notifier as get_notifier, send_on_commit as send_on_commit
 
 # Django imports this package before its settings are known.
-__getattr__, __dir__ = lazily(__name__, {"notifier.django.sending": "get_notifier send_on_commit"})
+__getattr__, __dir__, __all__ = lazily(__name__, {"notifier.django.sending": "get_notifier send_on_commit"})

@@ -5,35 +5,22 @@ from typing import TYPE_CHECKING
 from notifier.lazy import lazily
 
 if TYPE_CHECKING:
-    from notifier.errors import LimiterUnreachableError
-    from notifier.limiter.aio import AsyncMemoryLimiter
-    from notifier.limiter.aio_redis import AsyncLimiter
-    from notifier.limiter.answers import LimitExceeded, Point, RankedKey, Usage
-    from notifier.limiter.memory import MemoryLimiter
-    from notifier.limiter.protocol import Hold, Permit
-    from notifier.limiter.sync import Limiter
-    from notifier.rules.calendar_windows import CalendarWindow
-    from notifier.rules.policy import Burst, Policy, Window
+    from notifier.errors import LimiterUnreachableError as LimiterUnreachableError
+    from notifier.limiter.aio import AsyncMemoryLimiter as AsyncMemoryLimiter
+    from notifier.limiter.aio_redis import AsyncLimiter as AsyncLimiter
+    from notifier.limiter.answers import (
+        LimitExceeded as LimitExceeded,
+        Point as Point,
+        RankedKey as RankedKey,
+        Usage as Usage,
+    )
+    from notifier.limiter.memory import MemoryLimiter as MemoryLimiter
+    from notifier.limiter.protocol import Hold as Hold, Permit as Permit
+    from notifier.limiter.sync import Limiter as Limiter
+    from notifier.rules.calendar_windows import CalendarWindow as CalendarWindow
+    from notifier.rules.policy import Burst as Burst, Policy as Policy, Window as Window
 
-__all__ = [
-    "AsyncLimiter",
-    "AsyncMemoryLimiter",
-    "Burst",
-    "CalendarWindow",
-    "Hold",
-    "LimitExceeded",
-    "Limiter",
-    "LimiterUnreachableError",
-    "MemoryLimiter",
-    "Permit",
-    "Point",
-    "Policy",
-    "RankedKey",
-    "Usage",
-    "Window",
-]
-
-__getattr__, __dir__ = lazily(
+__getattr__, __dir__, __all__ = lazily(
     __name__,
     {
         "notifier.errors": "LimiterUnreachableError",

@@ -10,48 +10,36 @@ from typing import TYPE_CHECKING
 from notifier.lazy import lazily
 
 if TYPE_CHECKING:
-    from notifier.notification.platforms import PROTOCOL, Kind, Platform, check_payload, installed
-    from notifier.providers.answers import Table
-    from notifier.providers.build import Build, Late
-    from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
-    from notifier.providers.transport.backoff import Backoff, Turns
-    from notifier.providers.transport.http1 import Pool, Response, tls_context
-    from notifier.providers.transport.probes import http1_lives
-    from notifier.rules.category import PlatformLimits
-    from notifier.settings.checks import Duration, File, HttpsEndpoint, Rate, Rates
-    from notifier.settings.schema_providers import PlatformSettings
-    from notifier.settings.schema_types import Section
+    from notifier.notification.platforms import (
+        PROTOCOL as PROTOCOL,
+        Kind as Kind,
+        Platform as Platform,
+        check_payload as check_payload,
+        installed as installed,
+    )
+    from notifier.providers.answers import Table as Table
+    from notifier.providers.build import Build as Build, Late as Late
+    from notifier.providers.contract import (
+        Answer as Answer,
+        Dispatch as Dispatch,
+        Outcome as Outcome,
+        Provider as Provider,
+    )
+    from notifier.providers.transport.backoff import Backoff as Backoff, Turns as Turns
+    from notifier.providers.transport.http1 import Pool as Pool, Response as Response, tls_context as tls_context
+    from notifier.providers.transport.probes import http1_lives as http1_lives
+    from notifier.rules.category import PlatformLimits as PlatformLimits
+    from notifier.settings.checks import (
+        Duration as Duration,
+        File as File,
+        HttpsEndpoint as HttpsEndpoint,
+        Rate as Rate,
+        Rates as Rates,
+    )
+    from notifier.settings.schema_providers import PlatformSettings as PlatformSettings
+    from notifier.settings.schema_types import Section as Section
 
-__all__ = [
-    "PROTOCOL",
-    "Answer",
-    "Backoff",
-    "Build",
-    "Dispatch",
-    "Duration",
-    "File",
-    "HttpsEndpoint",
-    "Kind",
-    "Late",
-    "Outcome",
-    "Platform",
-    "PlatformLimits",
-    "PlatformSettings",
-    "Pool",
-    "Provider",
-    "Rate",
-    "Rates",
-    "Response",
-    "Section",
-    "Table",
-    "Turns",
-    "check_payload",
-    "http1_lives",
-    "installed",
-    "tls_context",
-]
-
-__getattr__, __dir__ = lazily(
+__getattr__, __dir__, __all__ = lazily(
     __name__,
     {
         "notifier.notification.platforms": "PROTOCOL Kind Platform check_payload installed",

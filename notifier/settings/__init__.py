@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING
 from notifier.lazy import lazily
 
 if TYPE_CHECKING:
-    from notifier.settings.loading import load_settings, parse_settings, read_source, settings_path
-    from notifier.settings.schema import Settings
-    from notifier.settings.schema_redis import RedisSettings
+    from notifier.settings.loading import (
+        load_settings as load_settings,
+        parse_settings as parse_settings,
+        read_source as read_source,
+        settings_path as settings_path,
+    )
+    from notifier.settings.schema import Settings as Settings
+    from notifier.settings.schema_redis import RedisSettings as RedisSettings
 
-__all__ = [
-    "RedisSettings",
-    "Settings",
-    "load_settings",
-    "parse_settings",
-    "read_source",
-    "settings_path",
-]
-
-__getattr__, __dir__ = lazily(
+__getattr__, __dir__, __all__ = lazily(
     __name__,
     {
         "notifier.settings.loading": "load_settings parse_settings read_source settings_path",

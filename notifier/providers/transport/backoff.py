@@ -6,18 +6,14 @@ import asyncio
 import contextlib
 import math
 import random
-from collections import deque
-from typing import Final, TypeAlias
+from collections.abc import AsyncIterator
+from typing import Final
 
 SECOND_US: Final = 1_000_000
 FIRST_BACKOFF_S: Final = 0.2
 # For a connection, or a stream of one, where the provider is there; a lease leaves 1.5 beside the longest timeout.
 ENOUGH_S: Final = 1.4
 LONGEST_BACKOFF_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
-
-
-# The devices whose turn is held, each with those who wait for it. No lock for each: nearly no device has two at once.
-_Waiting: TypeAlias = dict[str, deque[asyncio.Future[None]]]
 
 
 class Backoff:
@@ -68,53 +64,28 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._waiting: _Waiting = {}
+        self._ends: dict[str, asyncio.Future[None]] = {}  # by device, the end of the last turn that was asked for
 
-    def turn(self, token: str, until: float) -> _Turn:
+    @contextlib.asynccontextmanager
+    async def turn(self, token: str, until: float) -> AsyncIterator[bool]:
         """Hold the turn of this device with ``async with``, which tells False where it did not come until then.
 
         until: on the loop's clock, in seconds.
         """
-        return _Turn(self._waiting, token, until)
-
-
-class _Turn:
-    """One asker's turn."""
-
-    __slots__ = ("_held", "_token", "_until", "_waiting")
-
-    def __init__(self, waiting: _Waiting, token: str, until: float) -> None:
-        self._waiting, self._token, self._until = waiting, token, until
-        self._held = False
-
-    async def __aenter__(self) -> bool:
-        waiting = self._waiting.get(self._token)
-        if waiting is None:
-            self._waiting[self._token] = deque()
-            self._held = True
-            return True
-        mine = asyncio.get_running_loop().create_future()
-        waiting.append(mine)
+        loop = asyncio.get_running_loop()
+        before, mine = self._ends.get(token), loop.create_future()
+        self._ends[token] = mine
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._until):
-                    await mine
-        except asyncio.CancelledError:
-            if not mine.cancelled():  # it was handed over in that very moment
-                self._pass_on()
-            raise
-        self._held = not mine.cancelled()  # as above, also where the time was up
-        return self._held
+            if before is not None:
+                await asyncio.wait([before], timeout=until - loop.time())
+            yield before is None or before.done()
+        finally:
+            if before is None or before.done():
+                self._end(token, mine)
+            else:  # it was given up: who comes next waits for the one before
+                before.add_done_callback(lambda _: self._end(token, mine))
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._held:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        waiting = self._waiting[self._token]
-        while waiting:
-            following = waiting.popleft()
-            if not following.cancelled():  # else it was given up
-                following.set_result(None)
-                return
-        del self._waiting[self._token]
+    def _end(self, token: str, turn: asyncio.Future[None]) -> None:
+        turn.set_result(None)
+        if self._ends[token] is turn:
+            del self._ends[token]

@@ -36,7 +36,7 @@ def test_in_the_order_of_asking() -> None:
     asyncio.run(run())
     assert [number for token, number in order if token == "a"] == list(range(5))
     assert order.index(("b", 0)) <= 1
-    assert not turns._waiting
+    assert not turns._ends
 
 
 @pytest.mark.parametrize("way", ["cancel", "cancel when handed over", "time", "break"])
@@ -76,4 +76,4 @@ def test_who_gives_up_holds_up_nobody(way: str) -> None:
     asyncio.run(run())
     seconds = {"time": [("second", False)], "break": [("second", True)]}.get(way, [])
     assert got == [*seconds, ("third", True)]
-    assert not turns._waiting
+    assert not turns._ends

@@ -76,15 +76,6 @@ def check_mapping(name: str, value: object) -> None:
         _check_json(name, dict(cast("Mapping[str, Any]", value)))
 
 
-def check_types(path: str, options: Mapping[str, Any], known: Mapping[str, type]) -> None:
-    """Refuse an option that a platform does not have, or of another type; a tuple is a list."""
-    for name, value in options.items():
-        if name not in known:
-            raise InvalidNotificationError(f"{path}.{name}", f"is not an option; known are {', '.join(known)}")
-        if type(value) is not known[name] and not (known[name] is list and isinstance(value, tuple)):
-            raise InvalidNotificationError(f"{path}.{name}", f"must be of the type {known[name].__name__}")
-
-
 def _check_json(path: str, value: Any, depth: int = 0) -> None:
     if depth > DATA_DEPTH:
         raise InvalidNotificationError(path.partition(".")[0], f"is nested more than {DATA_DEPTH} deep")

@@ -6,18 +6,17 @@ Imports no driver, because producers check by it.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
+from notifier.notification.options import FLAG, MAPPING, Check, check_fields, must_be, of_form, one_of
 
 PAYLOAD_BYTES: Final = 4096
 VOIP_BYTES: Final = 5120
 LATEST_S: Final = 7_258_118_400  # the year 2200; what is later was counted in milliseconds
-TOPIC: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 LEVELS: Final = ("passive", "active", "time-sensitive", "critical")
 EVENTS: Final = ("start", "update", "end")
 
@@ -61,85 +60,39 @@ RELOADED: Final = frozenset({"widgets", "controls"})
 # What a type of push is nothing without, in the notification's data.
 NEEDED_DATA: Final = {"mdm": "mdm", "fileprovider": "container-identifier"}
 
-
-# The checks of values: each returns what goes into the payload, or raises ValueError.
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be text that is not empty")
-    return value
-
-
-def _texts(value: object) -> list[str]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise ValueError("must be a list of texts")
-    return list(value)
+_TOPIC: Final = of_form(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+", "a topic such as com.example.app")
+_PRIORITY: Final = must_be("1, 5 or 10", lambda value: type(value) is int and value in {1, 5, 10})
+_TEXT: Final = must_be("text that is not empty", lambda value: isinstance(value, str) and value != "")
+_TEXTS: Final = must_be(
+    "a list of texts", lambda value: isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+)
+_SECONDS: Final = must_be(
+    "whole seconds since 1970, such as int(time.time())", lambda value: type(value) is int and 0 <= value < LATEST_S
+)
 
 
-def _flag(value: object) -> int:
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")  # noqa: TRY004 - as all checks
-    return int(value)
+def _is_score(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
-def _score(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError("must be a number, 0 or more")
-    return value
+def _is_sound(value: object) -> bool:
+    if not isinstance(value, Mapping) or not {"name"} <= value.keys() <= {"name", "critical", "volume"}:
+        return False
+    volume, name = value.get("volume", 1), value["name"]
+    named = isinstance(name, str) and name != ""
+    return named and isinstance(value.get("critical", True), bool) and _is_score(volume) and volume <= 1
 
 
-def _seconds(value: object) -> int:
-    if type(value) is not int or not 0 <= value < LATEST_S:
-        raise ValueError("must be whole seconds since 1970, such as int(time.time())")
-    return value
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError("must be a mapping")  # noqa: TRY004 - as all checks
-    return dict(value)
-
-
-def _sound(value: object) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not value.keys() <= {"name", "critical", "volume"} or "name" not in value:
-        raise ValueError('must be a mapping such as {"name": "alarm.caf", "critical": true, "volume": 0.8}')
-    made: dict[str, Any] = {"name": _text(value["name"])}
-    if "critical" in value:
-        made["critical"] = _flag(value["critical"])
-    if "volume" in value:
-        if (volume := _score(value["volume"])) > 1:
-            raise ValueError("has a volume over 1; give 0 to 1")
-        made["volume"] = volume
-    return made
-
-
-def _one_of(known: tuple[str, ...]) -> Callable[[object], str]:
-    def check(value: object) -> str:
-        if not isinstance(value, str) or value not in known:
-            raise ValueError(f"is none of {', '.join(known)}")
-        return value
-
-    return check
-
-
-def _topic(value: object) -> str:
-    if not isinstance(value, str) or not TOPIC.fullmatch(value):
-        raise ValueError("is not a topic such as com.example.app")
-    return value
-
-
-def _priority(value: object) -> int:
-    if type(value) is not int or value not in {1, 5, 10}:
-        raise ValueError("must be 1, 5 or 10")
-    return value
+_SOUND: Final = must_be(
+    'a mapping such as {"name": "alarm.caf", "critical": true, "volume": 0.8}, the volume 0 to 1', _is_sound
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option: how it is checked, where in the request it goes and by which name, in which types of push."""
 
-    check: Callable[[object], Any]
+    check: Check
     place: Literal["header", "aps", "alert"]
     types: frozenset[str]
     name: str = ""
@@ -148,38 +101,39 @@ class Option:
 ALERT: Final = frozenset({"alert"})
 LIVE: Final = frozenset({"liveactivity"})
 OPTIONS: Final[Mapping[str, Option]] = {
-    "push_type": Option(_one_of(tuple(PUSH_TYPES)), "header", frozenset(PUSH_TYPES)),
-    "topic": Option(_topic, "header", frozenset(PUSH_TYPES)),
-    "priority": Option(_priority, "header", frozenset(PUSH_TYPES)),
-    "store": Option(lambda value: bool(_flag(value)), "header", frozenset(PUSH_TYPES)),
-    "subtitle": Option(_text, "alert", ALERT, "subtitle"),
-    "title_loc_key": Option(_text, "alert", ALERT, "title-loc-key"),
-    "title_loc_args": Option(_texts, "alert", ALERT, "title-loc-args"),
-    "subtitle_loc_key": Option(_text, "alert", ALERT, "subtitle-loc-key"),
-    "subtitle_loc_args": Option(_texts, "alert", ALERT, "subtitle-loc-args"),
-    "loc_key": Option(_text, "alert", ALERT, "loc-key"),
-    "loc_args": Option(_texts, "alert", ALERT, "loc-args"),
-    "launch_image": Option(_text, "alert", ALERT, "launch-image"),
-    "sound": Option(_sound, "aps", ALERT, "sound"),
-    "thread_id": Option(_text, "aps", ALERT, "thread-id"),
-    "category": Option(_text, "aps", ALERT, "category"),
-    "mutable_content": Option(_flag, "aps", ALERT, "mutable-content"),
-    "content_available": Option(_flag, "aps", ALERT, "content-available"),
-    "interruption_level": Option(_one_of(LEVELS), "aps", ALERT, "interruption-level"),
-    "relevance_score": Option(_score, "aps", ALERT | LIVE, "relevance-score"),
-    "target_content_id": Option(_text, "aps", ALERT, "target-content-id"),
-    "filter_criteria": Option(_text, "aps", ALERT, "filter-criteria"),
-    "url_args": Option(_texts, "aps", ALERT, "url-args"),
-    "event": Option(_one_of(EVENTS), "aps", LIVE, "event"),
-    "timestamp": Option(_seconds, "aps", LIVE, "timestamp"),
-    "content_state": Option(_mapping, "aps", LIVE, "content-state"),
-    "stale_date": Option(_seconds, "aps", LIVE, "stale-date"),
-    "dismissal_date": Option(_seconds, "aps", LIVE, "dismissal-date"),
-    "attributes_type": Option(_text, "aps", LIVE, "attributes-type"),
-    "attributes": Option(_mapping, "aps", LIVE, "attributes"),
-    "input_push_token": Option(_flag, "aps", LIVE, "input-push-token"),
-    "input_push_channel": Option(_text, "aps", LIVE, "input-push-channel"),
+    "push_type": Option(one_of(*PUSH_TYPES), "header", frozenset(PUSH_TYPES)),
+    "topic": Option(_TOPIC, "header", frozenset(PUSH_TYPES)),
+    "priority": Option(_PRIORITY, "header", frozenset(PUSH_TYPES)),
+    "store": Option(FLAG, "header", frozenset(PUSH_TYPES)),
+    "subtitle": Option(_TEXT, "alert", ALERT, "subtitle"),
+    "title_loc_key": Option(_TEXT, "alert", ALERT, "title-loc-key"),
+    "title_loc_args": Option(_TEXTS, "alert", ALERT, "title-loc-args"),
+    "subtitle_loc_key": Option(_TEXT, "alert", ALERT, "subtitle-loc-key"),
+    "subtitle_loc_args": Option(_TEXTS, "alert", ALERT, "subtitle-loc-args"),
+    "loc_key": Option(_TEXT, "alert", ALERT, "loc-key"),
+    "loc_args": Option(_TEXTS, "alert", ALERT, "loc-args"),
+    "launch_image": Option(_TEXT, "alert", ALERT, "launch-image"),
+    "sound": Option(_SOUND, "aps", ALERT, "sound"),
+    "thread_id": Option(_TEXT, "aps", ALERT, "thread-id"),
+    "category": Option(_TEXT, "aps", ALERT, "category"),
+    "mutable_content": Option(FLAG, "aps", ALERT, "mutable-content"),
+    "content_available": Option(FLAG, "aps", ALERT, "content-available"),
+    "interruption_level": Option(one_of(*LEVELS), "aps", ALERT, "interruption-level"),
+    "relevance_score": Option(must_be("a number, 0 or more", _is_score), "aps", ALERT | LIVE, "relevance-score"),
+    "target_content_id": Option(_TEXT, "aps", ALERT, "target-content-id"),
+    "filter_criteria": Option(_TEXT, "aps", ALERT, "filter-criteria"),
+    "url_args": Option(_TEXTS, "aps", ALERT, "url-args"),
+    "event": Option(one_of(*EVENTS), "aps", LIVE, "event"),
+    "timestamp": Option(_SECONDS, "aps", LIVE, "timestamp"),
+    "content_state": Option(MAPPING, "aps", LIVE, "content-state"),
+    "stale_date": Option(_SECONDS, "aps", LIVE, "stale-date"),
+    "dismissal_date": Option(_SECONDS, "aps", LIVE, "dismissal-date"),
+    "attributes_type": Option(_TEXT, "aps", LIVE, "attributes-type"),
+    "attributes": Option(MAPPING, "aps", LIVE, "attributes"),
+    "input_push_token": Option(FLAG, "aps", LIVE, "input-push-token"),
+    "input_push_channel": Option(_TEXT, "aps", LIVE, "input-push-channel"),
 }
+_CHECKS: Final = {name: option.check for name, option in OPTIONS.items()}
 # What each event of a Live Activity needs.
 NEEDED: Final = {
     "start": ("timestamp", "content_state", "attributes_type", "attributes"),
@@ -226,7 +180,8 @@ def check_by_certificate(notification: Notification) -> None:
 
 def read(notification: Notification) -> Options:
     """Return the options. Raises InvalidNotificationError, naming the field, for what Apple would not take."""
-    values = {name: _checked(name, value) for name, value in notification.apns.items()}
+    values = notification.apns
+    check_fields("apns", values, _CHECKS)
     kind = push_type(notification)
     asked = PUSH_TYPES[kind]
     for name in values:
@@ -242,20 +197,18 @@ def read(notification: Notification) -> Options:
     if topic is not None and not topic.endswith(asked.suffix):
         _refuse("topic", f"must end in {asked.suffix} for a push of type {kind}; without topic, the app's is taken")
     placed = {
-        place: {OPTIONS[name].name: value for name, value in values.items() if OPTIONS[name].place == place}
+        place: {OPTIONS[name].name: _as_sent(name, v) for name, v in values.items() if OPTIONS[name].place == place}
         for place in ("aps", "alert")
     }
     _check_whole(notification, kind, values)
     return Options(kind, topic, priority, values.get("store", asked.store), **placed)
 
 
-def _checked(name: str, value: object) -> Any:
-    if name not in OPTIONS:
-        _refuse(name, f"is not an option; known are {', '.join(OPTIONS)}")
-    try:
-        return OPTIONS[name].check(value)
-    except ValueError as error:
-        _refuse(name, str(error))
+def _as_sent(name: str, value: Any) -> Any:
+    """A value as Apple reads it: true is 1, in a sound too."""
+    if name == "sound":
+        return {key: _as_sent(key, each) for key, each in value.items()}
+    return int(value) if isinstance(value, bool) else value
 
 
 def _check_whole(notification: Notification, kind: str, values: Mapping[str, Any]) -> None:

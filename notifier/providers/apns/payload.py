@@ -16,7 +16,7 @@ __all__ = ["PAYLOAD_BYTES", "limit", "payload"]
 
 # Goes into a header as it is: a line break there would end the connection for everybody's messages.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]|^ | $")
-_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
 
 
 def limit(notification: Notification) -> int:

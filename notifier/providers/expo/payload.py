@@ -7,19 +7,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
-from notifier.notification.json_values import check_types
+from notifier.notification.options import Fields, check_fields, one_of
 
 PAYLOAD_BYTES: Final = 4096  # of what reaches Apple or Google; as far as is known, the message without its token
 MAX_TTL_S: Final = 2_419_200
 # Expo's own options, and what each holds.
-OPTIONS: Final[Mapping[str, type]] = {
-    **dict.fromkeys(("categoryId", "channelId", "icon", "interruptionLevel", "priority", "sound", "subtitle"), str),
+OPTIONS: Final[Fields] = {
+    **dict.fromkeys(("categoryId", "channelId", "icon", "interruptionLevel", "sound", "subtitle"), str),
     **dict.fromkeys(("mutableContent", "_contentAvailable"), bool),
     "richContent": dict,
+    "priority": one_of("default", "normal", "high"),
 }
-PRIORITIES: Final = ("default", "normal", "high")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -42,6 +41,4 @@ def message(notification: Notification, token: str, ttl_us: int | None = None) -
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidNotificationError for an option that Expo does not have, or of another type."""
-    check_types("options.expo", options, OPTIONS)
-    if options.get("priority", "high") not in PRIORITIES:
-        raise InvalidNotificationError("options.expo.priority", f"must be one of {', '.join(PRIORITIES)}")
+    check_fields("options.expo", options, OPTIONS)

@@ -9,24 +9,15 @@ from typing import Any, Final, NoReturn
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
-from notifier.notification.json_values import check_types
+from notifier.notification.options import Fields, check_fields, must_be
 
 PAYLOAD_BYTES: Final = 4096  # of the body without the token
 MAX_TTL_S: Final = 1_296_000  # 15 days
 MAX_BADGE: Final = 99
 OPEN_THE_APP: Final = {"type": 3}
 
-# Options of the message, `android` in Huawei's reference, and of what is shown, `android.notification`.
-MESSAGE_OPTIONS: Final[Mapping[str, type]] = {
-    "bi_tag": str,
-    "category": str,
-    "collapse_key": int,
-    "fast_app_target": int,
-    "receipt_id": str,
-    "target_user_type": int,
-    "urgency": str,
-}
-SHOWN_OPTIONS: Final[Mapping[str, type]] = {
+# Options of what is shown, `android.notification` in Huawei's reference, and of the message, `android`.
+SHOWN_OPTIONS: Final[Fields] = {
     **dict.fromkeys(("auto_cancel", "default_sound", "foreground_show", "use_default_light"), bool),
     "use_default_vibrate": bool,
     **dict.fromkeys(("auto_clear", "notify_id", "style"), int),
@@ -35,6 +26,12 @@ SHOWN_OPTIONS: Final[Mapping[str, type]] = {
     **dict.fromkeys(("title_loc_key", "visibility", "when"), str),
     **dict.fromkeys(("body_loc_args", "buttons", "inbox_content", "title_loc_args", "vibrate_config"), list),
     **dict.fromkeys(("badge", "click_action", "light_settings", "multi_lang_key"), dict),
+}
+OPTIONS: Final[Fields] = {
+    **dict.fromkeys(("bi_tag", "category", "receipt_id"), str),
+    **dict.fromkeys(("collapse_key", "fast_app_target", "target_user_type"), int),
+    "urgency": must_be("HIGH or NORMAL", ("HIGH", "NORMAL").__contains__),
+    "notification": SHOWN_OPTIONS,
 }
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -55,12 +52,9 @@ def payload(notification: Notification, token: str, ttl_us: int | None = None) -
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidNotificationError for an option that Huawei does not have, or of another type."""
-    check_types("options.hms", options, {**MESSAGE_OPTIONS, "notification": dict})
-    check_types("options.hms.notification", options.get("notification", {}), SHOWN_OPTIONS)
+    check_fields("options.hms", options, OPTIONS)
     if not -1 <= options.get("collapse_key", 0) <= 100:  # noqa: PLR2004 - Huawei's
         _refuse("options.hms.collapse_key", "must be -1 to 100")
-    if options.get("urgency", "HIGH") not in {"HIGH", "NORMAL"}:
-        _refuse("options.hms.urgency", "must be HIGH or NORMAL")
 
 
 def _android(notification: Notification, ttl_us: int | None) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
+from notifier.notification.options import FLAG, Fields, check_fields, must_be, one_of
 
 # A push service takes bodies of 4,096 bytes. Of these the encryption has 86 for its header, 16 for its seal and 1 for
 # the padding's end (RFC 8291, section 4).
@@ -92,13 +93,7 @@ def headers(notification: Notification, ttl_us: int | None) -> dict[str, str]:
 
 
 def _check_options(options: Mapping[str, Any], *, tagged: bool) -> None:
-    for name, value in options.items():
-        check = OPTIONS.get(name)
-        if check is None:
-            known = ", ".join(sorted(OPTIONS))
-            raise InvalidNotificationError(f"webpush.{name}", f"is not an option; known are {known}")
-        if why := check(value):
-            raise InvalidNotificationError(f"webpush.{name}", why)
+    check_fields("webpush", options, OPTIONS)
     # These two make showNotification fail in the browser, where nobody sees it.
     if options.get("renotify") and not (tagged or "tag" in options):
         raise InvalidNotificationError("webpush.renotify", "needs a tag or a collapse_id, which says what it replaces")
@@ -117,63 +112,57 @@ def _check_options(options: Mapping[str, Any], *, tagged: bool) -> None:
         raise InvalidNotificationError("webpush.actions", why)
 
 
-def _text(value: object) -> str:
-    good = isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT
-    return "" if good else f"must be text of 1 to {LONGEST_TEXT} characters"
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT
 
 
-def _url(value: object) -> str:
-    good = isinstance(value, str) and len(value) <= LONGEST_TEXT and _URL.fullmatch(value)
-    return "" if good else "must be an address: https://… or, in the page's own site, /…"
+def _is_url(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT and _URL.fullmatch(value) is not None
 
 
-def _flag(value: object) -> str:
-    return "" if isinstance(value, bool) else "must be true or false"
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
-def _direction(value: object) -> str:
-    return "" if isinstance(value, str) and value in {"auto", "ltr", "rtl"} else "must be auto, ltr or rtl"
-
-
-def _moment(value: object) -> str:
-    good = type(value) is int and value >= 0
-    return "" if good else "must be a whole number: milliseconds since 1970"
-
-
-def _vibrations(value: object) -> str:
+def _are_vibrations(value: object) -> bool:
     times = value if isinstance(value, list | tuple) else [value]
-    good = len(times) <= MAX_VIBRATIONS and all(type(time) is int and time >= 0 for time in times)
-    return "" if good else f"must be milliseconds, or a list of at most {MAX_VIBRATIONS} of them"
+    return len(times) <= MAX_VIBRATIONS and all(map(_is_count, times))
 
 
-def _actions(value: object) -> str:
-    if not isinstance(value, list | tuple) or len(value) > MAX_ACTIONS:
-        return f"must be a list of at most {MAX_ACTIONS} actions"
-    for action in value:
-        if not isinstance(action, Mapping) or not {"action", "title"} <= action.keys() <= ACTION:
-            return "must be a list of objects with action and title, perhaps an icon, and nothing else"
-        addresses = [action[name] for name in ("icon", "navigate") if name in action]
-        if _text(action["action"]) or _text(action["title"]) or any(map(_url, addresses)):
-            return "has an action whose action or title is not text, or whose icon is no address"
-    return ""
+def _is_action(value: object) -> bool:
+    if not isinstance(value, Mapping) or not {"action", "title"} <= value.keys() <= ACTION:
+        return False
+    addresses = [value[name] for name in ("icon", "navigate") if name in value]
+    return _is_text(value["action"]) and _is_text(value["title"]) and all(map(_is_url, addresses))
 
 
+def _are_actions(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) <= MAX_ACTIONS and all(map(_is_action, value))
+
+
+_TEXT: Final = must_be(f"text of 1 to {LONGEST_TEXT} characters", _is_text)
+_ADDRESS: Final = must_be("an address: https://… or, in the page's own site, /…", _is_url)
+_ACTIONS: Final = must_be(
+    f"a list of at most {MAX_ACTIONS} objects: each has action and title, which are text, perhaps icon and navigate,"
+    " which are addresses, and nothing else",
+    _are_actions,
+)
 # The options of a notification as the browsers' Notifications API names them, and `url`, which the service worker
-# opens at a tap. What is said of a value that is wrong; nothing of one that is right.
-OPTIONS: Final[Mapping[str, Callable[[object], str]]] = {
-    "actions": _actions,
-    "badge": _url,
-    "declarative": _flag,
-    "dir": _direction,
-    "icon": _url,
-    "image": _url,
-    "lang": _text,
-    "mutable": _flag,
-    "renotify": _flag,
-    "requireInteraction": _flag,
-    "silent": _flag,
-    "tag": _text,
-    "timestamp": _moment,
-    "url": _url,
-    "vibrate": _vibrations,
+# opens at a tap.
+OPTIONS: Final[Fields] = {
+    "actions": _ACTIONS,
+    "badge": _ADDRESS,
+    "declarative": FLAG,
+    "dir": one_of("auto", "ltr", "rtl"),
+    "icon": _ADDRESS,
+    "image": _ADDRESS,
+    "lang": _TEXT,
+    "mutable": FLAG,
+    "renotify": FLAG,
+    "requireInteraction": FLAG,
+    "silent": FLAG,
+    "tag": _TEXT,
+    "timestamp": must_be("a whole number: milliseconds since 1970", _is_count),
+    "url": _ADDRESS,
+    "vibrate": must_be(f"milliseconds, or a list of at most {MAX_VIBRATIONS} of them", _are_vibrations),
 }

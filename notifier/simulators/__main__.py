@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from notifier.notification.notification import NAME_FORM
 from notifier.simulators.apns import ApnsChannelsSimulator, ApnsSimulator
 from notifier.simulators.certificates import (
     make_apns_key,
@@ -54,8 +53,7 @@ They check what the real ones check, log each message as it arrives, and go wron
 
 The folder gets throw-away certificates and keys, simulators.json (the addresses; also printed, one line, once
 all listens), notifier.yaml (a configuration that sends to them) and wire.jsonl (what arrived). All but the last
-are written anew at each start, with the ports of the last time where these are free. Each --app NAME is one more
-app in that configuration, with the topic com.example.NAME and the project simulated-NAME.
+are written anew at each start, with the ports of the last time where these are free.
 """
 EPILOG: Final = """\
 what goes wrong, while they run:
@@ -97,15 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.folder is None and not options.faults:
         parser.error("--folder is missing: the folder for certificates, keys and the log")
-    if len(set(options.app)) < len(options.app):
-        parser.error(f"argument --app: {', '.join(options.app)}: give each name once")
     try:
         if options.faults:
             print(table())  # noqa: T201 - asked for
         elif options.tell is not None:
             _tell(options.folder, options.tell)
         else:
-            asyncio.run(_serve(options.folder.resolve(), options.app))
+            asyncio.run(_serve(options.folder.resolve()))
     except UnusableError as error:
         sys.stderr.write(f"notifier.simulators: {error}\n")
         return 1
@@ -123,14 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--folder", type=Path, metavar="DIR", help="for certificates, keys, configuration and log; made if missing")
     add("--faults", action="store_true", help="list the faults by name, and end")
     add("--tell", metavar="JSON", help="tell those that run in the folder, print their state, and end; {} only prints")
-    add("--app", action="append", type=_app, default=[], metavar="NAME", help="one more app; may be repeated")
     return parser
-
-
-def _app(text: str) -> str:
-    if not NAME_FORM.fullmatch(text) or "_" in text:  # which no bundle id may have
-        raise argparse.ArgumentTypeError(f"{text!r} is not an app's name: use a-z, 0-9 and '-'")
-    return text
 
 
 def _tell(folder: Path, text: str) -> None:
@@ -146,7 +135,7 @@ def _tell(folder: Path, text: str) -> None:
     print(json.dumps(tell(control, document), indent=2))  # noqa: T201 - asked for
 
 
-async def _serve(folder: Path, apps: Sequence[str]) -> None:
+async def _serve(folder: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -154,7 +143,7 @@ async def _serve(folder: Path, apps: Sequence[str]) -> None:
     if answers(told_at):
         raise UnusableError(f"simulators already run there, listening on {told_at}; end them, or give another --folder")
     try:
-        servers, providers, log = _make(folder, apps)
+        servers, providers, log = _make(folder)
     except OSError as error:
         raise UnusableError(f"cannot write {error.filename}: {error.strerror}") from None
     control = Control(told_at, log, servers[: len(providers)])
@@ -173,7 +162,7 @@ async def _serve(folder: Path, apps: Sequence[str]) -> None:
         log.close()
 
 
-def _make(folder: Path, apps: Sequence[str]) -> tuple[list[Simulator], dict[str, dict[str, Any]], WireLog]:
+def _make(folder: Path) -> tuple[list[Simulator], dict[str, dict[str, Any]], WireLog]:
     """Make the servers, with new keys, the settings by which a worker finds each, and the log.
 
     The last of the servers manages the channels; a worker finds it in the section of APNs.
@@ -184,20 +173,20 @@ def _make(folder: Path, apps: Sequence[str]) -> tuple[list[Simulator], dict[str,
     def shared(name: str) -> dict[str, Any]:
         return {"certificates": certificates, "log": log, "port": free_port(ports.get(name, 0))}
 
-    topics = {app: f"com.example.{app}" for app in apps}
     (p8, apple), (vapid, public_key) = make_apns_key(folder, KEY_ID), make_webpush_key(folder)
     secret, access_token = make_secret(folder, "hms-secret"), make_secret(folder, "expo-token")
-    apns = ApnsSimulator(topics={TOPIC, *topics.values()}, team_keys={KEY_ID: (TEAM_ID, apple)}, **shared("apns"))
+    apns = ApnsSimulator(topics={TOPIC}, team_keys={KEY_ID: (TEAM_ID, apple)}, **shared("apns"))
     fcm = FcmSimulator(**shared("fcm"))
     webpush = WebPushSimulator(public_key=public_key, **shared("webpush"))
     hms = HmsSimulator(apps={HMS_APP: secret.read_text()}, projects={HMS_PROJECT: HMS_APP}, **shared("hms"))
     expo = ExpoSimulator(access_token=access_token.read_text(), **shared("expo"))
     channels = ApnsChannelsSimulator(apns, **shared("channels"))
-    account, *accounts = _make_accounts(folder, fcm, apps)
+    account = make_service_account(folder, f"{fcm.url}/token", PROJECT_ID)
+    fcm.trust(account)
     sign_in = {"key_file": str(p8), "key_id": KEY_ID, "team_id": TEAM_ID}
     sections: dict[Simulator, dict[str, Any]] = {
-        apns: {"channels_endpoint": channels.url, **sign_in, "topic": TOPIC, **_apps(topics, "topic")},
-        fcm: {"service_account": str(account), **_apps(dict(zip(apps, accounts, strict=True)), "service_account")},
+        apns: {"channels_endpoint": channels.url, **sign_in, "topic": TOPIC},
+        fcm: {"service_account": str(account)},
         webpush: {"key_file": str(vapid), "public_key": public_key, "subject": SUBJECT},
         hms: {"token_endpoint": hms.url, "app_id": HMS_APP, "secret_file": str(secret)},
         expo: {"access_token_file": str(access_token)},
@@ -207,19 +196,6 @@ def _make(folder: Path, apps: Sequence[str]) -> tuple[list[Simulator], dict[str,
         server.platform: {"endpoint": server.url, "ca_file": ca_file, **section} for server, section in sections.items()
     }
     return [*sections, channels], providers, log
-
-
-def _make_accounts(folder: Path, fcm: FcmSimulator, apps: Sequence[str]) -> list[Path]:
-    """Make the service account of the first app, and of each of these; the server trusts them."""
-    named = {"service-account": PROJECT_ID, **{f"service-account-{app}": f"simulated-{app}" for app in apps}}
-    made = [make_service_account(folder, f"{fcm.url}/token", project, name) for name, project in named.items()]
-    for account in made:
-        fcm.trust(account)
-    return made
-
-
-def _apps(given: Mapping[str, object], key: str) -> dict[str, Any]:
-    return {"apps": {app: {key: str(value)} for app, value in given.items()}} if given else {}
 
 
 def _ports_of_before(folder: Path) -> dict[str, int]:

@@ -23,9 +23,9 @@ KEPT = range(9_970, 9_976)  # where no other test chooses
 
 
 @contextmanager
-def running(folder: Path, *options: str) -> Iterator[dict[str, Any]]:
+def running(folder: Path) -> Iterator[dict[str, Any]]:
     """The simulators in a process of their own; what they announce."""
-    command = [sys.executable, "-m", "notifier.simulators", "--folder", str(folder), *options]
+    command = [sys.executable, "-m", "notifier.simulators", "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -86,36 +86,6 @@ def test_they_keep_their_ports(tmp_path: Path) -> None:
         assert told["apns"]["channels_endpoint"] == channels
         for name, endpoint in before.items():
             assert (told[name]["endpoint"] == endpoint) is (name not in {"hms", "expo"})
-
-
-def test_further_apps_stand_in_the_configuration(tmp_path: Path) -> None:
-    """--app adds an app to both platforms, with a topic, a project and an account of its own."""
-    with running(tmp_path, "--app", "driver", "--app", "kitchen") as told:
-        providers = load_settings(tmp_path / "notifier.yaml", {}).providers
-        assert providers.apns is not None
-        assert providers.fcm is not None
-        assert list(providers.apns.app_names) == list(providers.fcm.app_names) == [None, "driver", "kitchen"]
-        assert providers.apns.app("driver").topic == "com.example.driver"
-        assert providers.apns.app("driver").key_id == told["apns"]["key_id"]
-        assert providers.fcm.read_service_account({}, "driver")["project_id"] == "simulated-driver"
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["driver", "kitchen", "driver"], "argument --app: driver, kitchen, driver: give each name once"),
-        (["Driver"], "argument --app: 'Driver' is not an app's name: use a-z, 0-9 and '-'"),
-    ],
-)
-def test_a_bad_name_of_an_app_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str], said: str
-) -> None:
-    """The mistake is told in one line, before anything is made."""
-    with pytest.raises(SystemExit) as ended:
-        main(["--folder", str(tmp_path / "made"), *(f"--app={name}" for name in names)])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"python -m notifier.simulators: error: {said}"
-    assert not (tmp_path / "made").exists()
 
 
 def test_told_while_they_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

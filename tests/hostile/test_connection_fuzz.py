@@ -102,7 +102,7 @@ class Scene:
             await asyncio.sleep(0)
 
     def time_out(self, request: Request) -> None:
-        if request.connection is not None:
+        if request.stream_id:
             self.connection.give_up(request, "Timeout")
 
     async def finish(self, end: str) -> None:
@@ -212,7 +212,7 @@ async def test_a_flood_is_told_to_calm_down() -> None:
     assert scene.socket.written.endswith(goaway)
     assert scene.socket.written.count(frame(SETTINGS, 1)) < credit.SPARE
     scene.connection.connection_lost(None)
-    taken = [request for request in scene.requests if request.connection is not None]
+    taken = [request for request in scene.requests if request.stream_id]
     assert taken
     assert all(isinstance(request.result.result(), Answer) for request in taken)
 

@@ -17,7 +17,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from notifier.providers.contract import Outcome
-from notifier.providers.transport.probes import http1_lives, http2_lives
+from notifier.providers.transport.http2.channel import Channel
+from notifier.providers.transport.probes import http1_lives
 from notifier.simulators.fcm import make_service_account
 from tests.contract.apns_rig import Identity, dispatch, make_provider
 from tests.hostile.servers import ACK, PING, H1Peer, H2Peer, HostileServer, frame, serve_http1_well, serve_http2_well
@@ -108,7 +109,7 @@ def test_a_probe_of_http2(identity: Identity) -> None:
     tls.set_alpn_protocols(["h2"])
 
     async def play() -> None:
-        assert await http2_lives("127.0.0.1", server.port, tls, 5.0)
+        assert await Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=5.0).lives()
 
     with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
         assert hear(talker, play()) == []

@@ -24,7 +24,6 @@ from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.http2.headers import literal, repeated
-from notifier.providers.transport.probes import http2_lives
 from notifier.settings.checks import check_apple_id
 from notifier.units import mask, to_bytes
 
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
     from hpack import HeaderTuple
 
     from notifier.providers.apns.token_store import TokenStore
-    from notifier.providers.transport.http2.requests import Channel, Response
+    from notifier.providers.transport.http2.channel import Channel
+    from notifier.providers.transport.http2.requests import Response
 
 LEAST_H2: Final = 4
 NO_TOKEN_US: Final = 1_000_000  # until the store of provider tokens is asked again
@@ -75,11 +75,11 @@ class ApnsProvider:
     ) -> None:
         if bool(key) == bool(cert_file):
             raise SettingsError("providers.apns: give either a provider token's key or cert_file, not both")
-        self._host, self._port, authority = apns_tls.split(endpoint)
+        host, port, authority = apns_tls.split(endpoint)
+        self._service = f"https://{host}:{port}"
         self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens) if key else None
-        self._tls = apns_tls.context(ca_file, cert_file, cert_key_file)
-        self._timeout_s = timeout_us / 1_000_000
-        self._channel = self._open_channel(host=self._host, port=self._port, tls=self._tls, timeout_s=self._timeout_s)
+        tls = apns_tls.context(ca_file, cert_file, cert_key_file)
+        self._channel = self._open_channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
         self._log = structlog.get_logger(__name__)
         self._warned_of_environment = False
         self._same_on_all = (
@@ -134,12 +134,12 @@ class ApnsProvider:
     def service(self, device: Device) -> str:
         """Apple's server: the same for all devices."""
         del device
-        return f"https://{self._host}:{self._port}"
+        return self._service
 
     async def probe(self, device: Device) -> bool:
         """Whether Apple's server answers PINGs on a new connection; see `Provider.probe`."""
         del device
-        return await http2_lives(self._host, self._port, self._tls, self._timeout_s)
+        return await self._channel.lives()
 
     async def close(self) -> None:
         """Close the connection; sends under way answer UNKNOWN."""

@@ -6,8 +6,9 @@ import asyncio
 import random
 import ssl
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 from hpack import HeaderTuple
@@ -15,7 +16,7 @@ from hpack import HeaderTuple
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.connection import Connection
 from notifier.providers.transport.http2.requests import RESPONSE_BYTES, Request, Result, Waiting
-from notifier.providers.transport.http2.wire import Said
+from notifier.providers.transport.http2.wire import Said, Wire
 from notifier.providers.transport.words import unreachable_words
 
 # Apple takes rapid reconnects for an attack: so far apart connections are begun, even when all is well…
@@ -23,6 +24,8 @@ BACKOFF_MIN_S: Final = 0.2
 # …and up to so far, when one after the other cannot be opened or ends before it answered anything.
 BACKOFF_MAX_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
 GOODBYE_S: Final = 1.0
+
+W = TypeVar("W", bound=Wire)
 
 
 class Channel:
@@ -77,6 +80,26 @@ class Channel:
             if request.result.cancelled():
                 self._drop(request, "Cancelled")
 
+    async def lives(self) -> bool:
+        """Whether the server answers two PINGs, one after the other, on a connection of their own; see `probes`.
+
+        Works after `close` too.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                wire = await self._connect(partial(Wire, timeout_s=self._timeout_s, said=Said()))
+                try:
+                    for _ in range(2):
+                        answered = wire.has_read(loop.time())
+                        if answered is None or not await answered:
+                            return False
+                finally:
+                    wire.hang_up()
+        except (OSError, ValueError):  # a TimeoutError is an OSError, and a name that no resolver takes a UnicodeError
+            return False
+        return True
+
     async def close(self) -> None:
         """Close all connections: what was sent becomes UNKNOWN, what still waits UNSENT."""
         self._closed = True
@@ -108,8 +131,8 @@ class Channel:
             self._drop(request, "Timeout" if now >= request.deadline else "TooLate")
 
     def _drop(self, request: Request, reason: str) -> None:
-        if request.connection is not None:
-            request.connection.give_up(request, reason)
+        if request.give_up is not None:
+            request.give_up(request, reason)
         else:
             self._waiting.pop(request, None)
             if self._connection is not None and reason != "Cancelled":
@@ -139,14 +162,7 @@ class Channel:
             await asyncio.sleep(wait_s)
         self._not_before = loop.time() + BACKOFF_MIN_S
         async with asyncio.timeout(self._timeout_s):
-            _, connection = await loop.create_connection(
-                self._new_connection,
-                self._host,
-                self._port,
-                ssl=self._tls,
-                server_hostname=self._host,
-                ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
-            )
+            connection = await self._connect(self._new_connection)
         if connection.protocol != "h2":
             connection.abort()
             self._back_off("ProtocolError", "the server does not speak HTTP/2")
@@ -158,6 +174,17 @@ class Channel:
         connection.ended.add_done_callback(partial(self._on_end, connection))
         self._connection, self._opened_at = connection, loop.time()
         connection.wake()
+
+    async def _connect(self, made: Callable[[], W]) -> W:
+        _, wire = await asyncio.get_running_loop().create_connection(
+            made,
+            self._host,
+            self._port,
+            ssl=self._tls,
+            server_hostname=self._host,
+            ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
+        )
+        return wire
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._opening = None

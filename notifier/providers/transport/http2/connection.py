@@ -139,7 +139,7 @@ class Connection(Wire):
         return self.window >= len(request.body) or not self._streams
 
     def _start(self, request: Request) -> None:
-        request.connection = self
+        request.give_up = self.give_up
         request.started_at = self.loop.time()
         request.deadline = request.started_at + self._timeout_s
         request.stream_id = stream_id = self.open_stream(request.headers)

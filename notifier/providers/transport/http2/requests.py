@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from notifier.providers.contract import Answer, Outcome
 
 if TYPE_CHECKING:
     from collections import OrderedDict
+    from collections.abc import Callable
 
     from hpack import HeaderTuple
-
-
-class Carrier(Protocol):
-    """The connection that a request has its stream on."""
-
-    def give_up(self, request: Request, reason: str) -> None:
-        """Reset the stream and resolve the request without a response."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +40,6 @@ Result: TypeAlias = Response | Answer
 Waiting: TypeAlias = "OrderedDict[Request, None]"
 
 
-class Channel(Protocol):
-    """Requests to one host, from one event loop; nothing raised for what a network does."""
-
-    async def request(self, headers: list[HeaderTuple], body: bytes, *, send_by: float) -> Result:
-        """Send one request; send_by is on the loop's clock, past it the request is not begun any more."""
-        ...
-
-    async def close(self) -> None:
-        """Close all connections: what was sent becomes UNKNOWN, what still waits UNSENT."""
-        ...
-
-
 @dataclass(slots=True, eq=False, repr=False)  # its parts hold a token and a message
 class Request:
     """One request on its way; `result` is set exactly once. Times are on the event loop's clock, in seconds.
@@ -73,7 +54,7 @@ class Request:
     max_response: int = RESPONSE_BYTES
     result: asyncio.Future[Result] = field(init=False)
     timer: asyncio.TimerHandle | None = None
-    connection: Carrier | None = None
+    give_up: Callable[[Request, str], None] | None = None  # of the connection that it has its stream on
     stream_id: int = 0
     started_at: float = 0.0
     sent: int = 0  # bytes of the body
@@ -91,7 +72,7 @@ class Request:
     @property
     def complete(self) -> bool:
         """Whether the whole of it has left."""
-        return self.connection is not None and self.sent == len(self.body)
+        return self.stream_id > 0 and self.sent == len(self.body)
 
     def respond(self) -> None:
         """Resolve with what the server has answered; UNKNOWN if that has no status."""

@@ -1,102 +1,17 @@
-"""`notifier worker [lane …]`, also `python -m workers`: one PushWorker by the configuration."""
+"""`python -m workers …`: `notifier worker …`, where that is not on the path."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
-from notifier.errors import NotifierError, RedisUnusableError, SettingsError, needs_extra
-from notifier.log import configure_logging
-from notifier.rules.category import LANES
-from notifier.scripts.keys import RQ_VARIABLE, in_force, under, use_prefixes
-from notifier.settings import settings_path
-from notifier.store.exchange import exchange, nothing
-from notifier.store.partitions import Partition, connect_all
-from workers.configuration.start import load_at_start, those_there_first
+from notifier.cli.__main__ import main as notifier
 
 
-def main(argv: list[str] | None = None, prog: str = "python -m workers") -> int:
-    """Run a worker as the command line says; returns the exit status."""
-    parser = _parser(prog)
-    arguments = parser.parse_args(argv)
-    if unknown := [lane for lane in arguments.lanes if lane not in LANES]:
-        parser.error(f"{unknown[0]!r} is no lane; the lanes are {', '.join(LANES)}")
-    return run(**vars(arguments))
-
-
-def run(
-    config: str | Path | None, lanes: Sequence[str], *, name: str | None, partitions: str | None, burst: bool
-) -> int:
-    """Run a worker until it is told to stop; returns the exit status. partitions: see `chosen`."""
-    try:
-        config = settings_path(config)
-        settings = load_at_start(config)
-        configure_logging(settings.log.format, settings.log.level)
-        served = those_there_first(chosen(connect_all(settings.redis), partitions))
-        if served[0].prefixes is not None:
-            use_prefixes(served[0].prefixes)
-        connection = served[0].client
-        os.environ[RQ_VARIABLE] = in_force().rqs  # RQ reads it when it is imported
-        with needs_extra("a worker", "worker"):
-            from workers.push import PushWorker, made_when_there  # noqa: PLC0415
-
-        sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
-
-        def make() -> PushWorker:
-            check_numbers(served)
-            return PushWorker(
-                lanes, name=name, connection=connection, settings=settings, config=config, partitions=served
-            )
-
-        worker = made_when_there(connection, make)
-    except NotifierError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - for people
-        return error.exit_status
-    worker.work(burst=burst, logging_level=settings.log.level.upper())
-    return 0
-
-
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog, description="Run one worker until it is told to stop (SIGTERM or Ctrl-C)."
-    )
-    parser.add_argument(
-        "lanes", nargs="*", default=list(LANES), help="lanes to serve, the most urgent first (default: all)"
-    )
-    parser.add_argument(
-        "--config", help="the configuration file (default: $NOTIFIER_CONFIG, else config/notifier.yaml)"
-    )
-    parser.add_argument("--name", help="the worker's name in `rq info` (default: a random one)")
-    parser.add_argument("--partitions", help="of a fleet of several: those to serve, such as 0-15,20 (default: all)")
-    parser.add_argument("--burst", action="store_true", help="end when nothing is due")
-    return parser
-
-
-def chosen(partitions: Sequence[Partition], text: str | None) -> Sequence[Partition]:
-    """Return the partitions that `--partitions` names. Raises SettingsError."""
-    if text is None:
-        return partitions
-    numbers: set[int] = set()
-    for part in text.split(","):
-        found = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part.strip())
-        some = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
-        if not some or some[-1] >= len(partitions):
-            raise SettingsError(f"--partitions: write numbers from 0 to {len(partitions) - 1}, such as 0-15,20")
-        numbers |= set(some)
-    return [partitions[number] for number in sorted(numbers)]
-
-
-def check_numbers(partitions: Sequence[Partition]) -> None:
-    """Raise SettingsError where the fleet has another number of partitions; those that are away are asked later."""
-    for at in partitions:
-        with under(at.prefixes), suppress(RedisUnusableError):
-            exchange(at.client, at.checked(nothing()))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a worker as the command line says, or as these arguments do; exits as `notifier` does."""
+    notifier(["worker", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

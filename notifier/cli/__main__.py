@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,9 @@ UNREADABLE: Final = (ArithmeticError, LookupError, TypeError, ValueError, struct
 _IS_NO_TEXT: Final = re.compile("[\ud800-\udfff]")  # what Python reads bytes as that are no UTF-8
 
 
-def main() -> None:
-    """Run the command in `sys.argv` and exit as EXIT_STATUSES of `cli.output` says."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command in `sys.argv`, or in these, and exit as EXIT_STATUSES of `cli.output` says."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with needs_extra("the command notifier", "worker"):
             from notifier.cli.app import app  # noqa: PLC0415 - a producer may lack what the command needs
@@ -30,11 +32,11 @@ def main() -> None:
     except KeyboardInterrupt:  # later the app says it
         sys.exit(130)
     _ready_streams()
-    if no_text := next((each for each in sys.argv[1:] if _IS_NO_TEXT.search(each)), ""):
+    if no_text := next((each for each in arguments if _IS_NO_TEXT.search(each)), ""):
         complain(f"the argument {no_text} is not valid UTF-8 text")
         sys.exit(2)
     try:
-        app(prog_name="notifier")
+        app(arguments, prog_name="notifier")
     except NotifierError as error:
         complain(str(error))
         sys.exit(error.exit_status)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from notifier import Notifier, RedisUnusableError
+from notifier.cli.worker import chosen
 from notifier.errors import InvalidNotificationError, NotifierError, SettingsError
 from notifier.operations.route_view import RouteNow, worst_of
 from notifier.producer.routing import first_known
@@ -21,7 +22,6 @@ from notifier.store.partitions import Partition, Partitions, connect_all
 from notifier.store.pipelining import whole
 from notifier.store.tags import prefixes_of
 from notifier.units import moment
-from workers.__main__ import chosen
 
 CLUSTER = "redis+cluster://127.0.0.1:1"
 

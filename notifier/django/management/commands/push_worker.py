@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from notifier.django.sending import config_path
+from notifier.errors import NotifierError, needs_extra
 from notifier.rules.category import LANES
 
 
@@ -26,13 +26,13 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """See `BaseCommand.handle`."""
-        from workers.__main__ import main  # noqa: PLC0415 - other commands of manage.py need no RQ
+        with needs_extra("manage.py push_worker", "worker"):
+            from notifier.cli.worker import run  # noqa: PLC0415 - other commands of manage.py need no RQ
 
-        # The worker's own parser would tell of options that this command does not take.
-        if unknown := [lane for lane in options["lanes"] if lane not in LANES]:
+        lanes = options["lanes"] or LANES
+        if unknown := [lane for lane in lanes if lane not in LANES]:
             raise CommandError(f"{unknown[0]!r} is no lane; the lanes are {', '.join(LANES)}", returncode=2)
-        path = config_path()
-        told = {"--config": path and str(path), "--name": options["name"]}
-        arguments = [part for name, value in told.items() if value for part in (name, value)]
-        arguments += ["--burst"] if options["burst"] else []
-        sys.exit(main([*arguments, *options["lanes"]], prog="manage.py push_worker"))
+        try:
+            run(config_path(), lanes, name=options["name"], burst=options["burst"])
+        except NotifierError as error:
+            raise CommandError(str(error), returncode=error.exit_status) from None

@@ -25,17 +25,21 @@ def measure(*, quick: bool) -> list[Figure]:
     rounds = 3 if quick else 7
     users = {user: {"windows": list(windows), "gap": gap} for user, *windows, gap in RULES}
     with tempfile.TemporaryDirectory() as folder, own_redis() as (_, redis):
-        of_csv, of_yaml = Path(folder) / "csv.yaml", Path(folder) / "users.yaml"
-        of_csv.write_text(EVERYONE + "users_from: users.csv\n", encoding="utf-8")
-        rows = (f"{user},{one} {other},{gap}\n" for user, one, other, gap in RULES)
-        of_csv.with_name("users.csv").write_text("user,windows,gap\n" + "".join(rows), encoding="utf-8")
+        of_files, of_yaml = Path(folder) / "files.yaml", Path(folder) / "users.yaml"
+        of_files.write_text(EVERYONE + "users_from: users.jsonl\n", encoding="utf-8")
+        rows = (json.dumps({"user": user, **rules}) + "\n" for user, rules in users.items())
+        of_files.with_name("users.jsonl").write_text("".join(rows), encoding="utf-8")
         lines = (f"  {user}: {json.dumps(rules)}\n" for user, rules in users.items())
         of_yaml.write_text(EVERYONE + "users:\n" + "".join(lines), encoding="utf-8")
         publish(redis, {"users": users}, 0)
         applied = bytes(redis.hget(redis_key("rates"), "rates") or b"")
-        policies = read(of_csv)[1]
+        policies = read(of_files)[1]
         found_us = [_found_us(policies) for _ in range(rounds)]
-        ways = (("CSV", of_csv, None, at_most(2)), ("applied", of_csv, applied, None), ("YAML", of_yaml, None, None))
+        ways = (
+            ("files of users", of_files, None, at_most(2)),
+            ("applied", of_files, applied, None),
+            ("YAML", of_yaml, None, None),
+        )
         figures = [Figure(f"rates of one of {USERS:,} users", median(found_us), "µs", at_most(5), "and of a category")]
         for name, path, given, bar in ways:
             readings = [asyncio.run(_read_anew(path, given)) for _ in range(rounds)]

@@ -5,7 +5,6 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -88,4 +87,3 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_toctrees)
     app.connect("build-finished", redirect)
     app.add_directive("redis-keys", RedisKeys)
-    app.add_lexer("csv", TextLexer)

@@ -13,7 +13,7 @@ ANY: Final = "*"  # in a path: whatever name stands there
 
 _KEY: Final = re.compile(r'( *)"?([\w-]+)"?:(?: |$)')
 _COMMENTED_KEY: Final = re.compile(r"(\w+):(?: |$)")
-_EXAMPLE: Final = re.compile(r"- |\w+: \{|user,\w|\d+,")
+_EXAMPLE: Final = re.compile(r"- |\w+: \{|\{")
 _TABLE_ROW: Final = re.compile(r"  (\w+) +(\S.*)")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from notifier.rules.category import DEFAULT_CATEGORY
-from notifier.settings.schema_rules import CELLS
+from notifier.settings.schema_rules import UserSettings
 from notifier.settings.users_files import Written
 from notifier.settings.yaml_source import Path as KeyPath
 from notifier.settings.yaml_source import Source
@@ -71,7 +71,7 @@ class Provenance:
         windows = self._first("windows", sections)
         count = len(_get(self._source.data, *windows) or ()) if windows else 0
         each = tuple(self._at((*windows, index)) for index in range(count))
-        others = {key: self._first(key, sections) for key in (*CELLS, "overall") if key != "windows"}
+        others = {key: self._first(key, sections) for key in (*UserSettings.keys(), "overall") if key != "windows"}
         return Places(path, each, {key: self._at(at) if at else "" for key, at in others.items()})
 
     def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:

@@ -247,7 +247,7 @@ class Settings(Section):
 
     @property
     def places_in_files(self) -> Mapping[str, str]:
-        """Where each of them stands, as `users.csv:2`."""
+        """Where each of them stands, as `users.jsonl:2`."""
         return self._users_in_files.places
 
     def take_users(self, users: UsersFiles) -> None:

@@ -1,10 +1,9 @@
-"""Rules as people write them: the keys of the sections of `notifier.yaml` and of a CSV of users, and their forms."""
+"""Rules as people write them: the keys of the sections of `notifier.yaml`, and their forms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
@@ -118,16 +117,6 @@ def burst(value: object) -> BurstRule:
     return Burst(capacity, every_us=every_us)
 
 
-def burst_cell(text: str) -> str | dict[str, int | str]:
-    """A burst in a cell of a table, `20 1/3m`, as `burst` takes it."""
-    if text == NONE:
-        return text
-    match text.split():
-        case [capacity, refill] if capacity.isdecimal():
-            return {"capacity": int(capacity), "refill": refill}
-    raise ValueError(f"{shown(text)} is not a burst; write capacity and refill, such as '20 1/3m', or none")
-
-
 def _check_keys(value: Mapping[Any, object], *must: str, may: tuple[str, ...] = ()) -> None:
     known = (*must, *may)
     for key in value:
@@ -224,17 +213,3 @@ class EveryoneSettings(UserSettings):
     """Limits of each user in all, and how many notifications of one user may wait."""
 
     max_waiting: MaxWaiting | None = None
-
-
-def _gap_cell(text: str) -> str:
-    return "0s" if text == NONE else text
-
-
-def _several(text: str) -> list[str]:
-    return [] if text == NONE else text.replace(",", " ").split()
-
-
-# The rules that have a column in a CSV of users, and what a cell is in the file.
-CELLS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
-    {"windows": _several, "gap": _gap_cell, "burst": burst_cell, "quiet_hours": str, "send_hours": str}
-)

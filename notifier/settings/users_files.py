@@ -1,10 +1,10 @@
-"""Users with rules of their own in CSV files beside the configuration, for tens of thousands of them."""
+"""Users with rules of their own in files beside the configuration, a JSON object a line, for tens of thousands."""
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -12,25 +12,23 @@ from typing import Any, Final, TypeAlias
 from pydantic import ValidationError
 
 from notifier.errors import SettingsError
+from notifier.notification.json_values import read_object
 from notifier.settings.checks import check_user
 from notifier.settings.errors import line_of, message
-from notifier.settings.schema_rules import CELLS, UserSettings
-from notifier.settings.yaml_source import YamlError, decode
-from notifier.units import shown
+from notifier.settings.schema_rules import UserSettings
+from notifier.settings.yaml_source import Problem, YamlError, decode
 
-COLUMNS: Final = ("user", "tier", *CELLS)
-COLUMNS_FORM: Final = f"the first line must name the columns: user, and any of {', '.join(COLUMNS[1:])}"
+LINE_FORM: Final = 'write a JSON object such as {"user": "44", "tier": "quiet"} or {"user": "45", "gap": "10s"}'
 MAX_BYTES: Final = 50_000_000
 MAX_PROBLEMS: Final = 50
 
 Entry: TypeAlias = str | UserSettings  # the name of a tier, or rules
 Written: TypeAlias = str | Mapping[str, Any]  # the same as it would stand under `users` in the configuration
-Wrong: TypeAlias = str  # what is wrong in a line
 
 
 @dataclass(slots=True)
 class UsersFiles:
-    """The users in some files. places: where each stands, as `users.csv:2`."""
+    """The users in some files. places: where each stands, as `users.jsonl:2`."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     written: dict[str, Written] = field(default_factory=dict)
@@ -38,12 +36,12 @@ class UsersFiles:
 
 
 def files_at(place: Path) -> list[Path]:
-    """The file at a place, or the .csv files of the folder there, by name. Empty where there is none.
+    """The file at a place, or the .jsonl files of the folder there, by name. Empty where there is none.
 
     A name that begins with a dot is a side file of an editor, or of a system that copies.
     """
     if place.is_dir():
-        return sorted(path for path in place.iterdir() if path.suffix.lower() == ".csv" and path.name[0] != ".")
+        return sorted(path for path in place.iterdir() if path.suffix.lower() == ".jsonl" and path.name[0] != ".")
     return [place] if place.is_file() else []
 
 
@@ -56,17 +54,17 @@ def read_users(place: Path, tiers: Collection[str], users: Collection[str], at: 
     """
     paths = files_at(place)
     if not paths:
-        raise SettingsError(f"{at}{place} is neither a file nor a folder with .csv files")
+        raise SettingsError(f"{at}{place} is neither a file nor a folder with .jsonl files")
     found, problems, left = UsersFiles(), [], MAX_BYTES
     for path in paths:
         raw = _read(path, left, at)
         left -= len(raw)
         text = _decoded(raw, path)
         name = path.relative_to(place.parent)
-        for line, user, entry in _rows(text, tiers):
+        for line, user, entry in _entries(text, tiers):
             before = found.places.get(user) or ("users" if user in users else "")
-            if isinstance(entry, str):
-                problems.append(f"{path}:{line}: {entry}")
+            if isinstance(entry, Problem):
+                problems.append(line_of(f"{path}:{line}", entry))
             elif before:
                 problems.append(f"{path}:{line}: {user!r} has an entry in {before} already; keep one")
             else:
@@ -97,67 +95,42 @@ def _decoded(raw: bytes, path: Path) -> str:
         raise SettingsError(line_of(str(path), error.problem)) from None
 
 
-def _rows(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[Entry, Written] | Wrong]]:
-    """Line, user and entry of each row below the first, which names the columns."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    entries: dict[tuple[str, ...], tuple[Entry, Written] | Wrong] = {}  # there are few rules and many users
-    columns: list[str] = []
-    try:
-        for cells in reader:
-            if not columns:
-                columns = [cell.strip() for cell in cells]
-                if wrong := _of_columns(columns):
-                    yield 1, "", wrong
-                    return
-                place = columns.index("user")
-                names = [name for name in columns if name != "user"]
-            elif cells and len(cells) != len(columns):
-                yield reader.line_num, "", f"has {len(cells)} cells; {len(columns)} columns are named"
-            elif cells:
-                user = cells.pop(place).strip()
-                rules = tuple(cells)
-                if rules not in entries:
-                    entries[rules] = _entry(dict(zip(names, rules, strict=True)), tiers)
-                yield reader.line_num, user, _of_user(user) or entries[rules]
-    except csv.Error as error:
-        yield reader.line_num, "", f"is not CSV: {error}"
-    else:
-        if not columns:
-            yield 1, "", f"is empty; {COLUMNS_FORM}"
+def _entries(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[Entry, Written] | Problem]]:
+    """Line, user and entry of each line that is not blank; a file that is only being written may have none yet."""
+    entries: dict[str, tuple[Entry, Written] | Problem] = {}  # there are few rules and many users
+    if not text.strip():
+        yield 1, "", Problem(None, (), f"is empty; {LINE_FORM}")
+    for number, line in enumerate(io.StringIO(text), 1):
+        if not line.strip():
+            continue
+        given = read_object(line)
+        user = given.pop("user", None) if given else None
+        if given is None or not isinstance(user, str):
+            yield number, "", Problem(None, (), f"names no user; {LINE_FORM}")
+            continue
+        if (rules := json.dumps(given)) not in entries:
+            entries[rules] = _entry(given, tiers)
+        yield number, user, _of_user(user) or entries[rules]
 
 
-def _of_columns(columns: Sequence[str]) -> Wrong | None:
-    odd = [name for name in columns if name not in COLUMNS or columns.count(name) > 1]
-    if not odd and "user" in columns:
-        return None
-    return f"{shown(odd[0])} is no column, or named twice; {COLUMNS_FORM}" if odd else COLUMNS_FORM
-
-
-def _of_user(user: str) -> Wrong | None:
+def _of_user(user: str) -> Problem | None:
     try:
         check_user(user)
     except ValueError as error:
-        return f"{user[:20]!r} {error}"
+        return Problem(None, ("user",), f"{user[:20]!r} {error}")
     return None
 
 
-def _entry(cells: Mapping[str, str], tiers: Collection[str]) -> tuple[Entry, Written] | Wrong:
-    given = {name: text for name, cell in cells.items() if (text := cell.strip())}
-    tier = given.pop("tier", "")
-    if tier and given:
-        return f"names the tier {tier!r} and has rules of its own; keep one"
-    if tier:
-        if tier not in tiers:
-            return f"unknown tier {tier[:40]!r}; tiers are {', '.join(sorted(tiers))}"
+def _entry(given: Mapping[str, Any], tiers: Collection[str]) -> tuple[Entry, Written] | Problem:
+    tier = given.get("tier")
+    if tier is not None and len(given) > 1:
+        return Problem(None, ("tier",), f"names {str(tier)[:40]!r} beside rules of its own; keep one")
+    if isinstance(tier, str) and tier in tiers:
         return tier, tier
-    written: dict[str, Any] = {}
-    for name, text in given.items():
-        try:
-            written[name] = CELLS[name](text)
-        except ValueError as error:
-            return f"{name}: {error}"
+    if tier is not None:
+        return Problem(None, ("tier",), f"unknown tier {str(tier)[:40]!r}; tiers are {', '.join(sorted(tiers))}")
     try:
-        return UserSettings.model_validate(written), written
+        return UserSettings.model_validate(given), given
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
-        return f"{details['loc'][0]}: {message(details, (), UserSettings)}"
+        return Problem(None, details["loc"], message(details, details["loc"], UserSettings))

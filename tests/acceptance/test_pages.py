@@ -21,7 +21,7 @@ from tests.harness.support import type_in
 
 RATES = pages.read("reference/rates.md")
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CSV = re.compile(r"^```csv\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINES = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALKS = [
     "how-to/install.md",
     "how-to/migrate.md",
@@ -122,8 +122,8 @@ def test_what_is_shown_fits_a_terminal(page: str) -> None:
 
 @pytest.mark.parametrize("text", YAML.findall(RATES))
 def test_what_can_be_written_is_right(text: str, tmp_path: Path) -> None:
-    """Each piece of YAML on the page is one that the notifier takes, beside the users in the CSV of the page."""
+    """Each piece of YAML on the page is one that the notifier takes, beside the users in the file of the page."""
     (tmp_path / "users").mkdir()
-    (tmp_path / "users" / "many.csv").write_text("\n".join(CSV.findall(RATES)), encoding="utf-8")
+    (tmp_path / "users" / "many.jsonl").write_text("\n".join(LINES.findall(RATES)), encoding="utf-8")
     tiers = "" if "tiers:" in text else "\ntiers: {quiet: {gap: 5s}}\n"
     assert parse_settings(text + tiers, name=str(tmp_path / "notifier.yaml")).rates_version

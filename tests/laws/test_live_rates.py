@@ -170,16 +170,16 @@ def test_published_rates_that_a_host_cannot_follow_are_refused_there(held: Held,
 
 
 def test_a_changed_file_of_users_is_taken_up_too(held: Held, redis: Redis) -> None:
-    """A user who gets another rate in the CSV beside the configuration has it without a restart."""
-    users = held.path.with_name("users.csv")
-    users.write_text("user,windows\nann,3/1h\n", encoding="utf-8")
+    """A user who gets another rate in the file of users beside the configuration has it without a restart."""
+    users = held.path.with_name("users.jsonl")
+    users.write_text('{"user": "ann", "windows": ["3/1h"]}', encoding="utf-8")
     new = write_config(
         held.path.parent / "new", held.url, held.simulators.providers(), user=SLOW, users_from=str(users)
     )
     new.replace(held.path)
     eventually(lambda: len(held.simulators.titles("live-")) == 3, "three in the hour")
     versions = {follower.version for follower in followers(redis)[1]}
-    users.write_text("user,windows\nann,9/1h\n", encoding="utf-8")
+    users.write_text('{"user": "ann", "windows": ["9/1h"]}', encoding="utf-8")
     eventually(lambda: len(held.simulators.titles("live-")) == 9, "nine in the hour")
     eventually(lambda: not versions & {follower.version for follower in followers(redis)[1]}, "another version")
 

@@ -72,16 +72,16 @@ def test_a_looser_user_keeps_a_category_useful() -> None:
     "text",
     [
         "tiers: {vip: {windows: []}}\nusers_may: {tier: [vip]}",
-        "tiers: {vip: {windows: []}}\nusers_from: users.csv",
-        "users_from: own.csv",
+        "tiers: {vip: {windows: []}}\nusers_from: users.jsonl",
+        "users_from: own.jsonl",
     ],
 )
 def test_a_rule_that_some_user_needs_is_not_called_useless(tmp_path: Path, text: str) -> None:
     """One who has it by a file of users, or who may choose it."""
     rates = "user: {windows: [10/minute, 9/10s], gap: 1s}\ncategories: {x: {lane: bulk, windows: [20/minute]}}"
     text = f"{rates}\n{text}"
-    (tmp_path / "users.csv").write_text("user,tier\na,vip\n", encoding="utf-8")
-    (tmp_path / "own.csv").write_text("user,windows,gap\na,none,0s\n", encoding="utf-8")
+    (tmp_path / "users.jsonl").write_text('{"user": "a", "tier": "vip"}', encoding="utf-8")
+    (tmp_path / "own.jsonl").write_text('{"user": "a", "windows": [], "gap": "0s"}', encoding="utf-8")
     assert advise(parse_settings(text, name=str(tmp_path / "n.yaml")), read_yaml(text)) == []
 
 

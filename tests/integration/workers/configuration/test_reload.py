@@ -35,6 +35,11 @@ def of_size(count: int) -> Callable[[], str]:
     return lambda: "# " + "x" * count
 
 
+def own(user: str) -> str:
+    """The line of a user with a rule."""
+    return f'{{"user": "{user}", "gap": "2s"}}\n'
+
+
 # What the files hold, and what is said of it: the file, the line, and what would be right.
 REFUSED: dict[str, tuple[dict[str, str | Callable[[], str]], str]] = {
     "an alias bomb": ({"n.yaml": BOMB}, "n.yaml:1:4: a: anchors and aliases (&name, *name) are not supported"),
@@ -67,20 +72,20 @@ REFUSED: dict[str, tuple[dict[str, str | Callable[[], str]], str]] = {
     "not UTF-8": ({"n.yaml": "user: {gap: 1s} # \udcff"}, "n.yaml:1:19: is not UTF-8 text"),
     "nothing": ({"n.yaml": ""}, "n.yaml: is empty; write at least {}"),
     "two files for one user": (
-        {"n.yaml": "users_from: of", "of/a.csv": "user,gap\n7,1s\n", "of/b.csv": "user,gap\n8,1s\n7,2s\n"},
-        "of/b.csv:3: '7' has an entry in of/a.csv:2 already; keep one",
+        {"n.yaml": "users_from: of", "of/a.jsonl": own("7"), "of/b.jsonl": own("8") + own("7")},
+        "of/b.jsonl:2: '7' has an entry in of/a.jsonl:1 already; keep one",
     ),
     "a user in both": (
-        {"n.yaml": "users: {7: {gap: 1s}}\nusers_from: of.csv", "of.csv": "user,gap\n7,2s\n"},
-        "of.csv:2: '7' has an entry in users already; keep one",
+        {"n.yaml": "users: {7: {gap: 1s}}\nusers_from: of.jsonl", "of.jsonl": own("7")},
+        "of.jsonl:1: '7' has an entry in users already; keep one",
     ),
     "users without end": (
-        {"n.yaml": "users_from: of", "of/a.csv": of_size(30_000_000), "of/b.csv": of_size(30_000_000)},
-        "b.csv: with it users_from has more than 50 MB",
+        {"n.yaml": "users_from: of", "of/a.jsonl": of_size(30_000_000), "of/b.jsonl": of_size(30_000_000)},
+        "b.jsonl: with it users_from has more than 50 MB",
     ),
     "a user's unit": (
-        {"n.yaml": "users_from: of.csv", "of.csv": "user,windows\n7,1/fortnight\n"},
-        "of.csv:2: windows: '1/fortnight': unknown unit 'fortnight'",
+        {"n.yaml": "users_from: of.jsonl", "of.jsonl": '{"user": "7", "windows": ["1/fortnight"]}'},
+        "of.jsonl:1: windows[0]: '1/fortnight': unknown unit 'fortnight'",
     ),
 }
 
@@ -161,14 +166,14 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
     asyncio.run(flickers())
 
 
-@pytest.mark.parametrize("beside", ["", "\nusers_from: of.csv"])
+@pytest.mark.parametrize("beside", ["", "\nusers_from: of.jsonl"])
 def test_each_change_of_a_file_is_logged(
     tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis, beside: str
 ) -> None:
     """Also one that is undone at once, and no mistake that was mended: the rates were the same all the while."""
     path = tmp_path / "n.yaml"
     path.write_text(f"user: {{gap: 1s}}{beside}", encoding="utf-8")
-    (tmp_path / "of.csv").write_text("user,gap\n7,5s\n", encoding="utf-8")
+    (tmp_path / "of.jsonl").write_text(own("7"), encoding="utf-8")
 
     async def changes() -> None:
         client = AsyncRedis.from_url(redis_server.url)

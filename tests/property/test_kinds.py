@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notifier.limiter import Hold, Permit
-from notifier.operations.audit.times import Times
+from notifier.operations.audit.permits import Permits
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Policy, Window
@@ -194,8 +194,8 @@ def test_a_cost_is_settled_refunded_and_audited_whole(redis: Redis) -> None:
     assert world.round() == 1
     until = {at for _, at in redis.zrange("notifier:sent:{ann}", 0, -1, withscores=True)}
     assert (redis.zcard("notifier:sent:{ann}"), until) == (3, {world.now + LEASE})
-    audit = Times(redis, repair=True)
-    assert not [*audit.look_at([b"notifier:sent:{ann}"]), *audit.findings()]
+    permits = Permits(redis)
+    assert not [*permits.look_at([b"notifier:sent:{ann}"]), *permits.suspects()]
     settle(world, 0, "delivered", early=False, wait_us=0)
     assert {at for _, at in redis.zrange("notifier:sent:{ann}", 0, -1, withscores=True)} == {world.now}
     assert world.round() == 0

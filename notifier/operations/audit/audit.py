@@ -17,9 +17,9 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from notifier.errors import NotifierError
-from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_key, audit_users
+from notifier.operations.audit.calls import Finding, audit_entries, audit_jobs, audit_keys, audit_types
+from notifier.operations.audit.permits import Entry, Permits
 from notifier.operations.audit.queues import Queues
-from notifier.operations.audit.times import Times, shown
 from notifier.queue.preferences import prefer
 from notifier.rules.category import LANES
 from notifier.rules.preferences import Preferences
@@ -30,16 +30,16 @@ from notifier.store.connection import ask_each, pieces, redis_answers
 from notifier.units import from_bytes, readable
 
 T = TypeVar("T")
-Entry = tuple[bytes, bytes]
 
 KEYS_A_LOOK: Final = 200
 MEMBERS_A_LOOK: Final = 100
 JOBS_A_CALL: Final = 25
 ENTRIES_A_CALL: Final = 50
-BACKLOGS_A_LOOK: Final = 50
+SETS_A_LOOK: Final = 50
 
 WRONG_TYPE: Final = "WRONGTYPE"
 REGISTRIES: Final = ("scheduled", "wip", "failed", "canceled")  # RQ's, of each lane
+JUDGED: Final = ("backlog", "backlogs", "claim", "route", "waiting_for_route")  # by *audit_key*
 
 
 class Audit:
@@ -60,7 +60,7 @@ class Audit:
         self._lease_us = lease_us
         self._repair = repair
         self._on_progress = on_progress
-        self._times = Times(redis, repair=repair)
+        self._permits = Permits(redis)
         self._wrong: set[bytes] = set()  # keys of a wrong type that are there still
         self._queues = Queues(redis, repair=repair, lease_us=lease_us)
         self.jobs = 0
@@ -82,16 +82,19 @@ class Audit:
         jobs = job_key("")
         for page in self._pages():
             keys = [key for key in page if key not in self._wrong]
+            self.users += sum(is_key(key, "backlogs") for key in keys)
             yield self._judge_jobs([key.removeprefix(jobs) for key in keys if key.startswith(jobs)])
-            yield self._judge_backlogs(keys)
-            yield self._times.look_at(keys)
+            yield self._judge(audit_entries, self._members([key for key in keys if is_key(key, "backlog")]))
+            yield self._judge(audit_keys, [(key, b"") for key in keys if any(is_key(key, name) for name in JUDGED)])
+            yield self._judge(audit_keys, self._members([key for key in keys if is_key(key, "waiting_for_route")]))
+            yield self._judge(audit_keys, self._permits.look_at(keys))
         names = [redis_key("later"), redis_key("leases")]
         for name in names + [rq_key(kind, lane) for kind in REGISTRIES for lane in LANES]:
-            yield self._judge(audit_entries, self._members(name.encode()))
+            yield self._judge(audit_entries, self._members([name.encode()]))
         for lane in LANES:
-            yield self._judge(audit_users, self._members(redis_key("wakeups", lane).encode()))
+            yield self._judge(audit_keys, self._members([redis_key("wakeups", lane).encode()]))
         yield self._queues.findings()
-        yield self._times.findings()
+        yield self._judge(audit_keys, self._permits.suspects())
         yield self._judge_preferences()
 
     def _pages(self) -> Iterator[list[bytes]]:
@@ -102,32 +105,17 @@ class Audit:
             self._on_progress(min(seen, keys), keys)
 
     def _judge_types(self, keys: list[bytes]) -> Iterator[Finding]:
-        """Find keys of a wrong type, which something else than this software wrote: nothing of ours can be in them."""
-        right = {key: types for key in keys if (types := types_of(key))}
-        found = ask_each(self._redis, right, lambda pipe, key: pipe.type(key))
-        for (key, types), kind in zip(right.items(), found, strict=True):
-            if kind.decode() not in {"none", *types}:
-                gone = self._repair and run(self._redis, audit_key("type", key, kind))
-                self._wrong |= set() if gone else {key}
-                would_be = f"a {' or '.join(sorted(types))}, or nothing"
-                yield Finding(f"key {shown(key)}", f"is a {kind.decode()}", would_be, "removed" if gone else "")
+        right = {key: " or ".join(sorted(types)).encode() for key in keys if (types := types_of(key))}
+        names = {f"key {key.decode(errors='replace')}": key for key in right}
+        for found in self._judge(audit_types, right.items()):
+            self._wrong |= {names[found.what]} if found.left else set()
+            yield found
 
     def _judge_jobs(self, job_ids: list[bytes]) -> Iterator[Finding]:
         for judged in self._each(audit_jobs, job_ids, JOBS_A_CALL):
             self.jobs += judged.notifications
             yield from judged.findings
             yield from self._queues.expect(judged.queued)
-
-    def _judge_backlogs(self, keys: list[bytes]) -> Iterator[Finding]:
-        backlogs = [key for key in keys if is_key(key, "backlog")]
-        for some in pieces(backlogs, BACKLOGS_A_LOOK):
-            yield from self._judge(audit_entries, self._members_of_all(some))
-        noted = [key for key in keys if is_key(key, "backlogs")]
-        self.users += len(noted)
-        yield from self._judge(audit_users, ((key, b"") for key in backlogs + noted))
-        for key in keys:
-            if is_key(key, "waiting_for_route"):
-                yield from self._judge(audit_users, self._members(key))
 
     def _judge(self, audit: Callable[..., Call[list[Finding]]], entries: Iterable[Entry]) -> Iterator[Finding]:
         for found in self._each(audit, entries, ENTRIES_A_CALL):
@@ -144,17 +132,16 @@ class Audit:
                 saw, right = "has preferences that cannot be read", "what notifier.users writes, or none"
                 yield Finding(f"user {readable(name)}", saw, right, "forgotten" if gone else "")
 
-    def _members(self, key: bytes, cursor: int = -1) -> Iterator[Entry]:
-        while cursor:
-            cursor, page = self._redis.zscan(key, max(cursor, 0), count=MEMBERS_A_LOOK)
-            yield from ((key, member) for member, _ in page)
-
-    def _members_of_all(self, keys: list[bytes]) -> Iterator[Entry]:
-        """As `_members` of each; most are short, and then it is one round trip for all."""
-        first = ask_each(self._redis, keys, lambda pipe, key: pipe.zscan(key, 0, count=MEMBERS_A_LOOK))
-        for key, (cursor, page) in zip(keys, first, strict=True):
-            yield from ((key, member) for member, _ in page)
-            yield from self._members(key, cursor)
+    def _members(self, keys: list[bytes]) -> Iterator[Entry]:
+        """Read these sets; most are short, and then some of them take one round trip."""
+        for some in pieces(keys, SETS_A_LOOK):
+            first = ask_each(self._redis, some, lambda pipe, key: pipe.zscan(key, 0, count=MEMBERS_A_LOOK))
+            for key, (more, page) in zip(some, first, strict=True):
+                yield from ((key, member) for member, _ in page)
+                cursor = more
+                while cursor:
+                    cursor, rest = self._redis.zscan(key, cursor, count=MEMBERS_A_LOOK)
+                    yield from ((key, member) for member, _ in rest)
 
     def _each(self, audit: Callable[..., Call[T]], items: Iterable[Any], size: int) -> Iterator[T]:
         """Judge so many at a time; where that meets a key of a wrong type one by one, without those that touch it."""

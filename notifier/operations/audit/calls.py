@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from notifier.rules.category import LANES
 from notifier.scripts.loader import Call, script
@@ -64,10 +64,10 @@ def audit_entries(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease
     return Call(script("audit_entry"), [], args + [part for entry in entries for part in entry], _findings)
 
 
-def audit_users(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease_us: int) -> Call[list[Finding]]:
-    """Judge users: (a key that names one, b'') or (a set of users, its member)."""
+def audit_keys(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease_us: int) -> Call[list[Finding]]:
+    """Judge what is no job's: (a key, b'') or (a set, its member)."""
     args: list[str | bytes | int] = ["", int(repair), _LANES, lease_us]
-    return Call(script("audit_user"), [], args + [part for entry in entries for part in entry], _findings)
+    return Call(script("audit_key"), [], args + [part for entry in entries for part in entry], _findings)
 
 
 def audit_queue(lane: str, start: int, most: int, *, repair: bool) -> Call[tuple[int, list[Finding]]]:
@@ -76,12 +76,9 @@ def audit_queue(lane: str, start: int, most: int, *, repair: bool) -> Call[tuple
     return Call(script("audit_queue"), [], args, lambda reply: (reply[0], _findings(reply[1])))
 
 
-Kind = Literal["permit", "claim", "waits_for_route", "route", "type"]
-
-
-def audit_key(kind: Kind, key: bytes, of: bytes = b"") -> Call[bool]:
-    """Put right a key that holds what cannot be right; the reply tells whether it was still to be done."""
-    return Call(script("audit_key"), [], ["", kind, key, of], bool)
+def audit_types(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, **_: int) -> Call[list[Finding]]:
+    """Judge the types of keys: (key, the types that it may have)."""
+    return Call(script("audit_type"), [], [int(repair), *(part for entry in entries for part in entry)], _findings)
 
 
 def _findings(reply: list[list[bytes]]) -> list[Finding]:

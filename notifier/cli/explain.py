@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from notifier.cli.options import JsonOption, settings_in_force, usable
 from notifier.cli.output import Rows, answer, complain, moment
 from notifier.operations.explain import Explanation, Inspection, Use, placed, places_by_rule
 from notifier.operations.in_force import read_known, read_own
-from notifier.operations.route_view import NO_WORKER, RouteNow, view_routes
+from notifier.operations.route_view import view_routes
 from notifier.producer.notifier import Notifier
 from notifier.queue.circuits import Held
 from notifier.queue.history import Record
@@ -210,17 +210,14 @@ def routes(context: typer.Context, *, json: JsonOption = False) -> None:
         found = view_routes(partitions, settings)
     columns = ("route", "state", "since", "why", "to mend", "next probe", "waiting")
     table = Rows(columns, [_row(each) for each in found], empty="the configuration names no platform")
-    right = all(each.state != "stopped" for each in found)
-    answer([each.as_json() for each in found], table, json=json, right=right)
+    right = all(each["state"] != "stopped" for each in found)
+    answer(found, table, json=json, right=right)
 
 
-def _row(each: RouteNow) -> tuple[object, ...]:
-    held = each.held
-    if held is None:
-        return (each.route, each.state, "", NO_WORKER if each.state == "unknown" else "", *[""] * 3)
-    probe = held.next_at if held.state == "stopped" else None
-    since, next_at = (moment(at).partition(".")[0] for at in (held.since, probe))
-    return (each.route, each.state, since, held.why, held.whose, next_at, held.waiting)
+def _row(each: dict[str, Any]) -> tuple[object, ...]:
+    probe = each["next_at"] if each["state"] == "stopped" else None
+    since, next_at = (moment(at).partition(".")[0] for at in (each["since"], probe))
+    return (each["route"], each["state"], since, each["why"], each["whose"], next_at, each["waiting"])
 
 
 def _expected(at: datetime | None, not_before: str, label: str = "") -> str:

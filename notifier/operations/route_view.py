@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 from notifier.notification.notification import route
-from notifier.queue.circuits import OVERALL, Held, find_limits, find_routes, worst
-from notifier.queue.health import find_workers
+from notifier.operations.stats import Now, read_now
+from notifier.queue.circuits import OVERALL, Held, find_limits, worst
 from notifier.rules.category import NO_LIMITS
 from notifier.rules.policy import Window
 from notifier.scripts.keys import redis_key
@@ -25,77 +24,44 @@ NO_WORKER: Final = "no worker works"
 NOT_WORKING: Final = ("kind", "why", "whose", "reason", "who", "since", "next_at", "waiting")  # None where it works
 
 
-@dataclass(frozen=True, slots=True)
-class RouteNow:
-    """A route. held: why it is not working; None where it is. is_used: whether a worker looks for what goes by it.
+def view_routes(redis: Any, settings: Settings, now: Now | None = None) -> list[dict[str, Any]]:
+    """All routes of the configuration, and what else is held, as plain data. now: as it was read just now.
 
-    at_once: how many sends all workers together may have under way, as they have found out; None where none has told.
-    used, limit: messages of its project in the last interval, and how many there may be; None where there is no limit.
-    A category with `overall` stands here too, as `overall:<category>`.
+    state: 'working', 'slow' or 'stopped'; 'unknown' where no worker works. at_once: how many sends all workers together
+    may have under way, as they have found out; None where none has told. used, limit: messages of its project in the
+    last interval, and how many there may be; None where there is no limit. The others: see `Held`. A category with
+    `overall` stands here too, as `overall:<category>`. Raises RedisUnusableError where no partition answers.
     """
-
-    route: str
-    held: Held | None
-    at_once: int | None
-    used: int | None = None
-    limit: str | None = None
-    is_used: bool = True
-
-    @property
-    def state(self) -> str:
-        """In one word: 'working', 'slow' or 'stopped'; 'unknown' where no worker works."""
-        if self.held is not None:
-            return self.held.state
-        return "working" if self.is_used else "unknown"
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
-        held = dict.fromkeys(NOT_WORKING) if self.held is None else self.held.as_json()
-        held |= {"why": NO_WORKER} if self.state == "unknown" else {}
-        own = {"route": self.route, "state": self.state, "at_once": self.at_once}
-        return held | own | {"used": self.used, "limit": self.limit}
-
-
-def view_routes(redis: Any, settings: Settings) -> list[RouteNow]:
-    """All routes of the configuration, and what else is held. Raises RedisUnusableError where no partition answers."""
-    return worst_of(list(ask_all(Partitions.around(redis), partial(_find_views, settings)).all))
-
-
-def _find_views(settings: Settings) -> Exchange[list[RouteNow]]:
+    now = now or read_now(redis)
     paces = {OVERALL + name: of.overall for name, of in settings.categories.items() if of.overall is not None}
-    names, projects = [*routes_of(settings), *paces], limited_routes(settings) | paces
-    held = worst((yield from find_routes()))
-    limits, used = (yield from find_limits()), (yield from find_uses(projects))
-    every = [*names, *(name for name in sorted({*held, *limits}) if name not in names)]
-    texts = {name: str(limited) for name, limited in projects.items()}
-    is_used = any(worker.works() for worker in (yield from find_workers()))
+    limited = limited_routes(settings) | paces
+    told = list(ask_all(Partitions.around(redis), partial(_find_uses, limited)).all)
+    at_once, used = _sum(at_once for at_once, _ in told), _sum(used for _, used in told)
+    held, limits = worst(now.routes), {name: str(window) for name, window in limited.items()}
+    names = dict.fromkeys([*routes_of(settings), *paces, *sorted({*held, *at_once})])
     return [
-        RouteNow(name, held.get(name), limits.get(name), used.get(name), texts.get(name), is_used) for name in every
+        _state(held.get(name), works=now.works)
+        | {"route": name, "at_once": at_once.get(name), "used": used.get(name), "limit": limits.get(name)}
+        for name in names
     ]
 
 
-def worst_of(views: Sequence[Sequence[RouteNow]]) -> list[RouteNow]:
-    """The routes as they are in all partitions together: each in its worst state, with all that waits and goes."""
-    routes: dict[str, list[RouteNow]] = {}
-    for now in chain.from_iterable(views):
-        routes.setdefault(now.route, []).append(now)
-    held = worst(now.held for some in routes.values() for now in some if now.held is not None)
-    return [
-        RouteNow(
-            route,
-            held.get(route),
-            _sum(now.at_once for now in some),
-            _sum(now.used for now in some),
-            some[0].limit,
-            any(now.is_used for now in some),
-        )
-        for route, some in routes.items()
-    ]
+def _state(held: Held | None, *, works: bool) -> dict[str, Any]:
+    if held is not None:
+        return held.as_json()
+    unknown = {} if works else {"why": NO_WORKER}
+    return dict.fromkeys(NOT_WORKING) | {"state": "working" if works else "unknown"} | unknown
 
 
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    known = [n for n in numbers if n is not None]
-    return sum(known) if known else None
+def _find_uses(limited: Mapping[str, Window]) -> Exchange[tuple[Mapping[str, int], Mapping[str, int]]]:
+    return (yield from find_limits()), (yield from find_uses(limited))
+
+
+def _sum(of_partitions: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    found: Counter[str] = Counter()
+    for each in of_partitions:
+        found.update(each)
+    return found
 
 
 def limited_routes(settings: Settings) -> dict[str, Window]:

@@ -56,10 +56,6 @@ class Alive:
         limit = max(within_us, RQ_BEAT_US) if self.rq_job else within_us
         return self.age_us <= limit
 
-    def works(self) -> bool:
-        """Whether it looks for work: it is healthy, and not suspended."""
-        return self.is_healthy() and self.suspended is None
-
 
 def find_workers() -> Exchange[list[Alive]]:
     """All push workers that Redis knows, by name. Changes nothing."""

@@ -63,7 +63,7 @@ def ready(state: State, _: Request) -> dict[str, Any]:
 def stats(state: State, request: Request) -> dict[str, Any]:
     """The last minutes, and what is now."""
     found = state.stats(_number(request, "minutes", 10, range(1, MAX_MINUTES + 1)))
-    routes = [each.as_json() for each in view_routes(state.redis, state.in_force.read().settings)]
+    routes = view_routes(state.redis, state.in_force.read().settings, found.now)
     changes = read_actions(state.redis, MAX_ACTIONS)
     changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
     more = {"live": found.as_live()["now"], "throttled": read_throttled(state.redis), "changed": changed}
@@ -142,18 +142,13 @@ def _of(meta: bytes | None) -> dict[str, str]:
 
 def routes(state: State, _: Request) -> dict[str, Any]:
     """Every route, and what was answered by it lately."""
-    together = read_stats(state.redis, ROUTE_MINUTES).together
-    told = []
-    for each in view_routes(state.redis, state.in_force.read().settings):
-        answers = together.answers.get(each.route)
-        told.append(
-            each.as_json()
-            | {
-                "delivered": _ended(together.ended, each.route, delivered=True),
-                "others": _ended(together.ended, each.route, delivered=False),
-                "p99": None if answers is None else answers.quantile_s(0.99),
-            }
-        )
+    found = read_stats(state.redis, ROUTE_MINUTES)
+    together, told = found.together, view_routes(state.redis, state.in_force.read().settings, found.now)
+    for each in told:
+        answers = together.answers.get(each["route"])
+        each["delivered"] = _ended(together.ended, each["route"], delivered=True)
+        each["others"] = _ended(together.ended, each["route"], delivered=False)
+        each["p99"] = None if answers is None else answers.quantile_s(0.99)
     return {"at": state.now(), "routes": told}
 
 

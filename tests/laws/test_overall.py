@@ -37,7 +37,7 @@ def test_a_pace_for_all_users_holds_at_the_wire(tmp_path: Path) -> None:
         assert [(one.route, one.state) for one in held] == [("overall:marketing", "slow")]
         eventually(lambda: up.delivered() == 5 * len(users), "all to be delivered")
         arrived = sorted((a.at_us, a.title) for a in up.simulators.all() if a.status == 200)
-        uses = {now.route: now.limit for now in view_routes(up.redis, load_settings(up.config))}
+        uses = {now["route"]: now["limit"] for now in view_routes(up.redis, load_settings(up.config))}
         assert uses["overall:marketing"] == f"{LIMIT}/1s"
     at = [at_us for at_us, title in arrived if title.startswith("pace-")]
     assert len(at) == 4 * len(users)

@@ -10,9 +10,8 @@ import pytest
 from notifier import Notifier, RedisUnusableError
 from notifier.cli.worker import chosen
 from notifier.errors import InvalidNotificationError, NotifierError, SettingsError
-from notifier.operations.route_view import RouteNow, worst_of
 from notifier.producer.routing import first_known
-from notifier.queue.circuits import Held, by_route
+from notifier.queue.circuits import Held, by_route, worst
 from notifier.scripts import keys
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import RedisSettings, load_settings, parse_settings
@@ -159,8 +158,7 @@ def test_a_route_is_named_once() -> None:
     both = replace(first, next_at=last.next_at, waiting=7)
     for pair in ([first, last], [last, first]):
         assert by_route([each] for each in pair) == [both]
-        (told,) = worst_of([[RouteNow("apns", each, 1)] for each in (*pair, slow, None)])
-        assert told == RouteNow("apns", replace(both, waiting=12), 4)
+        assert worst(by_route([each] for each in (*pair, slow))) == {"apns": replace(both, waiting=12)}
 
 
 SHARES = {

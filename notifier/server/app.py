@@ -35,7 +35,6 @@ from notifier.server.answers import (
 from notifier.server.connections import Bodies
 from notifier.server.guard import MAY_ACT, Guard
 from notifier.server.html import Html
-from notifier.server.ids import raw_paths
 from notifier.server.metrics import CONTENT_TYPE
 from notifier.server.pages.confirmations import log_page, pauses_page, sure_page
 from notifier.server.pages.help import help_page
@@ -79,7 +78,7 @@ def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # it would lead to http://, also behind a proxy with TLS
-    return Bodies(Guard(raw_paths(app), token, is_open=is_open))
+    return Bodies(Guard(app, token, is_open=is_open))
 
 
 def _pages(at: _Paths) -> list[Route]:
@@ -112,17 +111,14 @@ def _api(at: _Paths) -> list[Route]:
         at.json("/api/v1/stats", page_data.stats),
         at.json("/api/v1/routes", page_data.routes),
         at.json("/api/v1/users", page_data.user),
-        at.json("/api/v1/users/{user:id}/history", page_data.history),
-        at.json("/api/v1/users/{user:id}", page_data.user),
-        at.json("/api/v1/jobs/{job_id:id}", page_data.job),
+        at.json("/api/v1/jobs", page_data.job),
         at.json("/api/v1/rates", page_data.rates),
-        at.json("/api/v1/limits", page_data.namespaces),
-        at.json("/api/v1/limits/{namespace:id}", page_data.namespace),
+        at.json("/api/v1/limits", page_data.limits),
         at.json("/api/v1/actions", page_data.actions),
         at.json("/api/v1/pauses", page_data.pauses),
         at.json("/api/v1/problems", page_data.bad),
-        at.act("/api/v1/jobs/{id:id}/cancel", actions.cancel, (), lambda told: CANCEL_STATUS.get(told["answer"], 409)),
-        at.act("/api/v1/users/{user:id}/cancel", actions.cancel_of, actions.OF_KIND),
+        at.act("/api/v1/jobs/cancel", actions.cancel, ("id",), lambda told: CANCEL_STATUS.get(told["answer"], 409)),
+        at.act("/api/v1/users/cancel", actions.cancel_of, ("user", *actions.OF_KIND)),
         at.act("/api/v1/pause", actions.pause, ("what", "for", "reason")),
         at.act("/api/v1/resume", actions.resume, ("what",)),
         at.act("/api/v1/rates/preview", actions.preview, ("rates",), seconds=PREVIEW_S),
@@ -203,14 +199,14 @@ class _Paths:
             if others := given.keys() - set(known):
                 name = min(others)[:100]
                 raise ProblemError(422, "Not valid", f"{name}: {unknown_field(name, known)}", field=name)
-            asked = Asked.of(request, given | request.path_params)
+            asked = Asked.of(request, given)
             try:
                 told = await self._state.in_time(lambda: do(self._state, asked), seconds)
             except SettingsError as error:
                 raise ProblemError(422, "Not valid", str(error), errors=str(error).splitlines()) from None
             answered = json_answer(told, status(told))
             if answered.status_code == ACCEPTED:
-                answered.headers["Location"] = f"/api/v1/jobs/{told['job_id']}"
+                answered.headers["Location"] = f"/api/v1/jobs?id={told['job_id']}"
             return answered
 
         return _told(path, answer, "POST")

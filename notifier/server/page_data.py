@@ -41,7 +41,8 @@ CHANGES: Final = frozenset(
 )
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
-MAX_RECORDS: Final = 50  # on the page of a user
+RECORDS: Final = 50  # on the page of a user
+MAX_RECORDS: Final = 1_000
 MAX_USERS: Final = 200  # with rates of their own, as far as they are shown
 ROUTE_MINUTES: Final = 10
 
@@ -77,14 +78,9 @@ def user(state: State, request: Request) -> dict[str, Any]:
     with state.redis.at(name) as redis:
         view = view_user(redis, known, name, request.query_params.get("category") or None)
     kept = state.notifier().history(name)
-    history = [record_json(record) for record in kept[:MAX_RECORDS]]
+    shown = _number(request, "history", RECORDS, range(1, MAX_RECORDS + 1))
+    history = [record_json(record) for record in kept[:shown]]
     return view | {"at": state.now(), "history": history, "history_in_all": len(kept)}
-
-
-def history(state: State, request: Request) -> dict[str, Any]:
-    """Return what became of a user's notifications, and what held each one back."""
-    name = _user_of(request)
-    return {"user": name, "history": [record_json(record) for record in state.notifier().history(name)]}
 
 
 def _number(request: Request, name: str, default: int, known: range) -> int:
@@ -102,18 +98,16 @@ def _refuse(request: Request, name: str, what: str) -> None:
 
 
 def _user_of(request: Request) -> str:
-    name: str = request.path_params.get("user") or request.query_params.get("id", "")
+    name = request.query_params.get("id", "")
     try:
         return check_user(name)
-    except UnicodeError:
-        raise ProblemError(404, "Unknown", "a user's id is text in UTF-8") from None
     except ValueError as error:
         raise ProblemError(404, "Unknown", f"{name[:40]!r} {error}") from None
 
 
 def job(state: State, request: Request) -> dict[str, Any]:
     """Return what became of a notification, or why it waits."""
-    job_id = request.path_params.get("job_id") or request.query_params.get("id", "")
+    job_id = request.query_params.get("id", "")
     if not JOB_ID.fullmatch(job_id):
         raise ProblemError(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")
     found = state.notifier().status(job_id, request.query_params.get("user") or None)
@@ -196,19 +190,10 @@ def bad(state: State, request: Request) -> dict[str, Any]:
 
 
 def limits(state: State, request: Request) -> dict[str, Any]:
-    """All namespaces in which programs count their own limits; with `id` in the query, the one of that."""
-    return namespace(state, request) if "id" in request.query_params else namespaces(state, request)
-
-
-def namespaces(state: State, _: Request) -> dict[str, Any]:
-    """All namespaces that count usage."""
-    with under(state.redis[0].prefixes):  # the partition in which a program's own limits are counted
-        return {"at": state.now(), "namespaces": view_namespaces(state.redis[0].client)}
-
-
-def namespace(state: State, request: Request) -> dict[str, Any]:
-    """The keys of one, ranked, and a series."""
-    name = request.path_params.get("namespace") or request.query_params.get("id", "")
+    """All namespaces that count usage; with `id` in the query the keys of one, ranked, and a series."""
+    if (name := request.query_params.get("id")) is None:
+        with under(state.redis[0].prefixes):  # the partition in which a program's own limits are counted
+            return {"at": state.now(), "namespaces": view_namespaces(state.redis[0].client)}
     by, key = request.query_params.get("by", "total"), request.query_params.get("key", "")
     if by not in RANKS:
         raise ProblemError(404, "Unknown", f"keys are ranked by {', '.join(RANKS)}")

@@ -549,15 +549,15 @@ def test_pages_metrics_and_the_api_are_of_all(
         due = re.findall(r'notifier_partition_due{partition="(\d)"} (\d+)', ask("/metrics")[1])
         users = Counter(notifier._partitions.of_user(f"u{n}").number for n in range(40))
         assert {int(number): int(n) for number, n in due} == {n: users[n] for n in range(EIGHT)}
-        assert told("users/u7")["outside"] == f"{users[notifier._partitions.of_user('u7').number]} queued"
-        assert told(f"jobs/{ids[7]}")["user"] == "u7"
+        assert told("users?id=u7")["outside"] == f"{users[notifier._partitions.of_user('u7').number]} queued"
+        assert told(f"jobs?id={ids[7]}")["user"] == "u7"
         assert done("pause", what="lane:default")["paused"]
         assert [each["what"] for each in told("pauses")["pauses"]] == ["lane:default"]
         assert done("resume", what="lane:default")["resumed"]
         assert [each["action"] for each in told("actions")["actions"][:2]] == ["resume", "pause"]
-        assert done(f"jobs/{ids[7]}/cancel")["answer"] == "cancelled"
+        assert done("jobs/cancel", id=ids[7])["answer"] == "cancelled"
         new = done("notifications", user="u7", devices=[{"platform": "apns", "token": "ab" * 32}], title="x")["job_id"]
-        assert (new[:4], told(f"jobs/{new}")["state"]) == (ids[7][:4], "queued")
+        assert (new[:4], told(f"jobs?id={new}")["state"]) == (ids[7][:4], "queued")
         for page in ("user?id=u7", f"job?id={new}", "routes", "rates", "log", "problems", "pause", "limits"):
             assert ask(f"/{page}")[0] == 200, page
         killed = cluster.kill_owner(SLOTS[0])

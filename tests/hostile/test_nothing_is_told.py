@@ -12,8 +12,8 @@ from tests.harness.serve_rig import TOKEN, serving
 from tests.harness.support import Simulators, apns, client_of, ends, fcm, note, notifier, queue, worker, write_config
 
 SECRET = "what-nobody-else-reads"
-PATHS = ("/", "/user?id={user}", "/job?id={job}", "/problems", "/log", "/routes", "/api/v1/jobs/{job}")
-PATHS_OF_USER = ("/api/v1/users/{user}", "/api/v1/users/{user}/history", "/api/v1/problems", "/metrics")
+PATHS = ("/", "/user?id={user}", "/job?id={job}", "/problems", "/log", "/routes", "/api/v1/jobs?id={job}")
+PATHS_OF_USER = ("/api/v1/users?id={user}", "/api/v1/problems", "/metrics")
 
 
 def test_no_token_and_no_text_is_told(tmp_path: Path, redis_server: EmbeddedRedis) -> None:

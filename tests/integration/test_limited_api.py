@@ -30,14 +30,14 @@ def test_the_example_and_its_page(
         assert site.get("login", method="POST").status == 200
     with serving(write_config(tmp_path, redis_server.url)) as ask:
         assert [each["namespace"] for each in json.loads(ask("/api/v1/limits")[1])["namespaces"]] == ["web"]
-        found = json.loads(ask("/api/v1/limits/web")[1])
+        found = json.loads(ask("/api/v1/limits?id=web")[1])
         assert [each["total"] for each in found["top"]] == [5, 3, 1]
         (export,) = [each for each in found["top"] if each["key"].startswith("export:")]
         assert (export["total"], export["held"]) == (3, 1)
         assert "mine" not in export["key"], "a key is told by its hash"
         assert sum(point["count"] for point in found["series"]) == 9
-        assert [each["held"] for each in json.loads(ask("/api/v1/limits/web?by=held")[1])["top"]] == [1]
-        of_one = json.loads(ask(f"/api/v1/limits/web?key={export['key']}")[1])
+        assert [each["held"] for each in json.loads(ask("/api/v1/limits?id=web&by=held")[1])["top"]] == [1]
+        of_one = json.loads(ask(f"/api/v1/limits?id=web&key={export['key']}")[1])
         assert (of_one["key"]["total"], sum(point["count"] for point in of_one["series"])) == (3, 3)
         assert 'href="/limits?id=web"' in ask("/limits")[1]
         page = ask(f"/limits?id=web&by=held&key={export['key']}")[1]
@@ -51,8 +51,8 @@ def test_what_nobody_knows_is_said(redis: Redis, redis_server: EmbeddedRedis, tm
     with serving(write_config(tmp_path, redis_server.url)) as ask:
         assert ask("/limits?id=other")[0] == 404
         assert ask("/limits?id=n&by=size")[0] == 404
-        assert ask("/api/v1/limits/n?by=size")[0] == 404
+        assert ask("/api/v1/limits?id=n&by=size")[0] == 404
         status, page, _ = ask("/limits?id=n")
         assert status == 200
         assert EVIL not in page
-        assert json.loads(ask("/api/v1/limits/n?key=unknown")[1])["key"]["total"] == 0
+        assert json.loads(ask("/api/v1/limits?id=n&key=unknown")[1])["key"]["total"] == 0

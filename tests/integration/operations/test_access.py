@@ -165,8 +165,8 @@ def test_a_server_can_show_and_act(tmp_path: Path, guarded: EmbeddedRedis, admin
         job_id = yaml.safe_load(body)["job_id"]
         api = [
             "stats",
-            "users/ada",
-            f"jobs/{job_id}",
+            "users?id=ada",
+            f"jobs?id={job_id}",
             "routes",
             "rates",
             "limits",
@@ -174,7 +174,7 @@ def test_a_server_can_show_and_act(tmp_path: Path, guarded: EmbeddedRedis, admin
         ]
         for path in [*(f"/api/v1/{name}" for name in api), "/", "/metrics", "/readyz", "/rates", "/limits"]:
             assert ask(path)[0] == 200, path
-        assert ask.post(f"/api/v1/jobs/{job_id}/cancel")[0] == 200
+        assert ask.post("/api/v1/jobs/cancel", {"id": job_id})[0] == 200
         assert ask.post("/api/v1/traffic", {"minutes": 1})[0] == 200
         assert ask.post("/api/v1/traffic", {"minutes": 0})[0] == 200
         rates = config.read_text(encoding="utf-8")
@@ -296,7 +296,7 @@ def test_pages_name_a_missing_right(nobody: Path) -> None:
             status, page, _ = ask(path)
             assert (status, "Redis refuses: its user may not run" in page) == (503, True), path
             assert "does not answer" not in page, path
-        told = yaml.safe_load(ask("/api/v1/users/ada/history")[1])
+        told = yaml.safe_load(ask("/api/v1/users?id=ada")[1])
         assert told["detail"].startswith("Redis refuses: its user may not run")
 
 

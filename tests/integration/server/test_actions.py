@@ -82,7 +82,7 @@ def test_a_program_enqueues(ask: Client, config: Path) -> None:
     """POST /api/v1/notifications accepts what Notifier.send does, once under one key, and says what else is wrong."""
     status, text, headers = ask.post("/api/v1/notifications", body(), Idempotency_Key="order-1")
     job_id = json.loads(text)["job_id"]
-    assert (status, headers["location"]) == (202, f"/api/v1/jobs/{job_id}")
+    assert (status, headers["location"]) == (202, f"/api/v1/jobs?id={job_id}")
     again = ask.post("/api/v1/notifications", body(), Idempotency_Key="order-1")
     assert json.loads(again[1])["job_id"] == job_id
     with notifier(config) as producer:
@@ -116,7 +116,7 @@ def test_why_each_waits(ask: Client, config: Path) -> None:
         second = producer.send(note("ann", "2", fcm("ann")))
         eventually(lambda: producer.status(second).state == "waiting", "one that waits")
     queued = producer_send(config, "ann", "3")
-    told = json.loads(ask("/api/v1/users/ann")[1])
+    told = json.loads(ask("/api/v1/users?id=ann")[1])
     assert [(each["job_id"], each["held_by"]) for each in told["line"]] == [(second, "user 1/1h")]
     assert told["outside"] == "1 queued"
     assert told["uses"][0]["at"].startswith(str(config))
@@ -124,14 +124,14 @@ def test_why_each_waits(ask: Client, config: Path) -> None:
     assert "the rule user 1/1h" in page
     assert "In no backlog, of all users: 1 queued." in page
     assert "1 of 1" in page
-    found = json.loads(ask(f"/api/v1/jobs/{second}")[1])
+    found = json.loads(ask(f"/api/v1/jobs?id={second}")[1])
     assert (found["held_by"], found["user"], found["category"]) == ("user 1/1h", "ann", "default")
     assert "the rule user 1/1h" in ask(f"/job?id={second}")[1]
 
-    status, text, _ = ask.post(f"/api/v1/jobs/{second}/cancel")
+    status, text, _ = ask.post("/api/v1/jobs/cancel", {"id": second})
     assert (status, json.loads(text)["answer"]) == (200, "cancelled")
-    assert ask.post(f"/api/v1/jobs/{first}/cancel")[0] == 409
-    assert ask.post("/api/v1/jobs/unknown/cancel")[0] == 404
+    assert ask.post("/api/v1/jobs/cancel", {"id": first})[0] == 409
+    assert ask.post("/api/v1/jobs/cancel", {"id": "unknown"})[0] == 404
     status, _, headers = ask.submit("/job/cancel", id=queued, user="ann")
     assert (status, headers["location"]) == (303, "/user?id=ann&done=cancelled")
     assert "Cancelled. It will not be sent." in ask(headers["location"])[1]
@@ -149,10 +149,10 @@ def test_all_that_waits_for_a_user_is_cancelled(ask: Client, config: Path) -> No
     """By the API of a kind, by the page all of it; both are logged, and what is not well formed is refused."""
     with notifier(config) as producer:
         tagged, plain = producer.send(note("ann", tags=["t"])), producer.send(note("ann"))
-        status, text, _ = ask.post("/api/v1/users/ann/cancel", {"tag": "t", "category": "default"})
+        status, text, _ = ask.post("/api/v1/users/cancel", {"user": "ann", "tag": "t", "category": "default"})
         assert (status, json.loads(text)) == (200, {"user": "ann", "cancelled": 1, "too_late": []})
         assert [producer.status(job_id).state for job_id in (tagged, plain)] == ["cancelled", "queued"]  # type: ignore[union-attr]
-        assert ask.post("/api/v1/users/ann/cancel", {"category": "No such name"})[0] == 422
+        assert ask.post("/api/v1/users/cancel", {"user": "ann", "category": "No such name"})[0] == 422
         assert "Cancel all that waits" in ask("/user?id=ann")[1]
         status, asked, _ = ask.submit("/user/cancel", user="ann")
         assert (status, "0 notifications in the backlogs of" in asked) == (200, True)
@@ -171,13 +171,14 @@ def test_all_that_waits_for_a_user_is_cancelled(ask: Client, config: Path) -> No
 @pytest.mark.parametrize(
     ("path", "given", "why"),
     [
-        ("users/ann/cancel", {"tag": ""}, "tag: must not be empty"),
-        ("users/ann/cancel", {"category": ""}, "category: '' is not a name"),
-        ("users/ann/cancel", {"collapse_id": ""}, "collapse_id: must not be empty"),
-        ("users/ann/cancel", {"categroy": "chat"}, "categroy: is not a field; did you mean category?"),
-        ("users/ann/cancel", {"tags": ["t"]}, "tags: is not a field; did you mean tag?"),
-        ("users/ann/cancel", {"user": "ann"}, "user: is not a field; known are category, collapse_id, tag"),
-        ("jobs/x/cancel", {"sure": True}, "sure: is not a field; known are none"),
+        ("users/cancel", {"user": "ann", "tag": ""}, "tag: must not be empty"),
+        ("users/cancel", {"user": "ann", "category": ""}, "category: '' is not a name"),
+        ("users/cancel", {"user": "ann", "collapse_id": ""}, "collapse_id: must not be empty"),
+        ("users/cancel", {"user": "ann", "categroy": "chat"}, "categroy: is not a field; did you mean category?"),
+        ("users/cancel", {"user": "ann", "tags": ["t"]}, "tags: is not a field; did you mean tag?"),
+        ("users/cancel", {"category": "chat"}, "user: "),
+        ("users/cancel", {"user": "ann", "sure": True}, "sure: is not a field; known are category, collapse_id, tag"),
+        ("jobs/cancel", {"id": "x", "sure": True}, "sure: is not a field; known are id"),
         ("pause", {"what": "user:ann", "fro": "1h"}, "fro: is not a field; did you mean for?"),
         ("pause", {"what": "user:ann", "for": ""}, "for: "),
         ("resume", {"what": "user:ann", "for": "1h"}, "for: is not a field; known are what"),
@@ -211,8 +212,8 @@ def test_each_action_is_in_the_log_of_the_process(ask: Client, config: Path) -> 
         for path, given in (
             ("pause", {"what": "category:chat", "for": "1h", "reason": "wrong text"}),
             ("resume", {"what": "category:chat"}),
-            (f"jobs/{job_id}/cancel", {}),
-            ("users/ann/cancel", {}),
+            ("jobs/cancel", {"id": job_id}),
+            ("users/cancel", {"user": "ann"}),
             ("rates/withdraw", {}),
             ("traffic", {"minutes": 0}),
         ):
@@ -318,7 +319,7 @@ def test_rates_are_previewed_and_applied(ask: Client, config: Path, redis: Redis
     assert (published.version, rates["user"]["windows"]) == (told["version"], ["2/1h"])
     now = json.loads(ask("/api/v1/rates")[1])
     assert (now["version"], now["source"]) == (told["version"], "applied")
-    assert json.loads(ask("/api/v1/users/ann")[1])["uses"][0]["rule"] == "2/1h"
+    assert json.loads(ask("/api/v1/users?id=ann")[1])["uses"][0]["rule"] == "2/1h"
     assert json.loads(ask.post("/api/v1/rates/withdraw")[1])["withdrawn"] is True
     assert json.loads(ask("/api/v1/rates")[1])["version"] == in_force["version"]
 
@@ -407,7 +408,7 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
             checked = Checked()
             checked.feed(ask.submit("/rates/preview", rates=text)[1])
             assert checked.scripts == ["/page.js"]
-        for path in ("/api/v1/users/ann", "/api/v1/rates", "/api/v1/routes"):
+        for path in ("/api/v1/users?id=ann", "/api/v1/rates", "/api/v1/routes"):
             status, text, headers = ask(path)
             assert (status, headers["content-type"], bool(json.loads(text))) == (200, "application/json", True)
 

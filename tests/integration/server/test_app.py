@@ -67,10 +67,10 @@ def test_it_tells_what_happened(config: Path) -> None:
             assert (most["user"], most["waiting"], most["categories"]) == ("u0", 1, {"chat": 1})
             assert most["next_at"] > stats["minutes"][-1]["at"]
             assert '<a href="/user?id=u0">' in ask("/")[1]
-            told = json.loads(ask("/api/v1/users/u0?category=chat")[1])
+            told = json.loads(ask("/api/v1/users?id=u0&category=chat")[1])
             assert [each["job_id"] for each in told["line"]] == [last]
             assert told["uses"][0]["used"] == 1
-            found = json.loads(ask(f"/api/v1/jobs/{last}")[1])
+            found = json.loads(ask(f"/api/v1/jobs?id={last}")[1])
             assert (found["state"], found["expected_at"][:13]) == ("waiting", told["line"][0]["expected_at"][:13])
             assert {each["state"] for each in json.loads(ask("/api/v1/routes")[1])["routes"]} == {"working"}
             status, page, headers = ask("/")
@@ -78,7 +78,7 @@ def test_it_tells_what_happened(config: Path) -> None:
             assert "unsafe" not in headers["content-security-policy"]
             assert headers["content-security-policy"].startswith("default-src 'none'")
         assert ask("/readyz")[0] == ask("/healthz")[0] == ask("/style.css")[0] == 200
-        assert ask("/api/v1/jobs/unknown")[0] == ask("/api/v1/jobs/%0a")[0] == ask("/nothing")[0] == 404
+        assert ask("/api/v1/jobs?id=unknown")[0] == ask("/api/v1/jobs?id=%0a")[0] == ask("/nothing")[0] == 404
 
 
 def test_the_metrics_are_those_of_the_table(config: Path) -> None:
@@ -153,14 +153,14 @@ def test_it_says_why_one_was_late(config: Path, redis: Redis) -> None:
     ]
     redis.rpush("notifier:history:{ann}:0", *records, "no record")
     with serving(config) as ask:
-        told = json.loads(ask("/api/v1/users/ann/history")[1])["history"]
+        told = json.loads(ask("/api/v1/users?id=ann")[1])["history"]
         assert [record["outcome"] for record in told] == ["dropped", "delivered"]
         assert told[1]["held"] == {"the queue": 0.1, "chat 5/10s": 1.1, "user 10/1m": 4.1}
         assert told[1]["says"] == (
             "accepted 12:00:00.0, held 100 ms by the queue, 1.1 s by chat 5/10s, 4.1 s by user 10/1m, "
             "sent 12:00:05.3, apns 200 after 45 ms"
         )
-        found = json.loads(ask("/api/v1/jobs/late?user=ann")[1])
+        found = json.loads(ask("/api/v1/jobs?id=late&user=ann")[1])
         assert (found["state"], found["user"], found["record"]["held"]) == ("delivered", "ann", told[1]["held"])
         for path in ("/user?id=ann", "/job?id=late&user=ann"):
             status, page, _ = ask(path)
@@ -185,7 +185,7 @@ def test_it_says_how_much_of_a_history_it_shows(config: Path, redis: Redis, kept
     records = [f"{now + n}\n{now}\ndelivered\nchat\n\n\n\n\n\njob-{n}" for n in range(kept)]
     redis.rpush("notifier:history:{ann}:0", *records)
     with serving(config) as ask:
-        told = json.loads(ask("/api/v1/users/ann")[1])
+        told = json.loads(ask("/api/v1/users?id=ann")[1])
         page = ask("/user?id=ann")[1]
     assert (len(told["history"]), told["history_in_all"], told["history"][0]["job_id"]) == (50, kept, f"job-{kept - 1}")
     assert f"<h2>{said}</h2>" in page
@@ -210,7 +210,7 @@ def test_names_of_others_are_escaped(config: Path, redis: Redis) -> None:
         assert page.count("<script") == page.count("<script src=") == 3  # our own, from files of their own
         assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;") >= 6
         assert headers["x-content-type-options"] == "nosniff"
-        status, text, headers = ask(f"/api/v1/users/{'%3Cscript%3E'}")
+        status, text, headers = ask("/api/v1/users?id=%3Cscript%3E")
         assert (status, headers["content-type"]) == (200, "application/json")
         assert json.loads(text)["user"] == "<script>"
         assert ask("/metrics")[0] == 200
@@ -220,7 +220,7 @@ def test_without_the_token_nothing_is_told(config: Path, monkeypatch: pytest.Mon
     """All but the health of the process needs the token, as a bearer token or a password; a wrong one is refused."""
     monkeypatch.setattr(guard, "SLOWER_S", 0.001)  # tests/hostile/test_deaf_serve.py is about how slowly
     with serving(config, TOKEN) as ask:
-        for path in ("/", "/metrics", "/style.css", "/api/v1/stats", "/api/v1/routes", "/api/v1/users/1", "/nothing"):
+        for path in ("/", "/metrics", "/style.css", "/api/v1/stats", "/api/v1/routes", "/api/v1/users?id=1", "/no"):
             status, text, headers = ask(path)
             assert (status, "token" in text, headers["www-authenticate"][:5]) == (401, True, "Basic"), path
             for wrong in (f"Bearer {TOKEN}x", "Bearer", "Bearer \xe9", basic("x"), "Basic %%%", TOKEN, ""):
@@ -337,7 +337,7 @@ def test_a_redis_that_hangs(tmp_path: Path) -> None:
         document = config.read_text(encoding="utf-8").replace(f"url: {url}", f"url: {url}\n  socket_timeout: 1s")
         config.write_text(document, encoding="utf-8")
         with serving(config, answer_s=0.3) as ask:
-            for path in ("/", "/readyz", "/metrics", "/api/v1/stats", "/api/v1/jobs/one"):
+            for path in ("/", "/readyz", "/metrics", "/api/v1/stats", "/api/v1/jobs?id=one"):
                 status, text, _ = ask(path)
                 assert (status, "Redis does not answer" in text) == (503, True), path
             scrapes = [http.client.HTTPConnection("127.0.0.1", ask.port) for _ in range(5)]

@@ -1,10 +1,10 @@
-"""Users whose ids look like something else in a path: the API and the pages mean the right one."""
+"""Users whose ids look like something else in an address: the API and the pages mean the right one."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pytest
 from redis import Redis
@@ -43,7 +43,7 @@ def config(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> Path:
 
 
 def test_each_id_is_its_own_user(config: Path, redis: Redis) -> None:
-    """Show, history, cancel: by path and by query, each finds what is of this user, and of no other."""
+    """Show, cancel: each finds what is of this user, and of no other."""
     now = int(redis.time()[0]) * 1_000_000
     with serving(config, TOKEN) as plain, notifier(config) as producer:
         ask = plain.with_token()
@@ -51,16 +51,11 @@ def test_each_id_is_its_own_user(config: Path, redis: Redis) -> None:
         for n, user in enumerate(IDS):
             redis.rpush(user_key("history", user, "0"), f"{now}\n{now}\ndelivered\nchat\n\n\n\n\n\nended-{n}")
         for n, user in enumerate(IDS):
-            at = f"/api/v1/users/{quote(user, safe='')}"
-            for path in (at, f"/api/v1/users?{urlencode({'id': user})}"):
-                told = json.loads(ask(path)[1])
-                assert told["user"] == user, path
-                assert [each["job_id"] for each in told["history"]] == [f"ended-{n}"], path
-            told = json.loads(ask(f"{at}/history")[1])
+            told = json.loads(ask(f"/api/v1/users?{urlencode({'id': user})}")[1])
             assert (told["user"], [each["job_id"] for each in told["history"]]) == (user, [f"ended-{n}"])
             assert f">ended-{n}<" in ask(f"/user?{urlencode({'id': user})}")[1]
         for n, user in enumerate(IDS):
-            status, text, _ = ask.post(f"/api/v1/users/{quote(user, safe='')}/cancel")
+            status, text, _ = ask.post("/api/v1/users/cancel", {"user": user})
             assert (status, json.loads(text)) == (200, {"user": user, "cancelled": 1, "too_late": []})
             left = [other for other in IDS if producer.status(sent[other]).state == "queued"]
             assert left == list(IDS[n + 1 :])
@@ -69,36 +64,29 @@ def test_each_id_is_its_own_user(config: Path, redis: Redis) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "users/%FF",
-        "users/%FF/history",
-        "users/%ED%A0%80",
-        "users/" + "x" * 257,
-        "users/" + "x" * 257 + "/history",
+        "users",
         "users?id=",
-        "users/a/b",
-        "users/a/history/",
-        "users//history",
-        "users/../users/a/b",
-        "jobs/%2E%2E",
-        "jobs/one%2Fcancel",
-        "limits/%FF",
+        "users?id=" + "x" * 257,
+        "users/a",
+        "jobs",
+        "jobs?id=..",
+        "jobs?id=one%2Fcancel",
+        "jobs/one",
+        "limits?id=%FF",
+        "limits/web",
     ],
 )
 def test_what_is_no_id_is_unknown(path: str, config: Path) -> None:
     """It is answered by a problem, and never by what is of somebody else."""
     with serving(config) as ask:
         status, text, headers = ask(f"/api/v1/{path}")
-        if status == 307:  # Starlette's, of a slash too many
-            status, text, headers = ask(headers["location"].removeprefix(ask.url))
-            assert (status, json.loads(text)["user"]) == (200, "a")
-            return
         assert (status, headers["content-type"]) == (404, "application/problem+json"), text
 
 
 def test_a_job_of_who_can_be_no_user(config: Path) -> None:
     """The asker is told so, of the API and of the page: 503 would be our fault, and repeated."""
     with serving(config) as ask:
-        status, text, _ = ask("/api/v1/jobs/one?user=" + "x" * 257)
+        status, text, _ = ask("/api/v1/jobs?id=one&user=" + "x" * 257)
         assert (status, json.loads(text)["field"]) == (422, "user")
         assert ask("/job?id=one&user=" + "x" * 257)[0] == 422
 
@@ -106,6 +94,6 @@ def test_a_job_of_who_can_be_no_user(config: Path) -> None:
 def test_an_action_on_what_is_no_id(config: Path) -> None:
     """Nothing is cancelled of a user who cannot be."""
     with serving(config, TOKEN) as plain:
-        for path in ("users/%FF/cancel", "users/" + "x" * 257 + "/cancel"):
-            status, text, _ = plain.with_token().post(f"/api/v1/{path}")
-            assert (status, json.loads(text)["field"]) == (422, "user"), path
+        for user in ("", "x" * 257):
+            status, text, _ = plain.with_token().post("/api/v1/users/cancel", {"user": user})
+            assert (status, json.loads(text)["field"]) == (422, "user"), user

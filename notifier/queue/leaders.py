@@ -20,7 +20,7 @@ def leader_key(what: Literal["leader", "wake", "handover"], lanes: Sequence[str]
 
 
 def follow(version: str, *, clock: str = "") -> Call[bool]:
-    """Note that a worker takes up rules of this version; the reply tells whether they are new to all."""
+    """Note that a worker takes up rules of this version; the reply tells whether they are new to what waits."""
     return Call(script("follow"), [], [clock, version], bool)
 
 

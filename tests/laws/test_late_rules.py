@@ -91,7 +91,9 @@ def test_the_newest_rules_set_exact_wake_ups(redis: Redis) -> None:
     leased = backlog(redis)
     run(redis, settle(leased, OLD, NOW))
     assert wake_up(redis) == NOW + HOUR
-    follow(redis, "new", NOW)
+    assert follow(redis, "new", NOW)
+    assert follow(redis, "new", NOW + S), "nobody has walked over the wake-ups yet"
+    redis.hset("notifier:leaders", "#walked", "new")
     assert not follow(redis, "new", NOW + S)
     run(redis, pull(RuleTable(Policies(Policy((Window(1, interval_us=HOUR),)))), NOW))
     assert wake_up(redis) == NOW + HOUR

@@ -80,6 +80,28 @@ def test_a_waiting_backlog_follows_the_new_rates(held: Held) -> None:
     assert sorted(held.simulators.titles("live-")) == titles
 
 
+def test_what_waits_follows_the_rates_of_workers_that_begin(held: Held, redis: Redis) -> None:
+    """As above, where the file changes while no worker runs: a deployment that stops the old ones first."""
+    for one in held.workers:
+        assert one.end() == 0
+    held.rates(FAST)
+    with worker(held.path, name="live-new") as new:
+        new.ready(redis)
+        eventually(lambda: len(held.simulators.titles("live-")) == BACKLOG, "the end of the backlog")
+
+
+def test_what_waits_follows_the_rates_of_workers_that_begin_beside_the_old(
+    held: Held, redis: Redis, tmp_path: Path
+) -> None:
+    """A rolling deployment: whoever begins has a file of its own, and the old ones end after that."""
+    path = write_config(tmp_path / "rolled", held.url, held.simulators.providers(), user=FAST)
+    with worker(path, name="live-new") as new:
+        new.ready(redis)
+        for one in held.workers:
+            assert one.end() == 0
+        eventually(lambda: len(held.simulators.titles("live-")) == BACKLOG, "the end of the backlog")
+
+
 def test_a_broken_file_is_refused_and_the_old_rates_go_on(held: Held) -> None:
     """An unknown unit changes nothing but the log; the next good file is taken up."""
     held.rates({"windows": ["10/fortnight"]})

@@ -218,9 +218,10 @@ class Retimed:
         self._missed = False  # that it takes up others
 
     async def follow(self, version: str) -> None:
-        """Tell that this worker follows these rules."""
+        """Tell that this worker follows these rules; where they are new to what waits, it is looked at again."""
         with self._here():
-            await run_async(self._redis, leaders.follow(version))
+            if await run_async(self._redis, leaders.follow(version)):
+                await self._ask_for_a_walk(version)
 
     @contextlib.contextmanager
     def _here(self) -> Iterator[None]:
@@ -234,11 +235,14 @@ class Retimed:
     async def take_up(self, version: str) -> None:
         """Tell that this worker takes up other rules."""
         self._missed = False
-        await self.follow(version)
         with self._here():
-            key = redis_key("reload", version, "taken")
-            self._number = await run_async(self._redis, write("INCR", key))
-            await self._redis.expire(key, KEPT_S)
+            await run_async(self._redis, leaders.follow(version))
+            await self._ask_for_a_walk(version)
+
+    async def _ask_for_a_walk(self, version: str) -> None:
+        key = redis_key("reload", version, "taken")
+        self._number = await run_async(self._redis, write("INCR", key))
+        await self._redis.expire(key, KEPT_S)
 
     async def retime(self, version: str) -> None:
         """Have every wake-up looked at again, once all workers that follow the new rules are known to.
@@ -263,6 +267,7 @@ class Retimed:
                 await run_async(
                     self._redis, write("SET", redis_key("reload", version, "walked"), walked_by, "EX", KEPT_S)
                 )
+                await run_async(self._redis, write("HSET", redis_key("leaders"), "#walked", version))
         self._number = 0
 
     async def _walk(self, lane: str) -> None:

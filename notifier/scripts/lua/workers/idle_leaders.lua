@@ -6,7 +6,8 @@
 --   @leader:<lanes>  string: its name; @wake:<lanes>: the list on which it is woken, by the µs of what is due
 -- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
 -- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
--- anyway, stand #rules, the version of the rules that a worker took up last, and #since, µs when that was.
+-- anyway, stand #rules, the version of the rules that a worker took up last, #since, µs when that was, and #walked, the
+-- version by which all wake-ups were looked at since.
 local newest_rules = {} -- {version, since}
 local known_leaders -- lanes -> µs; both are read once in a call
 local function idle_leaders()
@@ -15,7 +16,7 @@ local function idle_leaders()
   known_leaders = {}
   for i = 1, #fields, 2 do known_leaders[fields[i]] = fields[i + 1] end
   newest_rules.version, newest_rules.since = known_leaders['#rules'], tonumber(known_leaders['#since'])
-  known_leaders['#rules'], known_leaders['#since'] = nil, nil
+  known_leaders['#rules'], known_leaders['#since'], known_leaders['#walked'] = nil, nil, nil
   return known_leaders
 end
 

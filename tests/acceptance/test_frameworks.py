@@ -18,11 +18,11 @@ from urllib.request import Request, urlopen
 import pytest
 from redis import Redis
 
-from notifier.providers.webpush.keys import make_key
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.testing.ports import free_port
 from tests.harness import pages, warm
 from tests.harness.support import clean_environ, eventually
+from tests.harness.vapid import make_key
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -19,12 +19,12 @@ from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.providers.fcm.provider import FcmProvider
-from notifier.providers.webpush.keys import make_key
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.webpush_browser import subscription
 from tests.harness.support import KEY_ID, TEAM_ID, TOPIC
+from tests.harness.vapid import make_key
 from tests.hostile.servers import H1Peer, H2Peer, HostileServer, serve_http1_well, serve_http2_well
 
 HALF = "\ud800"  # of a surrogate pair

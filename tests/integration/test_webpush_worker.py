@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from notifier import Device, Notifier
-from notifier.providers.webpush.keys import load_key, make_key, public_key
+from notifier.providers.webpush.keys import load_key, public_key
 from notifier.simulators.certificates import make_certificates, make_webpush_key
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.wire import Arrival, Reply, WireLog
@@ -26,6 +26,7 @@ from tests.harness.support import (
     worker,
     write_config,
 )
+from tests.harness.vapid import make_key
 
 RATES = {"users": {"slow": {"windows": ["1/1s"]}}}
 

@@ -134,7 +134,6 @@ def test_what_lacks_an_extra_says_which(tmp_path: Path, hidden: str, code: str, 
 @pytest.mark.parametrize(
     ("run", "says"),
     [
-        ("-m notifier.providers.webpush.keys key.pem", "a key for web push needs the package cryptography|webpush"),
         ("-m notifier.simulators --folder sim", "notifier.simulators needs the package aiohttp|simulators"),
         ("-m workers.demo", "notifier.simulators needs the package aiohttp|simulators"),
         ("-c import\tnotifier.django.sending", "notifier.django needs the package django|django"),

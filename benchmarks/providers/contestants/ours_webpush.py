@@ -9,9 +9,9 @@ from benchmarks.providers.ours import compete
 from benchmarks.providers.task import Task
 from notifier.log import configure_logging
 from notifier.notification import Device
-from notifier.providers.webpush.keys import make_key
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.webpush_browser import subscription
+from tests.harness.vapid import make_key
 
 BROWSERS = 1_000
 

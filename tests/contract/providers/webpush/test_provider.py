@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import subprocess
+import sys
 import time
 from base64 import urlsafe_b64decode
 from contextlib import asynccontextmanager
@@ -27,8 +29,7 @@ from notifier.providers import check_payload
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.webpush import answers as webpush_answers
 from notifier.providers.webpush.crypto import LIFE_S, REFRESH_S, STRANGERS, Vapid, encrypt
-from notifier.providers.webpush.keys import load_key, make_key, public_key
-from notifier.providers.webpush.keys import main as keys_main
+from notifier.providers.webpush.keys import load_key, public_key
 from notifier.providers.webpush.payload import MAX_TTL_S, PAYLOAD_BYTES, headers, payload
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_certificates, make_webpush_key
@@ -36,6 +37,7 @@ from notifier.simulators.faults import FAULTS
 from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.webpush_browser import Browser, browser, subscription
 from notifier.simulators.wire import Arrival, Reply, WireLog
+from tests.harness.vapid import make_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -182,31 +184,27 @@ def test_a_signature_is_made_once_in_six_hours(keys: tuple[str, str]) -> None:
     assert vapid.authorization("https://a.example.com") is not second
 
 
-def test_keys_are_read_in_both_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """PEM as openssl writes it, or the number alone; the command makes one, keeps it, and shows the public half."""
+def test_keys_are_read_in_both_forms(tmp_path: Path) -> None:
+    """PEM as openssl writes it, or the number alone; py_vapid shows the same public half."""
     path = tmp_path / "webpush.pem"
-    for _ in range(2):
-        assert keys_main([str(path)]) == 0
-    first, second = capsys.readouterr().out.split()
-    assert first == second == public_key(load_key(path.read_text()))
+    make = "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out"
+    subprocess.run([*make.split(), str(path)], check=True, capture_output=True)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(decode(first)) == 65
+    shown = public_key(load_key(path.read_text()))
+    assert len(decode(shown)) == 65
+    vapid = [sys.executable, "-m", "py_vapid.main", "--private-key", str(path), "--applicationServerKey"]
+    assert subprocess.run(vapid, check=True, capture_output=True, text=True).stdout.split()[-1] == shown
     assert public_key(load_key(f"{RFC_UA_KEY}\n")) == RFC_UA_PUBLIC
 
 
 @pytest.mark.parametrize(
     "text", ["", "secret", "A" * 43, "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----"]
 )
-def test_an_unusable_key_is_told_without_it(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is no P-256 private key is a SettingsError, or a line of the command, that does not show it."""
+def test_an_unusable_key_is_told_without_it(text: str) -> None:
+    """What is no P-256 private key is a SettingsError that does not show it."""
     with pytest.raises(SettingsError, match="key_file") as caught:
         WebPushProvider(key=text, subject=SUBJECT)
     assert "c2VjcmV0" not in str(caught.value)
-    path = tmp_path / "wrong.pem"
-    path.write_text(text)
-    assert keys_main([str(path)]) == keys_main([str(tmp_path / "none" / "x.pem")]) == 1
-    assert "c2VjcmV0" not in capsys.readouterr().err
-    assert path.read_text() == text
 
 
 # What arrives.

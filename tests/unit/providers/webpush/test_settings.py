@@ -12,10 +12,11 @@ from redis import Redis
 from notifier import Device, InvalidNotificationError, Notification, Notifier, SettingsError
 from notifier.notification.subscription import KNOWN_HOSTS
 from notifier.providers.console import ConsoleProvider
-from notifier.providers.webpush.keys import load_key, make_key, public_key
+from notifier.providers.webpush.keys import load_key, public_key
 from notifier.providers.webpush.provider import WebPushProvider
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
+from tests.harness.vapid import make_key
 from workers.configuration.wiring import build_providers
 
 SUBJECT = "subject: mailto:push@example.com"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,7 +107,7 @@ def _entries(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tupl
         if given is None or not isinstance(user, str):
             yield number, "", Problem(None, (), f"names no user; {LINE_FORM}")
             continue
-        if (rules := json.dumps(given)) not in entries:
+        if (rules := repr(given)) not in entries:
             entries[rules] = _entry(given, tiers)
         yield number, user, _of_user(user) or entries[rules]
 

@@ -39,17 +39,15 @@ class Progress:
         """The id of a row: the same when the row is sent again, because nobody knew whether it went through."""
         return hashlib.sha256(f"{self.run}:{row}".encode()).hexdigest()[:20]
 
-    def save(self, path: Path | None) -> None:
-        """Write it, whole or not at all; nothing for standard input, which has no place for it."""
-        if path is None:
-            return
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all."""
         beside = path.with_name(path.name + ".new")
         with named(beside):
             beside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
         beside.replace(path)
 
     @classmethod
-    def begin(cls, digest: str = "") -> Self:
+    def begin(cls, digest: str) -> Self:
         """A sending that has not begun."""
         return cls(digest, secrets.token_hex(10))
 

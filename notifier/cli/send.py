@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO, Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -30,8 +29,6 @@ from notifier.errors import InvalidNotificationError, OverloadedError
 from notifier.notification import Device, Notification
 from notifier.notification.files import Row, read_rows
 from notifier.producer.notifier import Notifier
-
-STANDARD_INPUT: Final = Path("-")
 
 
 def send(
@@ -77,7 +74,7 @@ def send(
 
 def send_file(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="JSON lines or a .csv, one notification a line; - is standard input")],
+    file: Annotated[Path, typer.Argument(help="JSON lines or a .csv, one notification a line")],
     *,
     refused: Annotated[
         Path | None, typer.Option(help="write the refused lines there: correct them, and send that file alone")
@@ -89,13 +86,17 @@ def send_file(
     The progress is kept in FILE.progress: after an interruption, the same command goes on from there, and no line
     counts twice. Exit status 1 if a line was refused.
     """
-    if file != STANDARD_INPUT and not file.is_file():
-        why = f"{file} is not a plain file; - is standard input" if file.exists() else f"there is no file {file}"
+    if not file.is_file():
+        why = f"{file} is not a plain file" if file.exists() else f"there is no file {file}"
         raise typer.BadParameter(why, param_hint="FILE")
-    kept_at = None if file == STANDARD_INPUT else file.with_name(file.name + ".progress")
+    kept_at = file.with_name(file.name + ".progress")
     if refused is not None:
         _check_refused(refused, file, kept_at)
-    with notifier_of(context) as notifier, _open(file) as lines:
+    # What is not UTF-8 comes through, and the check of the notification names its field.
+    with (
+        notifier_of(context) as notifier,
+        file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines,
+    ):
         progress = _progress(file, kept_at)
         if progress.done:
             fail(f"{file}: was sent before, {progress.accepted} accepted; delete {kept_at} to send it again")
@@ -103,25 +104,24 @@ def send_file(
         first = next(rows, None)
         if first is not None and first.problem and not first.raw:
             fail(f"{file}:{first.number}: {first.problem}; nothing of the file was sent")
-        size = None if kept_at is None else file.stat().st_size
-        with ProgressBar(file.name, size) as bar:
+        with ProgressBar(file.name, file.stat().st_size) as bar:
 
-            def show() -> None:
-                bar.move(progress.row if size is None else lines.buffer.tell())  # type: ignore[attr-defined]
+            def keep() -> None:
+                progress.save(kept_at)
+                bar.move(lines.buffer.tell())  # type: ignore[attr-defined]
 
             try:
                 with _writer(refused, progress) as refuse:
-                    _send_rows(notifier, file, chain([first] if first else [], rows), progress, kept_at, show, refuse)
+                    _send_rows(notifier, file, chain([first] if first else [], rows), progress, keep, refuse)
             except KeyboardInterrupt:
-                rest = "" if kept_at is None else "; the same command goes on from there"
-                complain(f"{file}: interrupted, {progress.accepted:,} accepted so far{rest}")
+                complain(
+                    f"{file}: interrupted, {progress.accepted:,} accepted so far; the same command goes on from there"
+                )
                 raise
             except OSError as error:
-                rest = "" if kept_at is None else "; put that right, and the same command goes on from there"
-                why = error.strerror or str(error)
-                fail(f"{error.filename or file}: {why}; {progress.accepted:,} accepted so far{rest}")
+                rest = f"{progress.accepted:,} accepted so far; put that right, and the same command goes on from there"
+                fail(f"{error.filename or file}: {error.strerror or error}; {rest}")
             except OverloadedError as error:
-                progress.save(kept_at)  # what was accepted behind the refused keeps its job ids
                 fail(f"{file}: {error}; the same command goes on after row {progress.row}")
     counts = {"accepted": progress.accepted, "refused": progress.refused}
     said = ", ".join(f"{number} {name}" for name, number in counts.items())
@@ -133,55 +133,51 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
     file: Path,
     rows: Iterator[Row],
     progress: Progress,
-    kept_at: Path | None,
-    show: Callable[[], None],
+    keep: Callable[[], None],
     refuse: Callable[[list[str]], object],
 ) -> None:
-    # (row, rows refused before it, those since the one before) of what is not accepted yet. Refused rows are written
-    # out along with the progress: whoever resumes reads what lies behind it once more.
-    under_way: deque[tuple[int, int, list[str]]] = deque()
+    # Rows whose end is not kept yet, and whether it is to be refused. Refused lines are written out along with the
+    # progress: whoever resumes reads what lies behind it once more.
+    under_way: deque[tuple[Row, bool]] = deque()
     ids: deque[str] = deque()
-    refused, since = progress.refused, list[str]()
 
     def good() -> Iterator[Notification]:
-        nonlocal refused, since
         for row in rows:
             if row.number <= progress.row:
                 continue
             problem = row.problem or _why_refused(notifier, row.notification)
+            under_way.append((row, bool(problem)))
             if problem:
-                raw = row.raw if refused else row.header + row.raw
-                refused += 1
-                if kept_at is None:  # nobody can go on from there
-                    refuse([raw])
-                else:
-                    since.append(raw)
                 complain(f"{file}:{row.number}: {problem}")
             else:
                 assert row.notification is not None
-                under_way.append((row.number, refused, since))
-                since = []
                 ids.append(progress.job_id(row.number))
                 yield row.notification
 
     def accepted(job_ids: Sequence[str]) -> None:
         progress.accepted += len(job_ids)
-        for _ in job_ids:
-            progress.row, progress.refused, before = under_way.popleft()
-            refuse(before)
-        progress.save(kept_at)
-        show()
+        left, refused = len(job_ids), list[str]()
+        while under_way and (left or under_way[0][1]):
+            row, is_refused = under_way.popleft()
+            progress.row = row.number
+            if is_refused:
+                refused.append(row.raw if progress.refused else row.header + row.raw)
+                progress.refused += 1
+            else:
+                left -= 1
+        refuse(refused)
+        keep()
 
-    progress.save(kept_at)  # the run, which the job ids are of: an answer may be lost, to the first rows too
+    keep()  # the run, which the job ids are of: an answer may be lost, to the first rows too
     notifier.send_many(good(), job_ids=_taken_from(ids), on_accepted=accepted)
-    refuse(since)
-    progress.refused, progress.done = refused, True
-    progress.save(kept_at)
+    progress.done = True
+    accepted(())
 
 
-def _check_refused(refused: Path, file: Path, kept_at: Path | None) -> None:
-    for other in (Path("/dev/stdin") if kept_at is None else file, kept_at):
-        if other is not None and _is_one_file(refused, other):
+def _check_refused(refused: Path, file: Path, kept_at: Path) -> None:
+    for other in (file, kept_at):
+        is_one = refused.is_file() and other.is_file() and refused.samefile(other)
+        if is_one or refused.resolve() == other.resolve():
             raise typer.BadParameter("is what is sent, or its progress; name another file", param_hint="--refused")
     if _is_csv(refused) is not _is_csv(file):
         why = "must end in .csv if FILE does, and else must not: by its name it is read when it is sent"
@@ -190,12 +186,6 @@ def _check_refused(refused: Path, file: Path, kept_at: Path | None) -> None:
 
 def _is_csv(file: Path) -> bool:
     return file.suffix.lower() == ".csv"
-
-
-def _is_one_file(one: Path, other: Path) -> bool:
-    if one.is_file() and other.is_file():  # not so of a terminal, which is read and written
-        return one.samefile(other)
-    return one.resolve() == other.resolve()
 
 
 @contextmanager
@@ -231,24 +221,12 @@ def _why_refused(notifier: Notifier, notification: Notification | None) -> str:
     return ""
 
 
-def _progress(file: Path, kept_at: Path | None) -> Progress:
-    if kept_at is None:
-        return Progress.begin()
+def _progress(file: Path, kept_at: Path) -> Progress:
     if not os.access(kept_at if kept_at.exists() else kept_at.parent, os.W_OK):
         fail(f"{kept_at}: cannot be written, but the progress must be kept there; copy the file to another folder")
     with file.open("rb") as whole:
         digest = hashlib.file_digest(whole, "sha256").hexdigest()
     return Progress.resume(kept_at, digest)
-
-
-def _open(file: Path) -> AbstractContextManager[IO[str]]:
-    # What is not UTF-8 comes through, and the check of the notification names its field.
-    if file == STANDARD_INPUT:
-        if sys.__stdin__ is None:
-            raise typer.BadParameter("standard input is closed", param_hint="FILE")
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")  # type: ignore[union-attr]
-        return nullcontext(sys.stdin)
-    return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _device(text: str) -> Device:

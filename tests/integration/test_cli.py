@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -307,7 +307,7 @@ def test_what_users_chose(run: Run, tmp_path: Path, producer: Notifier) -> None:
         (["send", "42", "--device", DEVICE, "--title", "T", "--expires-in", "5"], 2, "without a unit"),
         (["send", "42", "--device", DEVICE, "--title", "T", "--category", "cat"], 1, "unknown; known are"),
         (["send", "42", "--device", "apns:abc", "--title", "T"], 1, "64 to 200 hexadecimal digits"),
-        (["send-file", "/"], 2, "/ is not a plain file; - is standard input"),
+        (["send-file", "/"], 2, "/ is not a plain file"),
         (["send-file", "/nowhere"], 2, "there is no file /nowhere"),
         (["--config", "/nowhere.yaml", "status", "x"], 3, "cannot be read"),
         (["statsu"], 2, "No such command"),
@@ -343,7 +343,6 @@ def test_what_users_chose_comes_from_any_file(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ("send-file - 0<&-", 2, "standard input is closed"),
         ("users forget 42 0<&-", 2, "there is no terminal to ask at"),
         ("config init {folder}/n.yaml 0<&-", 1, "Aborted"),
         ("config schema 1>&-", 0, ""),
@@ -579,12 +578,6 @@ def test_refused_lines_are_not_written_over_what_is_read(run: Run, redis: Redis,
         assert (done.status, done.out) == (2, "")
         assert "--refused" in done.err
         assert "is what is sent, or its progress; name another file" in " ".join(done.err.replace("│", " ").split())
-    with file.open(encoding="utf-8") as piped:
-        done = subprocess.run(
-            [sys.executable, "-m", "notifier.cli", "send-file", "-", "--refused", str(file)],
-            env=clean_environ(NOTIFIER_CONFIG=os.environ["NOTIFIER_CONFIG"]), stdin=piped, check=False,
-        )  # fmt: skip
-    assert done.returncode == 2
     assert file.read_text(encoding="utf-8") == row("a") + "\n"
     assert redis.llen("rq:queue:default") == 0
 
@@ -628,14 +621,6 @@ def test_send_file_begins_anew_where_nothing_was_sent(run: Run, tmp_path: Path) 
     assert run("send-file", str(file)) == Ran(0, "1 accepted, 0 refused\n", "")
 
 
-def test_send_file_from_standard_input(run: Run, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe works as a file does, and leaves nothing behind."""
-    piped = io.TextIOWrapper(io.BytesIO((row("a") + "\n" + row("b") + "\n").encode()))
-    monkeypatch.setattr(sys, "stdin", piped)
-    assert run("send-file", "-") == Ran(0, "2 accepted, 0 refused\n", "")
-    assert redis.llen("rq:queue:default") == 2
-
-
 def test_refused_rows_of_a_csv_can_be_sent_alone(run: Run, redis: Redis, tmp_path: Path) -> None:
     """They stand under the header, also where a line of nothing comes before it."""
     text = f"\ufeff\nuser,platform,token,title\na,fcm,x,T\nb,fcm,{DEVICE[4:]},T\nc,fcm,x,T\n"
@@ -649,29 +634,14 @@ def test_refused_rows_of_a_csv_can_be_sent_alone(run: Run, redis: Redis, tmp_pat
     assert redis.llen("rq:queue:default") == 3
 
 
-@pytest.mark.parametrize(("name", "out"), [("some.csv", "out"), ("some.jsonl", "out.csv"), ("-", "out.CSV")])
+@pytest.mark.parametrize(("name", "out"), [("some.csv", "out"), ("some.jsonl", "out.CSV")])
 def test_refused_lines_go_to_a_file_that_is_read_as_they_are(run: Run, tmp_path: Path, name: str, out: str) -> None:
     """By its name a file is read as a CSV: under another one they could not be sent."""
     (tmp_path / "some.csv").write_text("user,platform,token\n", encoding="utf-8")
     (tmp_path / "some.jsonl").write_text(row("a") + "\n", encoding="utf-8")
-    done = run("send-file", name if name == "-" else str(tmp_path / name), "--refused", str(tmp_path / out))
+    done = run("send-file", str(tmp_path / name), "--refused", str(tmp_path / out))
     assert (done.status, done.out) == (2, "")
     assert "must end in .csv if FILE does" in " ".join(done.err.replace("│", " ").split())
-
-
-def test_what_a_pipe_brings_and_is_refused_is_written_out_at_once(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody can resume, so an interruption keeps nothing back."""
-    bad, out = json.dumps({"user": "bad"}) + "\n", tmp_path / "refused.jsonl"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((row("a") + "\n" + bad).encode())))
-
-    def breaks_off(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Exchanges, "enqueue", breaks_off)
-    assert run("send-file", "-", "--refused", str(out)).status == 130
-    assert out.read_text(encoding="utf-8") == bad
 
 
 @contextmanager
@@ -685,26 +655,18 @@ def full_disk(bytes_free: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_full_disk_breaks_send_file_off(
-    run: Run, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_breaks_send_file_off(run: Run, redis: Redis, tmp_path: Path) -> None:
     """It says which file is full, and how many were accepted. What is begun again goes once."""
     bad, out = json.dumps({"user": "b" * 2_000}) + "\n", tmp_path / "refused.jsonl"
     (file := tmp_path / "some.jsonl").write_text(row("a") + "\n" + bad + row("c") + "\n", encoding="utf-8")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-    with full_disk(1_000):
-        done = run("send-file", "-", "--refused", str(out))
-    assert (done.status, done.out) == (1, "")
-    assert done.err.splitlines()[-1] == f"{out}: File too large; 1 accepted so far"
-    assert redis.llen("rq:queue:default") == 1
     with full_disk(1_000):
         done = run("send-file", str(file), "--refused", str(out))
     said = "2 accepted so far; put that right, and the same command goes on from there"
     assert done.err.splitlines()[-1] == f"{out}: File too large; {said}"
     with full_disk(10), pytest.raises(OSError, match=r"File too large: '.*/some\.jsonl\.progress\.new'$"):
-        Progress.begin().save(tmp_path / "some.jsonl.progress")
+        Progress.begin("").save(tmp_path / "some.jsonl.progress")
     assert run("send-file", str(file)).out == "2 accepted, 1 refused\n"
-    assert redis.llen("rq:queue:default") == 3
+    assert redis.llen("rq:queue:default") == 2
 
 
 def test_config_check(run: Run, tmp_path: Path, config: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from notifier.rules.policies import Policies
 from notifier.settings import Settings, load_settings, read_source
 from notifier.settings.loading import Seen
 from notifier.settings.provenance import Provenance
-from notifier.settings.rates import rates_in
 from notifier.settings.yaml_source import Source
 from notifier.store.connection import ask
 from notifier.store.followed import Followed
@@ -28,7 +26,7 @@ NONE: Final = Published()
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The settings that hold now, the rules in them, and the rates as they were written.
+    """The settings that hold now, and the rules in them.
 
     published: of the rates that were applied; its version is '' where the file's own hold. places: where each rule
     stands.
@@ -36,7 +34,6 @@ class Known:
 
     settings: Settings
     policies: Policies
-    rates: Mapping[str, Any]
     published: Published
     places: Provenance
 
@@ -83,12 +80,12 @@ def read_known(path: Path, redis: Redis, find: Any = published_rates) -> Known:
     if applied is None:
         return read_own(path, published)
     settings = load_settings(path, rates=applied)
-    places = Provenance(Source(applied), f"applied {published.version}")
-    return Known(settings, settings.policies(), applied, published, places)
+    places = Provenance(settings, Source(), f"applied {published.version}")
+    return Known(settings, settings.policies(), published, places)
 
 
 def read_own(path: Path, published: Published = NONE) -> Known:
     """Read the rates of the file. Raises SettingsError."""
     settings, source = load_settings(path), read_source(path)
-    places = Provenance(source, str(path), settings.users_in_files, settings.places_in_files)
-    return Known(settings, settings.policies(), rates_in(source.data, settings.users_in_files), published, places)
+    places = Provenance(settings, source, str(path))
+    return Known(settings, settings.policies(), published, places)

@@ -131,9 +131,9 @@ def preview(state: State, asked: Asked) -> dict[str, Any]:
     """Preview what new rates would change, on the recorded traffic if there is any. Change and log nothing."""
     with _alone(state):
         known = state.in_force.read()
-        settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
+        settings = parse_rates(asked.text("rates"), state.path, name=PASTED)
         old, new = known.settings.rates_version, settings.rates_version
-        change = change_to(known.rates, rates)
+        change = change_to(known.settings.rates, settings.rates)
         report, plot = None, ""
         if trace := state.traffic.trace():
             chosen = among(state.notifier().users.export(), trace)
@@ -166,19 +166,19 @@ def apply(state: State, asked: Asked) -> dict[str, Any]:
     """Publish rates to all workers. before: the version in force that they were compared with."""
     with _alone(state):
         known = state.in_force.read()
-        settings, rates = parse_rates(asked.text("rates"), state.path, name=PASTED)
+        settings = parse_rates(asked.text("rates"), state.path, name=PASTED)
         before, now = asked.text("before"), known.settings.rates_version
         if before != now:
             why = f"the rates in force are {now} and not {before or 'named in the field before'}: preview again"
             raise ProblemError(409, "Changed meanwhile", why)
-        change = change_to(known.rates, rates)
+        change = change_to(known.settings.rates, settings.rates)
         if change.lost and not asked.flag("replace"):
             why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
             raise ProblemError(409, "Rates would be lost", why)
         message = asked.text("message")[:LONGEST_REASON]
         with logged(partial(_log, state, asked), "apply rates", f"{now} to {settings.rates_version}") as words:
             words.extend(filter(None, [message, *change.lines]))
-            published = on_all(state.redis, lambda redis: publish(redis, rates, HOLDS_IN_US))[0]
+            published = on_all(state.redis, lambda redis: publish(redis, settings.rates, HOLDS_IN_US))[0]
     return {"version": published.version, "before": now, "at_us": published.at_us}
 
 

@@ -157,7 +157,7 @@ def rates(state: State, _: Request) -> dict[str, Any]:
     known = state.in_force.read()
     published, workers = followers(state.redis)
     settings, applied = known.settings, known.published
-    users = len(settings.users) + len(settings.users_in_files)
+    users = len(settings.users)
     return {
         "at": state.now(),
         "version": settings.rates_version,
@@ -165,7 +165,7 @@ def rates(state: State, _: Request) -> dict[str, Any]:
         "applied_at": moment(applied.at_us) if applied.version else None,
         "published": newest(published).version,
         "counts": {"categories": len(settings.categories), "tiers": len(settings.tiers), "users": users},
-        "rates": write_yaml(dict(known.rates)) if users <= MAX_USERS else None,
+        "rates": write_yaml(dict(settings.rates)) if users <= MAX_USERS else None,
         "workers": [asdict(worker) for worker in workers],
         "traffic": asdict(state.traffic.now()),
     }

@@ -66,7 +66,7 @@ def _of_overrides(settings: Settings) -> Said:
     everyone = settings.user.policy()
     for section, entries in (("tiers", settings.tiers), ("users", settings.users)):
         for name, entry in entries.items():
-            if isinstance(entry, str):
+            if isinstance(entry, str) or (section == "users" and name in settings.places_in_files):
                 continue
             policy = entry.policy(everyone)
             if policy == everyone:
@@ -78,7 +78,7 @@ def _of_overrides(settings: Settings) -> Said:
 
 
 def _of_tiers(settings: Settings) -> Said:
-    entries = (*settings.users_may.tier, *settings.users.values(), *settings.users_in_files.values())
+    entries = (*settings.users_may.tier, *settings.users.values())
     had = {entry for entry in entries if isinstance(entry, str)}
     for name in settings.tiers:
         if name not in had:
@@ -87,7 +87,7 @@ def _of_tiers(settings: Settings) -> Said:
 
 def _user_policies(settings: Settings) -> list[Policy]:
     """The rules that users may have in all."""
-    policies, users = settings.policies(), ("", *settings.users, *settings.users_in_files)
+    policies, users = settings.policies(), ("", *settings.users)
     return list({*map(policies.for_user, users), *policies.tiers.values()})
 
 

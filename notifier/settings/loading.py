@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from notifier.errors import SettingsError
 from notifier.settings.checks import redis_url
 from notifier.settings.errors import Finding, findings, line_of
-from notifier.settings.rates import SECTIONS, rates_in, version_of
+from notifier.settings.rates import SECTIONS, rates_in
 from notifier.settings.schema import Settings
 from notifier.settings.schema_providers import suffix_of
 from notifier.settings.schema_redis import RedisSettings
-from notifier.settings.users_files import files_at, read_users
+from notifier.settings.users_files import UsersFiles, files_at, read_users
 from notifier.settings.yaml_source import MAX_BYTES, Mark, Problem, Source, YamlError, decode, read_yaml
 from notifier.units import shown
 
@@ -148,8 +148,8 @@ def parse_settings(
     return _checked(source if rates is None else _with_rates(source, rates, of or Source(name=PUBLISHED)))
 
 
-def parse_rates(text: str, path: Path, *, name: str) -> tuple[Settings, dict[str, Any]]:
-    """Return the settings of the file at `path` with the rates of this text in the place of its own; and those rates.
+def parse_rates(text: str, path: Path, *, name: str) -> Settings:
+    """Return the settings of the file at `path` with the rates of this text in the place of its own.
 
     What else stands in the text counts for nothing. name: what to call it in errors.
     Raise SettingsError with one line for each problem. No file that the text names is read.
@@ -165,7 +165,7 @@ def parse_rates(text: str, path: Path, *, name: str) -> tuple[Settings, dict[str
     rates = rates_in(source.data)
     if not rates:
         raise SettingsError(f"{name}: has none of the sections of rates: {', '.join(SECTIONS)}")
-    return _checked(_with_rates(read_source(path), rates, source)), rates
+    return _checked(_with_rates(read_source(path), rates, source))
 
 
 def _with_rates(own: Source, rates: Mapping[str, Any], of: Source) -> Source:
@@ -188,10 +188,11 @@ def _checked(source: Source) -> Settings:
         said = {problem.path for problem in problems}
         problems += [finding for finding in findings(error, source) if finding.path not in said]
     if not problems:
+        more = UsersFiles()
         if settings.users_from is not None:
             at = line_of(name, Problem(source.values.get(("users_from",)), ("users_from",), ""))
-            settings.take_users(read_users(settings.users_from, settings.tiers, settings.users, at))
-        settings.name_rates(version_of(rates_in(source.data, settings.users_in_files)))
+            more = read_users(settings.users_from, settings.tiers, settings.users, at)
+        settings.complete(rates_in(source.data), more)
         source.forget_places()
         return settings
     first = nsmallest(MAX_PROBLEMS, problems, key=lambda problem: problem.mark or Mark(1, 1))

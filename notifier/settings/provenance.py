@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.settings.schema_rules import UserSettings
-from notifier.settings.users_files import Written
 from notifier.settings.yaml_source import Path as KeyPath
 from notifier.settings.yaml_source import Source
+
+if TYPE_CHECKING:
+    from notifier.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,57 +30,42 @@ class Places:
 class Provenance:
     """The places of the rules in one configuration, which must have been found right before."""
 
-    def __init__(
-        self,
-        source: Source,
-        name: str,
-        in_files: Mapping[str, Written] | None = None,
-        places: Mapping[str, str] | None = None,
-    ) -> None:
-        """source: its data and their places. name: its file; of data that has no places, what to call it.
-
-        in_files: the users of `users_from`. places: where each stands.
-        """
-        self._source = source
-        self._name = name
-        self._in_files, self._places_in_files = in_files or {}, places or {}
+    def __init__(self, settings: Settings, source: Source, name: str) -> None:
+        """source: where they stand in their file. name: the file; of rates that have no places, what to call them."""
+        self._rates, self._in_files = settings.rates, settings.places_in_files
+        self._source, self._name = source, name
 
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
-        entry = self._in_files.get(user)
-        if isinstance(entry, Mapping):
-            return self._of_file(user, entry)
-        if entry is None:
-            entry = _get(self._source.data, "users", user)
+        entry = _get(self._rates, "users", user)
         own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()
-        whose = self._places_in_files.get(user) or f"users.{user}"
-        named = f"{whose} → tiers.{entry}" if isinstance(entry, str) else ".".join(map(str, own))
-        return self._places(named or "user", own, ("user",))
-
-    def _of_file(self, user: str, entry: Mapping[str, Any]) -> Places:
-        own, everyone = self._places_in_files[user], self._places("", ("user",))
-        windows = (own,) * len(entry["windows"]) if "windows" in entry else everyone.windows
-        others = {key: own if key in entry else place for key, place in everyone.others.items()}
-        return Places(f"users_from, {user}", windows, others)
+        named = ".".join(map(str, own)) or "user"
+        if isinstance(entry, str):
+            named = f"{self._in_files.get(user) or f'users.{user}'} → {named}"
+        elif user in self._in_files:
+            named = f"users_from, {user}"
+        return self._places(named, own, ("user",))
 
     def of_category(self, category: str) -> Places:
         """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
-        known = _get(self._source.data, "categories", category) is not None
+        known = _get(self._rates, "categories", category) is not None
         name = category if known else DEFAULT_CATEGORY
         return self._places(f"categories.{name}", ("categories", name))
 
     def _places(self, path: str, *sections: KeyPath) -> Places:
         windows = self._first("windows", sections)
-        count = len(_get(self._source.data, *windows) or ()) if windows else 0
+        count = len(_get(self._rates, *windows) or ()) if windows else 0
         each = tuple(self._at((*windows, index)) for index in range(count))
         others = {key: self._first(key, sections) for key in (*UserSettings.keys(), "overall") if key != "windows"}
         return Places(path, each, {key: self._at(at) if at else "" for key, at in others.items()})
 
     def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:
         found = ((*section, key) for section in sections if section)
-        return next((path for path in found if _get(self._source.data, *path) is not None), ())
+        return next((path for path in found if _get(self._rates, *path) is not None), ())
 
     def _at(self, path: KeyPath) -> str:
+        if path[0] == "users" and (place := self._in_files.get(str(path[1]))):
+            return place
         mark = self._source.values.get(path)
         return f"{self._name}:{mark.line}" if mark else self._name
 

@@ -22,13 +22,9 @@ def version_of(rates: Mapping[str, Any]) -> str:
     return whole.hexdigest()[:12]
 
 
-def rates_in(data: Any, in_files: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The sections of a configuration that are rates, out of its plain data.
-
-    in_files: the users of `users_from`, who come among `users`: on another host the same path may name nothing.
-    """
-    rates = {name: data[name] for name in SECTIONS if name in data} if isinstance(data, dict) else {}
-    return rates | {"users": {**rates.get("users", {}), **in_files}} if in_files else rates
+def rates_in(data: Any) -> dict[str, Any]:
+    """The sections of a configuration that are rates, out of its plain data."""
+    return {name: data[name] for name in SECTIONS if name in data} if isinstance(data, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ only enqueues has no keys and must be able to load the same file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
@@ -19,6 +19,7 @@ from notifier.rules.policies import Policies
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.settings import hours
 from notifier.settings.checks import Duration, File, Limit, LimitName, Name, Positive, Rate, Tier, User, Zone, wrong_at
+from notifier.settings.rates import version_of
 from notifier.settings.schema_processes import (
     DAY,
     MINUTE,
@@ -33,7 +34,7 @@ from notifier.settings.schema_providers import Providers, ProvidersSettings
 from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.schema_rules import EveryoneSettings, MaxWaiting, RuleSettings, UserSettings
 from notifier.settings.schema_types import Section
-from notifier.settings.users_files import Entry, UsersFiles, Written
+from notifier.settings.users_files import Entry, UsersFiles
 from notifier.units import format_duration
 
 # What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
@@ -153,8 +154,9 @@ class Settings(Section):
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
     tracing: Literal["none", "opentelemetry"] = "none"
+    _rates: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _rates_version: str = PrivateAttr("")
-    _users_in_files: UsersFiles = PrivateAttr(default_factory=UsersFiles)
+    _places_in_files: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _partitions_have_a_share(self) -> Self:
@@ -236,31 +238,28 @@ class Settings(Section):
         """The version of the rates in this; see `notifier.settings.published`."""
         return self._rates_version
 
-    def name_rates(self, version: str) -> None:
-        """Keep the version beside the rates that it names."""
-        self._rates_version = version
-
     @property
-    def users_in_files(self) -> Mapping[str, Written]:
-        """The users of `users_from`, each as under `users`: the name of a tier, or rules."""
-        return self._users_in_files.written
+    def rates(self) -> Mapping[str, Any]:
+        """The sections that are rates, as they are written; the users of `users_from` stand among `users`."""
+        return self._rates
 
     @property
     def places_in_files(self) -> Mapping[str, str]:
-        """Where each of them stands, as `users.jsonl:2`."""
-        return self._users_in_files.places
+        """Where each user of `users_from` stands, as `users.jsonl:2`."""
+        return self._places_in_files
 
-    def take_users(self, users: UsersFiles) -> None:
-        """Keep the users of `users_from`, which have been read. Raises SettingsError for hours that leave no time."""
-        for path, why in self._without_time(users.entries):
+    def complete(self, rates: Mapping[str, Any], more: UsersFiles) -> None:
+        """Take the users of `users_from`, and keep the rates as they are written.
+
+        Raises SettingsError for hours of a user that leave no time.
+        """
+        for path, why in self._without_time(more.entries):
             user, _, key = path.rpartition(".")
-            place = f"{users.places[user]}: {key}" if user in users.places else f"{self.users_from}: {path}"
-            raise SettingsError(f"{place}: {why}")
-        self._users_in_files = users
-
-    def _entries(self) -> Iterator[tuple[str, Entry]]:
-        yield from self.users.items()
-        yield from self._users_in_files.entries.items()
+            raise SettingsError(f"{more.places[user]}: {key}: {why}")
+        self.users.update(more.entries)
+        if more.written:
+            rates = {**rates, "users": {**rates.get("users", {}), **more.written}}
+        self._rates, self._rates_version, self._places_in_files = rates, version_of(rates), more.places
 
     @property
     def max_waiting_here(self) -> int | None:
@@ -273,7 +272,7 @@ class Settings(Section):
         return Policies(
             everyone,
             {name: tier.policy(everyone) for name, tier in self.tiers.items()},
-            {user: entry if isinstance(entry, str) else entry.policy(everyone) for user, entry in self._entries()},
+            {user: entry if isinstance(entry, str) else entry.policy(everyone) for user, entry in self.users.items()},
             {name: category.value(name) for name, category in self.categories.items()},
             self.providers.limits(),
             zone=self.zone,

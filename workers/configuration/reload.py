@@ -23,8 +23,7 @@ from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen
-from notifier.settings.rates import change_to, rates_in
-from notifier.settings.yaml_source import YamlError, read_yaml
+from notifier.settings.rates import change_to
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition, Partitions
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
@@ -35,7 +34,6 @@ CHUNK: Final = 500  # wake-ups in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
 KEPT_S: Final = 3_600
 ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
-MAX_COMPARED: Final = 200_000  # characters of a file
 EARLY_S: Final = 5.0  # before published rates begin they are read
 LOOK_S: Final = 0.5  # until they begin, whether they are still to
 LONGEST_WAIT_S: Final = 60.0  # for them to begin
@@ -52,7 +50,6 @@ class Reload:
         self.problem = ""
         self._at = Partitions(served)
         self._served = [Retimed(at, lanes) for at in served]
-        self._text = ""  # of the file, as far as it is followed
         self._followed = Followed(path, settings=settings)
         self._log = structlog.get_logger("notifier.worker")
 
@@ -69,7 +66,6 @@ class Reload:
     async def begin(self) -> Settings:
         """The settings of the file, or where rates are published those."""
         published, field = await self._in_force()
-        self._text = await asyncio.to_thread(self._read_text)
         if published.version:
             await self._load((), published, field)
         for each in self._served:
@@ -87,41 +83,27 @@ class Reload:
             published = self._followed.published
         if not self._followed.is_changed(seen, published) or await self._is_early(published):
             return None
-        followed, was_file = (self.version, self.problem), not self._followed.published.version
+        before, followed = self._followed.settings, (self.version, self.problem)
+        was_file = not self._followed.published.version
         policies = await self._load(seen, published)
         if policies is None or followed == (self.version, ""):
             return None
         for each in self._served:
             await each.take_up(self.version)
         self._log.info("config_taken_up", source=self._source, version=self.version)
-        if was_file and not published.version and followed[0] != self.version:
+        if was_file and not published.version and before.rates_version != self.version:
             with contextlib.suppress(RedisError):
-                await self._record(followed[0], seen)
+                await self._record(before, seen)
         return policies
 
-    async def _record(self, before: str, seen: Seen) -> None:
+    async def _record(self, before: Settings, seen: Seen) -> None:
         """Write a changed file into the log of who changed what, once for the workers of a host."""
-        host, old = socket.gethostname(), self._text
-        self._text = await asyncio.to_thread(self._read_text)
+        host = socket.gethostname()
         if await self._any(lambda at: at.set(redis_key("reload", f"{hash(seen):x}", host), "1", nx=True, ex=ONCE_S)):
-            lines = await asyncio.to_thread(self._compare, old, self._text)
-            entry = action_entry("the file", host, "change rates", f"{before} to {self.version}", lines)
+            change = await asyncio.to_thread(change_to, before.rates, self._followed.settings.rates)
+            told = "; ".join([str(self._followed.path), *change.lines])
+            entry = action_entry("the file", host, "change rates", f"{before.rates_version} to {self.version}", told)
             await self._any(lambda at: at.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
-
-    def _read_text(self) -> str:
-        with contextlib.suppress(OSError, UnicodeError):
-            text = self._followed.path.read_text(encoding="utf-8")
-            return text if len(text) <= MAX_COMPARED else ""
-        return ""
-
-    def _compare(self, old: str, new: str) -> str:
-        """Say what changed in the file itself; one that was too large is only named."""
-        try:
-            before, after = (rates_in(read_yaml(text).data) for text in (old, new))
-        except YamlError:  # it is being written once more
-            before = after = {}
-        lines = change_to(before, after).lines if old and new else []
-        return "; ".join([str(self._followed.path), *lines])
 
     def told(self) -> dict[Any, str]:
         """Return what this worker tells of itself in Redis; see `notifier.settings.published`."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from structlog.testing import capture_logs
@@ -19,12 +19,11 @@ from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, s
 from notifier.cli.output import moment as shown
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.operations.action_log import logged, read_actions
-from notifier.operations.in_force import read_own
 from notifier.settings import Settings, load_settings, read_source, settings_path
 from notifier.settings.advice import advise
 from notifier.settings.errors import line_of
 from notifier.settings.loading import unread
-from notifier.settings.rates import Change, change_to, rates_in
+from notifier.settings.rates import Change, change_to
 from notifier.settings.secret_files import read_by_others
 from notifier.settings.templates import schema_text
 from notifier.settings.yaml_source import Source
@@ -85,7 +84,7 @@ def check(
     if not settings.categories:
         warnings.append(f"{path}: has no categories: every notification is of `default`, by the limits of user alone")
     categories = settings.categories.values()
-    some = any(each.overall for each in categories) or settings.tiers or settings.users or settings.users_in_files
+    some = any(each.overall for each in categories) or settings.tiers or settings.users
     if not some and all(each.policy().is_empty for each in (settings.user, *categories)):
         warnings.append(f"{path}: limits nobody: neither user nor a category has a rule")
     answer(
@@ -145,11 +144,10 @@ def apply(
     They replace those of each worker's own file, until others are applied or they are withdrawn. The other sections,
     such as the providers, stay each host's own. Waiting notifications follow the new rates.
     """
-    settings, delay_us = load_settings(file), duration_us(after, "--in", max_us=UNITS["m"])
-    rates = rates_in((written := read_source(file)).data, settings.users_in_files)
+    rates, delay_us = load_settings(file).rates, duration_us(after, "--in", max_us=UNITS["m"])
     # What cannot stand in this host's own file is not sent to others.
-    own = load_settings(context.obj, rates=rates, of=written)
-    _apply(context, own, rates, delay_us, By(who, message, yes=yes, json=json), replaces=replace)
+    own = load_settings(context.obj, rates=rates, of=read_source(file))
+    _apply(context, own, delay_us, By(who, message, yes=yes, json=json), replaces=replace)
 
 
 @commands.command()
@@ -172,7 +170,7 @@ def revert(
     if before is None:
         fail("no applied rates were in force before those of now; notifier config withdraw takes these back")
     own = load_settings(context.obj, rates=before, of=Source(name="the rates published before"))
-    _apply(context, own, before, HOLDS_IN_US, By(who, message, yes=yes, json=json), replaces=True)
+    _apply(context, own, HOLDS_IN_US, By(who, message, yes=yes, json=json), replaces=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +183,12 @@ class By:
     json: bool
 
 
-def _apply(
-    context: typer.Context, own: Settings, rates: dict[str, Any], delay_us: int, by: By, *, replaces: bool
-) -> None:
-    """Show what changes, ask, publish and log. own: the settings of this host with these rates."""
+def _apply(context: typer.Context, own: Settings, delay_us: int, by: By, *, replaces: bool) -> None:
+    """Show what changes, ask, publish and log. own: the settings of this host with the new rates."""
     with opened_all(own) as partitions:
         known = partitions.ask_any(published_now)
         before = usable(lambda: partitions.ask_any(rates_in_force)[1], lambda: None)
-    change = change_to(read_own(settings_path(context.obj)).rates if before is None else before, rates)
+    change = change_to(load_settings(context.obj).rates if before is None else before, own.rates)
     _compare(change, partial(say_before, yes=by.yes, json=by.json), replaces=replaces)
     confirm("apply?", yes=by.yes)
     with opened_all(own) as partitions:
@@ -201,7 +197,7 @@ def _apply(
             fail(f"others {did} meanwhile: nothing was changed; run it again to see the difference")
         with logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:
             words.extend(filter(None, [by.message, *change.lines]))
-            published = on_all(partitions, lambda redis: publish(redis, rates, delay_us))[0]
+            published = on_all(partitions, lambda redis: publish(redis, own.rates, delay_us))[0]
     answer(
         {"version": published.version, "at": moment(published.at_us)},
         f"{published.version} holds from {shown(moment(published.at_us))} on",
@@ -277,7 +273,7 @@ def _without_rates(context: typer.Context) -> Settings:
 
 
 def _counts(settings: Settings) -> str:
-    users = counted(len(settings.users) + len(settings.users_in_files), "user")
+    users = counted(len(settings.users), "user")
     categories = counted(len(settings.categories), "category", "categories")
     return f"{categories}, {counted(len(settings.tiers), 'tier')}, {users} with rules of their own"
 

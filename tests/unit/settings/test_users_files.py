@@ -56,7 +56,7 @@ def test_any_rule_can_be_turned_off(tmp_path: Path) -> None:
     none = {"windows": [], "gap": "0s", **dict.fromkeys(("burst", "quiet_hours", "send_hours"), "none")}
     found = load(tmp_path, lines(a=none), config)
     assert found.policies().for_user("a").is_empty
-    assert found.users_in_files["a"] == none
+    assert found.rates["users"]["a"] == none
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_where_they_stand_is_known(tmp_path: Path) -> None:
     assert policies.for_user("b") == Policy(gap_us=S, quiet=(Hours(1350 * MINUTE, 360 * MINUTE),))
     assert policies.for_user("c") == Policy(gap_us=S)
     source = read_source(tmp_path / "n.yaml")
-    places = Provenance(source, "n.yaml", found.users_in_files, found.places_in_files)
+    places = Provenance(found, source, "n.yaml")
     assert places.of_user("e").others["gap"] == "n.yaml:1", "no rules are those of user"
     quiet = [places.of_user(user).others["quiet_hours"] for user in ("a", "b", "d")]
     assert quiet == ["n.yaml:1", "users.jsonl:2", "n.yaml:1"]
@@ -192,8 +192,7 @@ def test_what_is_written_out_is_what_was_read(tmp_path: Path) -> None:
     """Published to other hosts, or pasted from the page, the users of a file have the same rules."""
     own, same = {"windows": ["20/minute", "300/day"]}, {"windows": [], "gap": "1500ms"}
     read = load(tmp_path, lines(a={"tier": "quiet"}, b=own, c=same, d={}, e=same))
-    rates = {"user": {"windows": ["10/minute"], "gap": "1s"}, "tiers": {"quiet": {"gap": "9s"}}}
-    again = parse_settings(write_yaml(rates | {"users": dict(read.users_in_files)}))
+    again = parse_settings(write_yaml(dict(read.rates)))
     assert again.rates_version == read.rates_version, "config check names them as config apply does"
     assert set(again.users) == {"a", "b", "c", "d", "e"}
     for user in again.users:

@@ -168,7 +168,7 @@ class MemoryKeys:
             if (sends := self._keys.get(key)) is None:
                 return 0
             self._keys[key] = KeySends()  # it goes when its turn comes
-            return sends.weight_after(self._clock() - sends.horizon_us)[0]
+            return sends.after(self._clock() - sends.horizon_us)
 
     def count(self, key: str, *, last: str | timedelta) -> int:
         """See `KeyLimiter.count`."""
@@ -176,7 +176,7 @@ class MemoryKeys:
         span = duration_us(last)
         with self._lock:
             now, sends = self._clock(), self._keys.get(key, KeySends())
-            return sends.weight_after(now - min(span, sends.horizon_us))[0] - sends.weight_after(now)[0]
+            return sends.after(now - min(span, sends.horizon_us)) - sends.after(now)
 
     def usage(self, key: str) -> Usage:
         """See `KeyLimiter.usage`."""

@@ -22,18 +22,15 @@ ENDS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rules and a cost. packed: their numbers for the script, see limit_rules.lua; the others are the same in Python.
+    """Rules and a cost. packed: their numbers for the script, see limit_rules.lua.
 
-    windows: (limit, interval). dates: of each calendar window its limit, and the µs at which its days (weeks, months)
-    begin, from the one of now on. reasons: what a Hold says, by the number of the rule.
+    kept_us: for how long a send is kept. dates: of each calendar window its limit, and the µs at which its days (weeks,
+    months) begin, from the one of now on. reasons: what a Hold says, by the number of the rule.
     """
 
     policy: Policy
     cost: int
-    gap_us: int
     kept_us: int
-    burst: tuple[int, int] | None
-    windows: tuple[tuple[int, int], ...]
     dates: tuple[tuple[int, tuple[int, ...]], ...]
     reasons: dict[int, str]
     packed: bytes
@@ -52,14 +49,15 @@ class StaleError(Exception):
 def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]], ...] = ()) -> Plan:
     """The plan for these; raises ValueError where the rules never admit the cost, or reach too far back."""
     check_fits_all(policy, cost)
-    windows = tuple((window.limit, window.interval_us) for window in policy.windows)
-    burst = (policy.burst.limit, policy.burst.every_us) if policy.burst else None
+    windows = [(window.limit, window.interval_us) for window in policy.windows]
+    burst = (policy.burst.limit, policy.burst.every_us) if policy.burst else (0, 0)
+    kept_us = policy.horizon_us
     reasons = {-1: "", 0: f"gap {format_duration(policy.gap_us)}", BURST: str(policy.burst), BLOCK: "blocked"}
     reasons |= {n: str(window) for n, window in enumerate((*policy.windows, *policy.calendar), 1)}
-    numbers = [cost, policy.gap_us, policy.horizon_us, *(burst or (0, 0)), len(windows)]
+    numbers = [cost, policy.gap_us, kept_us, *burst, len(windows)]
     numbers += itertools.chain(*windows, *((limit, len(begins), *begins) for limit, begins in dates))
     packed = struct.pack(f">{len(numbers)}Q", *numbers)
-    return Plan(policy, cost, policy.gap_us, policy.horizon_us, burst, windows, dates, reasons, packed)
+    return Plan(policy, cost, kept_us, dates, reasons, packed)
 
 
 def dates_of(policy: Policy, zone: str, now_us: int, until_us: int) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -7,8 +7,10 @@ two. All times are µs since the epoch.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
+
+from notifier.rules.record import MAX_TAKEN_IN, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 MANY: Final = 8  # as in `counts.lua`: fewer sends are not put into buckets
 MAX_FOLDED: Final = 100  # as in `counts.lua`: so many at once
-MAX_TAKEN_IN: Final = 1000  # as in `burst.lua`
 
 
 def opens(
@@ -64,55 +65,44 @@ def after_limits(
     return at_us, by
 
 
-class Sends:
-    """The sends that one policy judges, the earliest first; one of cost 3 stands three times.
+class Sends(Record):
+    """The sends that one policy judges.
 
     One in flight stands at the end of its lease, as it may be received as late as that; once it is settled, there.
     """
 
-    __slots__ = ("_bucket_times", "_bucket_totals", "_permits", "_times", "bursts", "until_us")
+    __slots__ = ("_folded", "until_us")
 
     def __init__(self) -> None:
-        self._times: list[int] = []
-        self._permits: list[str] = []
-        # What stands as itself no longer: of each bucket its latest, and how many there were in all by then. What is in
-        # the first has lapsed.
-        self._bucket_times, self._bucket_totals = [0], [0]
-        self.bursts: dict[Burst, tuple[int, int]] = {}  # when each is full again, by the sends up to which µs
+        super().__init__()
+        self._folded = 0  # so many of the first stand for a bucket each, as late as its latest
         self.until_us = 0  # when no rule can ask for any of them again
 
     @classmethod
     def on_record(
         cls, times: Iterable[int], buckets: Sequence[tuple[int, int]], bursts: Mapping[Burst, tuple[int, int]]
     ) -> Sends:
-        """Read the sends that Redis has: single ones, buckets of counted ones, and the states of bursts."""
-        sends = cls()
-        sends._times = sorted(times)
-        sends._permits = [""] * len(sends._times)
-        sends._bucket_times, sends._bucket_totals = map(list, zip(*buckets, strict=True)) if buckets else ([0], [0])
+        """Read the sends that Redis has: single ones, buckets of counted ones, and the states of bursts.
+
+        buckets: of each its latest, and how many there were in all by then. What is in the first has lapsed.
+        """
+        sends, single = cls(), sorted(times)
+        sends._folded = max(0, len(buckets) - 1)
+        sends._times = [at for at, _ in buckets[1:]] + single
+        sends._ids = [""] * len(sends._times)
+        totals = [total for _, total in buckets] or [0]
+        sends._sums = [*totals, *range(totals[-1] + 1, totals[-1] + 1 + len(single))]
         sends.bursts.update(bursts)
         return sends
 
     def __len__(self) -> int:
-        return len(self._times) + self._bucket_totals[-1] - self._bucket_totals[0]
-
-    def latest(self, n: int) -> int | None:
-        """The µs of the n-th latest, from 1; None where there are fewer."""
-        if n <= len(self._times):
-            return self._times[-n]
-        rank = self._bucket_totals[-1] + len(self._times) - n
-        return self._bucket_times[bisect_right(self._bucket_totals, rank)] if rank >= 0 else None
-
-    def after(self, us: int) -> int:
-        """How many are later than a moment."""
-        lapsed = self._bucket_totals[max(0, bisect_right(self._bucket_times, us) - 1)]
-        return len(self._times) - bisect_right(self._times, us) + self._bucket_totals[-1] - lapsed
+        return self._sums[-1] - self._sums[0]
 
     def opens(self, policy: Policy, cost: int = 1) -> tuple[int, Rule | None]:
         """The first µs at which `cost` more keep a policy, and the rule that decides it; 0 and None where none does."""
         at = 0
         rule: Rule | None = None
-        if not (self._times or self._bucket_totals[-1] or self.bursts):
+        if not (self._times or self.bursts):
             return at, rule
         for each in policy.rules:
             opens_at = each.opens(self, cost)
@@ -120,20 +110,9 @@ class Sends:
                 at, rule = opens_at, each
         return at, rule
 
-    def later(self, us: int) -> list[int]:
-        """The µs of those that are later than a moment."""
-        return self._times[bisect_right(self._times, us) :]
-
     def take_in(self, burst: Burst, now_us: int) -> None:
-        """Take what was sent before now into the state of a burst, which outlasts the sends."""
-        full, till = self.bursts.get(burst, (0, 0))
-        back = max(0, till + 1 - now_us)  # the clock was set back: as much is used as before
-        full, till = full - back, till - back
-        sends = self._times[bisect_right(self._times, till) : bisect_left(self._times, now_us)]
-        if len(sends) >= MAX_TAKEN_IN:  # the rule is new: as if the bucket had been empty then
-            full = sends[-MAX_TAKEN_IN] + burst.horizon_us
-        if sends or back:
-            self.bursts[burst] = burst.full_after(full, sends[-MAX_TAKEN_IN:]), now_us - 1
+        """Take what was sent before now into the state of a burst."""
+        self.bursts[burst] = burst.state_at(self, now_us - 1)
 
     def add(self, policy: Policy, permit: str, at_us: int, now_us: int, *, cost: int = 1, longest_us: int = 0) -> None:
         """Record a send, and forget what neither `policy` asks for any more, nor others that ask for `longest_us`."""
@@ -142,11 +121,11 @@ class Sends:
         horizon = max(policy.horizon_us, longest_us)
         if policy.burst is not None:
             self.take_in(policy.burst, now_us)
-        if policy.is_exact:
-            lapsed = bisect_right(self._times, now_us - horizon)
-            del self._times[:lapsed], self._permits[:lapsed]
-        else:
-            self._fold(policy, now_us, horizon)
+        if not policy.is_exact:
+            self._fold(policy, now_us)
+        lapsed = bisect_right(self._times, now_us - horizon, 0, len(self._times) if policy.is_exact else self._folded)
+        self._drop(lapsed)
+        self._folded = max(0, self._folded - lapsed)
         self._insert(permit, at_us, cost)
         self.until_us = max(at_us + horizon, self.until_us if longest_us else 0)
 
@@ -156,45 +135,44 @@ class Sends:
 
     def move(self, permit: str, at_us: int) -> None:
         """Let a send stand where it was settled."""
-        self._insert(permit, at_us, self.remove(permit))
+        if cost := self.remove(permit):
+            self._insert(permit, at_us, cost)
 
     def remove(self, permit: str) -> int:
         """Take a send back, which reached nobody; returns what it cost, 0 where it does not stand there any more.
 
         The others may have found a bucket full because of it: then no more comes back than those leave.
         """
-        if not (cost := self._permits.count(permit)):
+        try:
+            place = self._ids.index(permit, self._folded)
+        except ValueError:
             return 0
-        place = self._permits.index(permit)  # what one cost stands together
         at = self._times[place]
-        del self._times[place : place + cost], self._permits[place : place + cost]
+        cost = -self._change(place, 0)
         for burst, (full, till) in self.bursts.items():
-            since = at - burst.horizon_us  # as if it had been empty then: it would be full at `at`
-            left = self._times[bisect_left(self._times, since) : bisect_right(self._times, till)]
+            left = self.between(at - burst.horizon_us - 1, till)  # as if it had been empty then: full again at `at`
             if at <= till and len(left) < MAX_TAKEN_IN:
-                least = burst.full_after(at, left)
-                self.bursts[burst] = max(full - cost * burst.every_us, least), till
+                self.bursts[burst] = max(full - cost * burst.every_us, burst.full_after(at, left)), till
         return cost
 
-    def _insert(self, permit: str, at_us: int, cost: int) -> None:
-        place = bisect_right(self._times, at_us)
-        self._times[place:place] = [at_us] * cost
-        self._permits[place:place] = [permit] * cost
+    def _insert(self, name: str, at_us: int, cost: int) -> None:
+        # Where the clock was set back, what stands for a later bucket stands for itself from now on.
+        self._folded = bisect_right(self._times, at_us, 0, self._folded)
+        super()._insert(name, at_us, cost)
 
-    def _fold(self, policy: Policy, now_us: int, horizon_us: int) -> None:
+    def _fold(self, policy: Policy, now_us: int) -> None:
         """Put what bucketed windows alone ask for into buckets: each stands there as late as its latest does."""
-        sends = self._times[: min(bisect_right(self._times, now_us - policy.exact_us), MAX_FOLDED)]
-        if len(sends) < MANY:
+        sums, first = self._sums, self._folded
+        old = bisect_right(self._times, now_us - policy.exact_us)
+        if sums[old] - sums[min(first, old)] < MANY:
             return
-        del self._times[: len(sends)], self._permits[: len(sends)]
-        times, totals = self._bucket_times, self._bucket_totals
-        for sent in sends:
-            at, total = max(times[-1], sent), totals[-1] + 1
-            if at // policy.precision_us == times[-1] // policy.precision_us:
+        old = min(old, bisect_right(sums, sums[first] + MAX_FOLDED) - 1)
+        times, totals = self._times[:first], sums[: first + 1]
+        for at, total in zip(self._times[first:old], sums[first + 1 : old + 1], strict=True):
+            if times and at // policy.precision_us == times[-1] // policy.precision_us:
                 times[-1], totals[-1] = at, total
             else:
                 times.append(at)
                 totals.append(total)
-        lapsed = min(bisect_right(times, now_us - horizon_us) - 1, 2 * MANY)
-        if lapsed > 0:
-            del times[:lapsed], totals[:lapsed]
+        self._folded = len(times)
+        self._times[:old], self._ids[:old], sums[: old + 1] = times, [""] * len(times), totals

@@ -21,7 +21,7 @@ OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGE = tomllib.loads((ROOT / "packaging/limiter/pyproject.toml").read_text())["project"]
 HOUSE = {
     *("errors", "lazy", "units", "rules", "scripts"),
-    *(f"rules.{name}" for name in ("calendar_windows", "hours", "policy", "rate_text", "zones")),
+    *(f"rules.{name}" for name in ("calendar_windows", "hours", "policy", "rate_text", "record", "zones")),
     *("rules.kinds", *(f"rules.kinds.{name}" for name in ("burst", "gap", "kind", "window"))),
     *(f"scripts.{name}" for name in ("keys", "loader", "pooled", "records", "connection_wait")),
 }

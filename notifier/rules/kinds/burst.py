@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
+from notifier.rules.kinds.kind import Receipt, RuleOfSends
+from notifier.rules.record import MAX_TAKEN_IN, Record
 from notifier.units import checked_limit, format_duration, interval_of
 
 if TYPE_CHECKING:
@@ -34,22 +35,40 @@ class Burst(RuleOfSends):
         """How long a send matters to it, in microseconds: until an empty bucket is full."""
         return self.limit * self.every_us
 
-    def full_after(self, full_us: int, times: Iterable[int]) -> int:
-        """When the bucket is full again, once sends at these times, the earliest first, have taken one each."""
-        for at in times:
-            full_us = min(max(full_us, at) + self.every_us, at + self.horizon_us)
+    def full_after(self, full_us: int, sends: Iterable[tuple[int, int]]) -> int:
+        """When the bucket is full again, once these sends (µs, cost), the earliest first, have taken theirs."""
+        for at, cost in sends:
+            full_us = min(max(full_us, at) + cost * self.every_us, at + self.horizon_us)
         return full_us
 
+    def state_at(self, sends: Record, us: int) -> tuple[int, int]:
+        """Its state in `bursts` with all sends up to a moment in it."""
+        full, till = sends.bursts.get(self, (0, 0))
+        back = max(0, till - us)  # the clock was set back: as much is used as before
+        full, taken = full - back, sends.between(till - back, us)
+        if not taken:
+            return full, till - back
+        if len(taken) == MAX_TAKEN_IN:  # the rule is new: as if the bucket had been empty then
+            full = taken[0][0] + self.horizon_us
+        return self.full_after(full, taken), us
+
     def opens(self, sends: Record, cost: int) -> int:
-        """The first µs at which `cost` more are in the bucket.
+        """The first µs at which `cost` more are in the bucket."""
+        return self.opens_from(*sends.bursts.get(self, (0, 0)), sends, cost)
+
+    def opens_from(self, full_us: int, till_us: int, sends: Record, cost: int) -> int:
+        """The same by a state of the bucket, see `Record.bursts`.
 
         When those in flight come is not known. As many as leave room hold nothing back, wherever they are; the others
         count when their leases end.
         """
-        full, till = sends.bursts.get(self, (0, 0))
-        later, free = sends.later(till), max(0, self.limit - cost)
-        full = self.full_after(full, later[: max(0, len(later) - free)])
-        return full - max(0, free - len(later)) * self.every_us
+        later, free = sends.after(till_us), max(0, self.limit - cost)
+        rest = later - free
+        for at, costs in sends.between(till_us, most=later) if rest > 0 else ():
+            if rest > 0:
+                full_us = self.full_after(full_us, [(at, min(rest, costs))])
+            rest -= costs
+        return full_us - max(0, free - later) * self.every_us
 
     def used(self, sends: Record, now_us: int) -> int:
         """How many are missing: all of it is there once it is full again, and each send is so long in coming back."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
+from notifier.rules.kinds.kind import Receipt, RuleOfSends
 from notifier.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from notifier.rules.record import Record
 
 
 @dataclass(frozen=True, slots=True)

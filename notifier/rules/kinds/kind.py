@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from notifier.units import LARGEST_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-
-class Record(Protocol):
-    """The sends that a rule judges: `Sends` of `evaluator.py`."""
-
-    @property
-    def bursts(self) -> Mapping[Any, tuple[int, int]]:
-        """When each burst's bucket is full again, by what was sent up to which µs."""
-
-    def latest(self, n: int) -> int | None:
-        """The µs of the n-th latest, from 1; None where there are fewer."""
-
-    def after(self, us: int) -> int:
-        """How many are later than a moment."""
-
-    def later(self, us: int) -> list[int]:
-        """The µs of those that are later than a moment."""
+    from notifier.rules.record import Record
 
 
 class Receipt(NamedTuple):

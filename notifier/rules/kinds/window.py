@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from notifier.rules.kinds.kind import Receipt, Record, RuleOfSends
+from notifier.rules.kinds.kind import Receipt, RuleOfSends
 from notifier.units import (
     DURATION,
     LARGEST_LIMIT,
@@ -24,6 +24,8 @@ from notifier.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import timedelta
+
+    from notifier.rules.record import Record
 
 _RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
 

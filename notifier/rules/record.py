@@ -1,0 +1,64 @@
+"""The sends on record in this process that the rules of one key judge, each with what it costs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, Final
+
+MAX_TAKEN_IN: Final = 1000  # as in `burst.lua` and `marks.lua`
+EVER_US: Final = 2**63
+
+
+class Record:
+    """Sends, the earliest first; one of cost 3 counts as three. What has lapsed may stand there: it holds nothing back.
+
+    bursts: of each when its bucket is full again, with all sends up to which µs in it. It outlasts the sends.
+    """
+
+    __slots__ = ("_ids", "_sums", "_times", "bursts")
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+        self._ids: list[Any] = []  # of their permits
+        self._sums: list[int] = [0]  # of what they cost: up to the end of each, and before the first
+        self.bursts: dict[Any, tuple[int, int]] = {}
+
+    def latest(self, n: int) -> int | None:
+        """The µs of the n-th latest, from 1; None where there are fewer."""
+        before = self._sums[-1] - n
+        return self._times[bisect_right(self._sums, before) - 1] if before >= self._sums[0] else None
+
+    def after(self, us: int) -> int:
+        """How many are later than a moment."""
+        return self._sums[-1] - self._sums[bisect_right(self._times, us)]
+
+    def between(self, after_us: int, until_us: int = EVER_US, most: int = MAX_TAKEN_IN) -> list[tuple[int, int]]:
+        """(µs, cost) of the latest `most` that are later than one moment, and no later than another."""
+        end, sums = bisect_right(self._times, until_us), self._sums
+        first = max(bisect_right(self._times, after_us), end - most)
+        return [(self._times[n], sums[n + 1] - sums[n]) for n in range(first, end)]
+
+    def _insert(self, name: Any, at_us: int, cost: int) -> None:
+        times, sums = self._times, self._sums
+        if not times or times[-1] <= at_us:
+            times.append(at_us)
+            sums.append(sums[-1] + cost)
+            self._ids.append(name)
+            return
+        place = bisect_right(times, at_us)
+        times.insert(place, at_us)
+        self._ids.insert(place, name)
+        sums[place + 1 :] = [sums[place] + cost, *[total + cost for total in sums[place + 1 :]]]
+
+    def _change(self, n: int, cost: int) -> int:
+        """Give the n-th another cost, 0 takes it away; returns by how much more it counts."""
+        sums = self._sums
+        by = cost - (sums[n + 1] - sums[n])
+        sums[n + 1 :] = [total + by for total in sums[n + 1 :]]
+        if not cost:
+            del self._times[n], self._ids[n], sums[n + 1]
+        return by
+
+    def _drop(self, n: int) -> None:
+        """Forget the first n."""
+        del self._times[:n], self._ids[:n], self._sums[:n]

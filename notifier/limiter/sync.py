@@ -25,6 +25,7 @@ from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
 from notifier.scripts.keys import PREFIX
+from notifier.scripts.loader import finished, settled
 from notifier.scripts.pooled import send
 
 if TYPE_CHECKING:
@@ -60,8 +61,12 @@ class InRedis(Asking):
 
     _requests: RedisRequests
     _module: ClassVar[str]
+    _client: ClassVar[Any]
     _others: ClassVar[tuple[type, ...]]  # clients of the other module
+    _cluster: ClassVar[Any]  # makes a client of nodes and options
     _retry: ClassVar[type[Any]] = Retry
+    _send: ClassVar[Any] = staticmethod(send)
+    _is_awaited: ClassVar[bool] = False
     _live: LiveSettings | None = None  # of a limiter of a configuration
 
     def __init__(
@@ -107,17 +112,69 @@ class InRedis(Asking):
         )
 
     @classmethod
-    def _following(
-        cls, live: LiveLimits, connect: Callable[..., Any], cluster: Callable[..., Any], **options: Any
-    ) -> Self:
+    def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
+        """A limiter on the Redis of a URL, or on a cluster by some of its nodes: `redis+cluster://one:6379,two:6379`.
+
+        timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
+        redis-py's own, if none is given. options: as of the constructor.
+        """
+        if is_cluster(url):
+            nodes, of_url = nodes_of(url)
+            client = cls._cluster(nodes, OF_CLUSTER | within(timeout, cls._retry, tries=1) | of_url)
+        else:
+            client = cls._client.from_url(url, protocol=2, **within(timeout, cls._retry))
+        return cls(client, namespace=namespace, **options)
+
+    @classmethod
+    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
+        """A limiter on the Redis of a configuration, found as `Notifier.from_config` does, with its `limits` by name.
+
+        They are live: from the first call on, a thread looks for a changed file, and for rates applied by `notifier
+        config apply`, which hold within two seconds. On a cluster each key has a slot of its own, however many
+        partitions the fleet has. options: as of the constructor. Raises SettingsError where the configuration cannot
+        be used.
+        """
+        live = follow(path)
         if is_cluster(url := live.redis.url):
             nodes, of_url = nodes_of(url)
-            client = cluster(nodes, OF_CLUSTER | within(None, cls._retry, tries=1) | live.of_connections(of_url))
+            client = cls._cluster(nodes, OF_CLUSTER | within(None, cls._retry, tries=1) | live.of_connections(of_url))
         else:
-            client = connect(live.redis)
-        made = cls(client, prefix=live.redis.prefix, **options)
+            client = live.client(awaited=cls._is_awaited)
+        limits = (lambda: live.known) if cls._is_awaited else live.now  # see `AsyncLimiter._look`
+        made = cls(client, namespace=namespace, limits=limits, prefix=live.redis.prefix, **options)
         made._live = live.live
         return made
+
+    async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
+        """Answer each request. What a client that blocks is asked for is there: then nothing is awaited."""
+        outage = self._outage
+        if not outage.lets_through():
+            return outage.answers(requests, mode, ahead)
+        answers: list[Permit | Hold] = []
+        try:
+            while len(answers) < len(requests):
+                part = requests if mode == "every" else self._requests.first_of(requests[len(answers) :], MAX_AT_ONCE)
+                try:
+                    found = self._send(self.redis, self._requests.ask(part, mode, ahead))
+                    answers = [*answers, *(await found if self._is_awaited else found)]
+                except StaleError as stale:
+                    answers += stale.answers
+                    requests = [*requests[: len(answers)], *self._requests.renewed(requests[len(answers) :], stale)]
+        except AWAY as error:
+            return [*answers, *outage.answers(requests[len(answers) :], mode, ahead, error)]
+        outage.breaker.worked()
+        return answers
+
+    async def _called(self, call: Callable[[Any], T]) -> T:
+        """Call what builds the calls of Redis."""
+        asked: Any = call(self._requests)
+        try:
+            while (reply := await settled(self._send(self.redis, asked))) is UNSETTLED:
+                pass
+        except AWAY as error:
+            raise unreachable(error) from error
+        answer: T = reply
+        return answer
 
 
 class Cluster:
@@ -152,34 +209,8 @@ class Limiter(InRedis, KeyLimiter):
     KeyOf: and RatesOf and CostOf, of `limit`: the same, or a function that makes it of the call's arguments.
     """
 
-    _module, _others = "redis", (redis.asyncio.Redis, redis.asyncio.RedisCluster)
-
-    @classmethod
-    def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
-        """A limiter on the Redis of a URL, or on a cluster by some of its nodes: `redis+cluster://one:6379,two:6379`.
-
-        timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
-        redis-py's own, if none is given. options: as of the constructor.
-        """
-        if is_cluster(url):
-            nodes, of_url = nodes_of(url)
-            more = within(timeout, tries=1) if timeout is not None else {}
-            return cls(Cluster(nodes, OF_CLUSTER | more | of_url), namespace=namespace, **options)
-        return cls(redis.Redis.from_url(url, protocol=2, **within(timeout)), namespace=namespace, **options)
-
-    @classmethod
-    def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
-        """A limiter on the Redis of a configuration, found as `Notifier.from_config` does, with its `limits` by name.
-
-        They are live: from the first call on, a thread looks for a changed file, and for rates applied by `notifier
-        config apply`, which hold within two seconds. On a cluster each key has a slot of its own, however many
-        partitions the fleet has. options: as of the constructor. Raises SettingsError where the configuration cannot
-        be used.
-        """
-        live = follow(path)
-        from notifier.store.connection import connect  # noqa: PLC0415 - as in `follow`
-
-        return cls._following(live, connect, Cluster, namespace=namespace, limits=live.now, **options)
+    _module, _client, _cluster = "redis", redis.Redis, Cluster
+    _others = redis.asyncio.Redis, redis.asyncio.RedisCluster
 
     def close(self) -> None:
         """Close the connections; so does `with`. A call afterwards opens them again."""
@@ -188,36 +219,14 @@ class Limiter(InRedis, KeyLimiter):
             self._live.close()
 
     def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
-        outage = self._outage
-        if not outage.lets_through():
-            return outage.answers(requests, mode, ahead)
-        answers: list[Permit | Hold] = []
-        try:
-            while len(answers) < len(requests):
-                part = requests if mode == "every" else self._requests.first_of(requests[len(answers) :], MAX_AT_ONCE)
-                try:
-                    answers = [*answers, *send(self.redis, self._requests.ask(part, mode, ahead))]
-                except StaleError as stale:
-                    answers += stale.answers
-                    requests = [*requests[: len(answers)], *self._requests.renewed(requests[len(answers) :], stale)]
-        except AWAY as error:
-            return [*answers, *outage.answers(requests[len(answers) :], mode, ahead, error)]
-        outage.breaker.worked()
-        return answers
+        return finished(self._answer(requests, mode, ahead))
 
     def _adjust(self, permit: Permit, used: int) -> bool:
         in_memory = self._outage.own(permit)
         return self._outage.memory.adjust(in_memory, used) if in_memory else super()._adjust(permit, used)
 
     def _run(self, call: Callable[[Any], T]) -> T:
-        asked: Any = call(self._requests)
-        try:
-            while (reply := send(self.redis, asked)) is UNSETTLED:
-                pass
-        except AWAY as error:
-            raise unreachable(error) from error
-        answer: T = reply
-        return answer
+        return finished(self._called(call))
 
 
 def is_cluster(url: str) -> bool:

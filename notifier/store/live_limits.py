@@ -9,7 +9,8 @@ from typing import Any
 
 from notifier.rules.policy import Policy
 from notifier.settings import Settings
-from notifier.store.connection import connection_options
+from notifier.store.aio import connect_async
+from notifier.store.connection import connect, connection_options
 from notifier.store.live import LOG, LiveSettings
 from notifier.store.sign_in import by_file
 
@@ -38,6 +39,10 @@ class LiveLimits:
         """The rates, which are followed from the first time on that somebody asks."""
         self.live.begin()
         return self.known
+
+    def client(self, *, awaited: bool) -> Any:
+        """A client, not yet connected; of asyncio, or one that blocks."""
+        return connect_async(self.redis) if awaited else connect(self.redis)
 
     def _take_up(self, settings: Settings) -> None:
         if lost := sorted(self.known.keys() - settings.limits.keys()):

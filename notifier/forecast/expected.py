@@ -26,7 +26,7 @@ from notifier.rules.category import LANES
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst
-from notifier.rules.preferences import Mute
+from notifier.rules.preferences import Mute, Preferences
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.scripts.rule_table import decoded
 from notifier.store.exchange import Commands, Exchange
@@ -84,7 +84,9 @@ class _Job:
 class Record:
     """The state of a user in Redis: the fields of `backlogs`, the heads of each backlog, the sends by category.
 
-    cut: the categories of which more wait than were read. limited: see `find_limited`, by category.
+    cut: the categories of which more wait than were read. limited: by category until when a limit of its device holds
+    the head of its backlog, as a worker has found it, µs. preferences: what the user chose; of the mutes those that
+    hold. waiting: how many stand in each backlog. suspended: RQ's workers are, so nothing is looked at.
     """
 
     now_us: int
@@ -95,58 +97,77 @@ class Record:
     sends: Mapping[str | None, Sends]
     cut: frozenset[str] = frozenset()
     limited: Mapping[str, int] = field(default_factory=dict)
+    preferences: Preferences = field(default_factory=Preferences)
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    suspended: bool = False
+
+    def head(self, category: str) -> tuple[str, int]:
+        """The zone that the first in a backlog names, or '', and since when it waits, µs; of none that it comes now."""
+        heads = self.backlogs.get(category)
+        fields = dict(zip(FIELDS, heads[0][2], strict=True)) if heads else {}
+        since = fields.get("push_since") or fields.get("push_accepted") or self.now_us
+        return (fields.get("push_zone") or b"").decode(), int(since)
 
 
 def find_forecast(policies: Policies, user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[Forecast]:
     """See `Forecast`. clock: µs in place of Redis's own."""
-    now, backlogs, text, leases = yield Commands(
+    record = yield from find_record(user, latency_us=latency_us, clock=clock)
+    return Forecast(policies.under({user: record.preferences}), user, record, latency_us=latency_us)
+
+
+def find_record(user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[Record]:
+    """Read the state of a user; see `find_forecast`."""
+    now, noted, text, leases, suspended = yield Commands(
         lambda pipe: (
             pipe.time(),
             pipe.hgetall(user_key("backlogs", user)),
             pipe.hget(redis_key("preferences"), to_bytes(user)),
             pipe.zrange(redis_key("leases"), -1, -1, withscores=True),
+            pipe.exists(rq_key("suspended")),
         )
     )
-    if text is not None:
-        policies = policies.under({user: decoded(from_bytes(text))})
     now_us = int(clock) if clock else clock_us(now)
+    chosen = Preferences() if text is None else decoded(from_bytes(text))
     routes, pauses = (yield from find_routes()), (yield from find_pauses())
-    fields = {name.decode(): value for name, value in backlogs.items()}
+    fields = {name.decode(): value for name, value in noted.items()}
+    # Beside the categories stand what the scripts note of the user, under names that no category can have.
     names = sorted(name for name in fields if name[:1] != "#")
-    heads = yield Commands(
-        lambda pipe: [pipe.zrange(user_key("backlog", user, name), 0, MAX_READ, withscores=True) for name in names]
+    found, waiting = yield from _find_backlogs(user, names)
+    by_device = {name: found[name][0][0] for name in names if fields.get(f"#w:{name}") == BY_DEVICE and found[name]}
+    ends = yield Commands(
+        lambda pipe: [pipe.zscore(rq_key("scheduled", fields[name].decode()), head) for name, head in by_device.items()]
     )
-    cut = frozenset(name for name, backlog in zip(names, heads, strict=True) if len(backlog) > MAX_READ)
-    heads = [backlog[:MAX_READ] for backlog in heads]
-    ids = [job_id for backlog in heads for job_id, _ in backlog]
-    jobs = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *FIELDS) for job_id in ids])))
-    found = {
-        name: [(job_id, order, next(jobs)) for job_id, order in backlog]
-        for name, backlog in zip(names, heads, strict=True)
-    }
     # What is in flight stands at its lease's end; it is settled once it is answered.
     leases_end_us = max([now_us + MAX_AHEAD_US, *(int(at) for _, at in leases)])
-    sends = yield from find_sends(user, names, now_us + latency_us, leases_end_us)
-    limited = {}
-    for name in names:
-        if fields.get(f"#w:{name}") == BY_DEVICE:
-            limited[name] = yield from find_limited(user, name)
-    record = Record(now_us, routes, pauses, fields, found, sends, cut, limited)
-    return Forecast(policies, user, record, latency_us=latency_us)
-
-
-def find_limited(user: str, category: str) -> Exchange[int]:
-    """Until when a limit of its device holds the head of a backlog, as a worker has found it; 0 where none does. µs."""
-    (why, lane), head = yield Commands(
-        lambda pipe: (
-            pipe.hmget(user_key("backlogs", user), f"#w:{category}", category),
-            pipe.zrange(user_key("backlog", user, category), 0, 0),
-        )
+    return Record(
+        now_us,
+        routes,
+        pauses,
+        fields,
+        found,
+        (yield from find_sends(user, names, now_us + latency_us, leases_end_us)),
+        frozenset(name for name, n in waiting.items() if n > MAX_READ),
+        {name: round(1e6 * (at_s or 0)) for name, at_s in zip(by_device, ends, strict=True)},
+        replace(chosen, mutes=tuple(mute for mute in chosen.mutes if mute.until_us > now_us)),
+        waiting,
+        bool(suspended),
     )
-    if why != BY_DEVICE or not head:
-        return 0
-    (at_s,) = yield Commands(lambda pipe: pipe.zscore(rq_key("scheduled", lane.decode()), head[0]))
-    return round(1e6 * (at_s or 0))
+
+
+def _find_backlogs(user: str, names: Sequence[str]) -> Exchange[tuple[dict[str, Any], dict[str, int]]]:
+    """Read the first of each backlog, with their places and fields, and how many stand in each."""
+
+    def ask(pipe: Any) -> None:
+        for name in names:
+            pipe.zrange(user_key("backlog", user, name), 0, MAX_READ - 1, withscores=True)
+            pipe.zcard(user_key("backlog", user, name))
+
+    told = yield Commands(ask)
+    heads = told[::2]
+    ids = [job_id for backlog in heads for job_id, _ in backlog]
+    jobs = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *FIELDS) for job_id in ids])))
+    found = [[(job_id, order, next(jobs)) for job_id, order in backlog] for backlog in heads]
+    return dict(zip(names, found, strict=True)), dict(zip(names, told[1::2], strict=True))
 
 
 def find_sends(
@@ -188,7 +209,7 @@ class Forecast:
         self._turn = int(record.fields.get("#turn", 0))
         self._lanes = {name: lane.decode() for name, lane in record.fields.items() if lane.decode() in LANES}
         self._orphans = any(name.startswith("#o:") for name in record.fields)
-        self._record = record
+        self.record = record
         jobs = [
             self._job(job_id.decode(), category, order, fields)
             for category, backlog in record.backlogs.items()
@@ -226,14 +247,14 @@ class Forecast:
     def _known_us(self, jobs: Sequence[_Job], found: Sequence[tuple[int, str]]) -> int:
         """Until when what goes is known: what was not read of a backlog goes behind all that was."""
         last = {job.category: at for job, (at, _) in zip(jobs, found, strict=True) if at >= 0}
-        return min((last[name] for name in self._record.cut if name in last), default=2 * NEVER_US)
+        return min((last[name] for name in self.record.cut if name in last), default=2 * NEVER_US)
 
     def _replay(self, jobs: Sequence[_Job], from_us: int = 0) -> list[tuple[int, str]]:
         """When each goes, and the rule that holds it. from_us: not before."""
         events = [job.event for job in jobs]
         gathers = {n: job.gather_us for n, job in enumerate(jobs) if job.gather_us is not None}
         categories = {event.category for event in events}
-        sends = {name: deepcopy(self._record.sends[name]) for name in (None, *categories)}
+        sends = {name: deepcopy(self.record.sends[name]) for name in (None, *categories)}
         before = Before(max(self._now_us, from_us), sends, self._turn, gathers, self._lanes)
         replay = Replay(self._policies, self._user, events, self._latency_us, before=before, explained=True)
         replay.gives_up = False
@@ -282,13 +303,13 @@ class Forecast:
 
     def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
         """Until when it waits for something that is no rule of the user's, and for what."""
-        if pause := which_holds(self._record.pauses, self._user, category, self._lane(category)):
+        if pause := which_holds(self.record.pauses, self._user, category, self._lane(category)):
             return _until_us(pause), pause.why
         own, devices = decode_targets(targets)
         app = own or self._policies.category(category).app
         pace = self._held.get(OVERALL + category)
         found = (0, "") if pace is None else _until(pace)
-        limited_us = self._record.limited.get(category, 0)
+        limited_us = self.record.limited.get(category, 0)
         for platform, kind, service in devices:
             by = at_service(route(platform, app), service)
             if held := self._held.get(by):

@@ -12,29 +12,27 @@ from typing import Any, Final, Literal
 
 from redis import Redis
 
-from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_limited, find_sends
+from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_record, find_sends
 from notifier.notification.json_values import fields_of
 from notifier.operations.in_force import Known
 from notifier.queue.backlogs import queue_keys
-from notifier.queue.circuits import OVERALL, Held, find_routes
-from notifier.queue.health import is_suspended
+from notifier.queue.circuits import OVERALL, Held
 from notifier.queue.history import WORDS
-from notifier.queue.pauses import find_pauses, which_holds
+from notifier.queue.pauses import which_holds
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.category import Category
+from notifier.rules.category import DEFAULT_CATEGORY, Category
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.hours import closed_minutes, closed_times, text_of
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
-from notifier.rules.preferences import Preferences
 from notifier.rules.quiet_hours import ByClock, said
 from notifier.rules.zones import zone_or
 from notifier.scripts.keys import job_key, redis_key, user_key
-from notifier.scripts.rule_table import decoded, share_of
+from notifier.scripts.rule_table import share_of
 from notifier.settings.provenance import Places
-from notifier.store.connection import ask_each, redis_answers, time_us
+from notifier.store.connection import ask_each, redis_answers
 from notifier.store.exchange import exchange
-from notifier.units import from_bytes, moment, to_bytes
+from notifier.units import moment
 
 CHUNK: Final = 100
 OF_BACKLOG: Final = ("origin", "meta", "push_attempts", "push_deadline", "push_count")
@@ -129,30 +127,30 @@ class Inspection:
         """A user's backlogs, or the one of a category, in the order of each backlog; a hundred are read at a time."""
         with redis_answers():
             forecast = exchange(self._redis, find_forecast(self._policies, user))
-            for name in self._categories(user) if category is None else [category]:
+            for name in forecast.record.waiting if category is None else [category]:
                 yield from self._backlog(user, name, forecast)
 
-    def explain(self, user: str, category: str, zone: str | None = None) -> Explanation:
+    def explain(self, user: str, category: str | None = None, zone: str | None = None) -> Explanation:
         """The rules for a user and a category, what is used of each, and when the next may go.
 
-        zone: whose clock decides; None is that of the first that waits, or the configured one.
+        category: None is the first in which something waits. zone: whose clock decides; None is that of the first that
+        waits, or the configured one.
         """
         with redis_answers():
-            now_us = time_us(self._redis)
-            preferences = self._preferences(user, now_us)
-            policies = self._policies.under({user: preferences})
-            rules = policies.rules(user, category)
+            record = exchange(self._redis, find_record(user))
+            waits = next((name for name, n in record.waiting.items() if n), DEFAULT_CATEGORY)
+            policies, category = self._policies.under({user: record.preferences}), category or waits
+            rules, now_us = policies.rules(user, category), record.now_us
             of_user, of_category = exchange(self._redis, find_sends(user, (category,))).values()
-            clock = self._clock(policies, (user, category), zone, now_us, (of_user, of_category))
-            waiting = self.waiting(user)
-            routes, paused, suspended = self._stopped(user, rules)
             paced = self._overall(rules.category, now_us)
-            limited_us = exchange(self._redis, find_limited(user, category))
+        named, since_us = record.head(category)
+        zones = zone_or(zone or named or policies.zone_of(user), self._policies.zone, now_us)
+        clock = ByClock(rules, zones, since_us, self._policies.lead_us, of_user.latest, of_category.latest)
         from_us, decided_by = now_us, None  # then the rules by the clock are asked
         for use in paced:
             if use.free_at is not None and not rules.category.bypass:
                 from_us, decided_by = round(use.free_at.timestamp() * 1e6), f"{category} {use.rule}"
-        if limited_us > from_us:
+        if (limited_us := record.limited.get(category, 0)) > from_us:
             from_us, decided_by = limited_us, WORDS["device"]
         mute = policies.muted(user, category, from_us)
         at_us, by = opens(rules, of_user, of_category, from_us, mute=mute, clock=clock)
@@ -168,36 +166,12 @@ class Inspection:
             zone=clock.zone.name if rules.uses_local_time else None,
             next_at=moment(at_us) if at_us > now_us else None,
             decided_by=decided_by,
-            waiting=waiting,
-            preferences=preferences.as_dict(),
-            routes=routes,
-            paused=paused,
-            suspended=suspended,
+            waiting=dict(record.waiting),
+            preferences=record.preferences.as_dict(),
+            routes=tuple(_not_working(record.routes, rules.category)),
+            paused=which_holds(record.pauses, user, category, rules.category.lane),
+            suspended=record.suspended,
         )
-
-    def _preferences(self, user: str, now_us: int) -> Preferences:
-        text = self._redis.hget(redis_key("preferences"), to_bytes(user))
-        found = Preferences() if text is None else decoded(from_bytes(text))
-        return replace(found, mutes=tuple(mute for mute in found.mutes if mute.until_us > now_us))
-
-    def _stopped(self, user: str, rules: Rules) -> tuple[tuple[Held, ...], Held | None, bool]:
-        """The routes that are not working, the pause, and whether all is suspended.
-
-        A notification that names no app goes by the routes of its category's.
-        """
-        category, held = rules.category, exchange(self._redis, find_routes())
-        overall = OVERALL + category.name
-        routes = tuple(
-            each
-            for each in held
-            if each.route == overall or (each.kind != "busy" and _app_of(each.route) == (category.app or ""))
-        )
-        paused = which_holds(exchange(self._redis, find_pauses()), user, category.name, category.lane)
-        return routes, paused, is_suspended(self._redis)
-
-    def waiting(self, user: str) -> dict[str, int]:
-        """How many stand in each of the user's backlogs."""
-        return {name: self._redis.zcard(_backlog_key(user, name)) for name in self._categories(user)}
 
     def outside(self) -> str:
         """How many notifications of all users are in no backlog, in words; '' where none is."""
@@ -207,22 +181,6 @@ class Inspection:
             *queued, later = pipe.zcard(redis_key("later")).execute()
         told = (sum(queued), "queued"), (later, "for a retry, a route or a time of their own")
         return ", ".join(f"{n:,} {words}" for n, words in told if n)
-
-    def _clock(
-        self, policies: Policies, whose: tuple[str, str], zone: str | None, now_us: int, sends: Sequence[Sends]
-    ) -> ByClock:
-        """The rules that go by the clock, for the first that waits, or for one that came now. whose: user, category."""
-        head = self._redis.zrange(_backlog_key(*whose), 0, 0)
-        fields = "push_zone", "push_since", "push_accepted"
-        named, since, accepted = self._redis.hmget(job_key(head[0]), fields) if head else (None, None, None)
-        zone = zone or (named.decode() if named else None) or policies.zone_of(whose[0])
-        return ByClock(
-            policies.rules(*whose),
-            zone_or(zone, self._policies.zone, now_us),
-            int(since or accepted or now_us),
-            self._policies.lead_us,
-            *(each.latest for each in sends),
-        )
 
     def _overall(self, category: Category, now_us: int) -> list[Use]:
         """Return what all users together have used of the pace of a category; see `overall.lua`."""
@@ -235,10 +193,6 @@ class Inspection:
         free_us = min(int(last[0][1]), now_us) + window.interval_us if last else 0
         of_one = f", the share of one of {self._share} partitions" if self._share > 1 else ""
         return [Use("category", f"overall {window}{of_one}", used, limit, _later(free_us, now_us))]
-
-    def _categories(self, user: str) -> list[str]:
-        # Beside the categories stand what the scripts note of the user, under names that no category can have.
-        return sorted(name.decode() for name in self._redis.hkeys(user_key("backlogs", user)) if name[:1] != b"#")
 
     def _backlog(self, user: str, category: str, forecast: Forecast) -> Iterator[Standing]:
         place, more = 0, True
@@ -333,6 +287,14 @@ def places_by_rule(found: Explanation) -> dict[str, str]:
 
 def _backlog_key(user: str, category: str) -> str:
     return user_key("backlog", user, category)
+
+
+def _not_working(routes: Sequence[Held], category: Category) -> Iterator[Held]:
+    """Choose those by which a notification goes that names no app: the routes of its category's."""
+    overall = OVERALL + category.name
+    for each in routes:
+        if each.route == overall or (each.kind != "busy" and _app_of(each.route) == (category.app or "")):
+            yield each
 
 
 def _app_of(route: str) -> str | None:

@@ -10,8 +10,6 @@ from redis import Redis
 
 from notifier.operations.explain import Inspection, placed
 from notifier.operations.in_force import Known
-from notifier.rules.category import DEFAULT_CATEGORY
-from notifier.store.connection import redis_answers
 
 MAX_SHOWN: Final = 200
 
@@ -22,9 +20,8 @@ def view_user(redis: Redis, known: Known, user: str, category: str | None = None
     line: the first that wait in backlogs, of `waiting_in_all`. outside: see `Inspection`. Raises RedisUnusableError.
     """
     inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
-    with redis_answers():
-        waiting = {name: n for name, n in inspection.waiting(user).items() if n}
-    found = placed(inspection.explain(user, category or next(iter(waiting), DEFAULT_CATEGORY)), known)
+    found = placed(inspection.explain(user, category), known)
+    waiting = {name: n for name, n in found.waiting.items() if n}
     return found.as_json() | {
         "user_rules": known.places.of_user(user).path,
         "category_rules": known.places.of_category(found.category).path,

@@ -88,11 +88,6 @@ def read_others(redis: Any, lanes: Collection[str]) -> list[str]:
     ]
 
 
-def is_suspended(redis: Any) -> bool:
-    """Whether `rq suspend` keeps all workers from looking for work. Changes nothing."""
-    return bool(redis.exists(rq_key("suspended")))
-
-
 def find_refusal(memory: Mapping[str, Any]) -> Exchange[str]:
     """Why Redis takes nothing new, '' where it does: then no worker can note that it looks. memory: of INFO."""
     if 0 < memory.get("maxmemory", 0) <= memory["used_memory"]:

@@ -13,9 +13,9 @@ import structlog
 from starlette.requests import Request
 
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
+from notifier.forecast.expected import find_record
 from notifier.notification.files import notification_of
 from notifier.operations.action_log import logged, record_action
-from notifier.operations.explain import Inspection
 from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.operations.preview.plot import svg
 from notifier.operations.preview.recording import RecordingError
@@ -31,6 +31,7 @@ from notifier.server.state import State
 from notifier.settings import Settings
 from notifier.settings.loading import parse_rates
 from notifier.settings.rates import change_to
+from notifier.store.exchange import exchange
 from notifier.store.pipelining import on_all
 from notifier.store.published import HOLDS_IN_US, publish
 from notifier.store.published import withdraw as take_back
@@ -98,7 +99,7 @@ def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
     if asked.flag("sure"):
         return cancel_of(state, asked)
     with state.redis.at(user) as redis:
-        waiting = Inspection(redis, state.in_force.read().policies).waiting(user)
+        waiting = exchange(redis, find_record(user)).waiting
     return {"user": user, "waiting": sum(waiting.values())}
 
 

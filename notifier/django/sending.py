@@ -8,6 +8,7 @@ from pathlib import Path
 from notifier.errors import needs_extra
 from notifier.notification import Notification
 from notifier.producer.notifier import Notifier
+from notifier.scripts.loader import finished
 
 with needs_extra("notifier.django", "django"):
     from django.conf import settings
@@ -41,5 +42,5 @@ def send_on_commit(notification: Notification, *, using: str | None = None, robu
     notifier = get_notifier()
     with notifier._builder.span("send", notification) as trace:  # noqa: SLF001 - what `send` does, in two steps
         job = notifier._builder.build(notification, trace=trace)  # noqa: SLF001
-    transaction.on_commit(lambda: notifier._enqueue([job]), using=using, robust=robust)  # noqa: SLF001
+    transaction.on_commit(lambda: finished(notifier._enqueued([job])), using=using, robust=robust)  # noqa: SLF001
     return None if job.dedupe else job.id

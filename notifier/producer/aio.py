@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import redis.asyncio
 
-from notifier.errors import NotifierError, RedisUnusableError
+from notifier.errors import RedisUnusableError
 from notifier.limiter import Hold
 from notifier.limiter.requests import Timeout, ahead_us
 from notifier.notification import Notification
-from notifier.notification.notification import check_user
-from notifier.producer.base import Producer
+from notifier.producer.base import Enqueue, Producer
 from notifier.producer.cancel import Cancellation, each_once
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
-from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
 from notifier.producer.permits import UserPermit, reached
-from notifier.producer.routing import FOLLOW_S, Split, first_known
-from notifier.producer.users import Asked, AsyncUsers
+from notifier.producer.users import AsyncUsers
 from notifier.queue import backlogs, calls
-from notifier.queue.circuits import Held, by_route
+from notifier.queue.circuits import Held
 from notifier.queue.history import Record
 from notifier.rules.category import DEFAULT_CATEGORY
-from notifier.rules.preferences import Preferences
-from notifier.scripts.keys import under
 from notifier.store.aio import in_turn
-from notifier.store.exchange import Exchange, Search, exchange_async, nothing
-from notifier.store.partitions import Partition, connect_all_async, search_at_async
-from notifier.store.pipelining import together_async, whole
+from notifier.store.exchange import Exchange, Search, exchange_async
+from notifier.store.partitions import connect_all_async
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -56,6 +50,8 @@ class AsyncNotifier(Producer):
     """
 
     _takes = redis.asyncio.Redis
+    _connect = staticmethod(connect_all_async)
+    _do_all = staticmethod(asyncio.gather)
 
     def __init__(self, client: redis.asyncio.Redis, settings: Settings) -> None:
         """`from_config` builds one from the YAML."""
@@ -66,25 +62,11 @@ class AsyncNotifier(Producer):
     @property
     def users(self) -> AsyncUsers:
         """See `Notifier.users`."""
-        return AsyncUsers(self._prefer, self._preferences, self._edits)
+        return AsyncUsers(partial(self._within, None, self._prefer), self._preferences, self._edits)
 
     async def reload(self) -> None:
         """See `Notifier.reload`. A thread reads, so that the event loop goes on."""
         await asyncio.to_thread(self._file().reload)
-
-    async def _follow(self, timeout: Timeout) -> float:
-        """Begin to follow the configuration, before a call goes by it or asks Redis; returns how many s that took.
-
-        Here a time-out is checked: what does the call, and would have to be closed, is not made yet.
-        """
-        within = self._within(timeout)
-        if not self._follows or self._live is None or self._live.has_begun:
-            return 0.0
-        begun = time.monotonic()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(FIRST_LOOK_S, within / 2)):
-                await self._live.begin_async()
-        return time.monotonic() - begun
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""
@@ -107,8 +89,7 @@ class AsyncNotifier(Producer):
         """See `Notifier.send`."""
         spent = await self._follow(timeout)
         with self._builder.span("send", notification) as trace:
-            jobs = [self._builder.build(notification, job_id, trace)]
-            return (await self._enqueue(jobs, timeout, spent))[0]
+            return (await self._enqueued([self._builder.build(notification, job_id, trace)], timeout, spent))[0]
 
     async def send_many(
         self,
@@ -120,36 +101,20 @@ class AsyncNotifier(Producer):
     ) -> int:
         """See `Notifier.send_many`. on_accepted: may be a coroutine function. timeout: of each hundred."""
         await self._follow(timeout)
-        enqueue = partial(self._enqueue, timeout=timeout)
-        bulk = Bulk(self._builder, self._chunk, enqueue, lambda jobs: asyncio.ensure_future(enqueue(jobs)), on_accepted)
-        ids = ids_of(job_ids)
-        try:
-            async for notification in _each(notifications):
-                if bulk.add(notification, next_id(ids)):
-                    if not await bulk.go_on():
-                        break
-                    await asyncio.sleep(0)  # what has begun is written now
-            else:
-                check_no_more(ids)
-        except BaseException as error:
-            await bulk.finish(error)
-            raise
-        await bulk.finish()
-        return bulk.tried
+        enqueue = partial(self._enqueued, timeout=timeout)
+        return await self._send_many(notifications, job_ids, on_accepted, enqueue)
 
     async def acquire(
         self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None
     ) -> UserPermit | Hold:
         """See `Notifier.acquire`."""
-        user, spent = check_user(user), await self._follow(timeout)
-        name = self._builder.category(category).name
         with reached():
-            return await self._of(user, self._exchanges.acquire(user, name), timeout, spent)
+            return await self._within(timeout, self._acquire, user, category)
 
     async def refund(self, permit: UserPermit, *, timeout: Timeout = None) -> bool:
         """See `Notifier.refund`."""
         with reached():
-            return await self._of(permit.user, self._exchanges.refund(permit), timeout)
+            return await self._within(timeout, self._of, permit.user, self._exchanges.refund(permit))
 
     @overload
     async def cancel(self, job_id: str, *, timeout: Timeout = None) -> backlogs.Cancelled: ...
@@ -174,31 +139,16 @@ class AsyncNotifier(Producer):
         timeout: Timeout = None,
     ) -> backlogs.Cancelled | Cancellation:
         """See `Notifier.cancel`."""
-        if job_id is not None and user is category is collapse_id is tag is None:
-            return (await self._cancelled([job_id], timeout))[0]
-        return await self._of(*self._cancel(job_id, user, category, collapse_id, tag), timeout)
+        return await self._within(timeout, self._cancel, job_id, user, category, collapse_id, tag)
 
     async def forget(self, user: str, *, hard: bool = False, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.forget`."""
-        user = check_user(user)
-        asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
-        return whole(self._partitions, await self._together(asked, timeout))[self._partitions.of_user(user).number]
+        return await self._within(timeout, self._forget, user, hard)
 
     async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
         """See `Notifier.cancel_many`."""
         ids = each_once(job_ids)
-        return Cancellation.of(ids, await self._cancelled(ids, timeout))
-
-    _connect = staticmethod(connect_all_async)
-
-    async def _prefer(self, asked: Asked, who: str) -> Preferences:
-        spent = await self._follow(None)
-        user, edit = asked()
-        user = check_user(user)
-        return await self._of(user, self._exchanges.prefer(user, edit, who), None, spent)
-
-    def _preferences(self) -> AsyncIterator[tuple[str, Preferences]]:
-        return self._search(lambda **_: self._exchanges.preferences())
+        return Cancellation.of(ids, await self._within(timeout, self._cancelled, ids))
 
     def feedback(
         self,
@@ -229,109 +179,46 @@ class AsyncNotifier(Producer):
 
     async def routes(self, *, timeout: Timeout = None) -> list[Held]:
         """See `Notifier.routes`."""
-        if len(self._partitions) == 1:
-            return await self._run(self._partitions[0], self._exchanges.routes(), timeout)
-        asked = [(at, self._exchanges.routes()) for at in self._partitions]
-        return by_route(whole(self._partitions, await self._together(asked, timeout)))
+        return await self._within(timeout, self._routes)
 
     async def status(self, job_id: str, user: str | None = None, *, timeout: Timeout = None) -> Status | None:
         """See `Notifier.status`."""
-        asked = self._status(job_id, user)
-        return first_known([at for at, _ in asked], await self._together(asked, timeout))
+        return await self._within(timeout, self._status, job_id, user)
 
     async def history(self, user: str, since: timedelta | None = None, *, timeout: Timeout = None) -> list[Record]:
         """See `Notifier.history`."""
-        return await self._of(*self._history(user, since), timeout)
+        return await self._within(timeout, self._of, *self._history(user, since))
 
-    async def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> AsyncIterator[T]:
-        await self._follow(None)
-        several = len(self._partitions) > 1
-        while True:
-            found_any, ended = False, list[RedisUnusableError | None]()
-            for at in self._partitions:
-                try:
-                    async for each in search_at_async(at, partial(find, follow=follow and not several)):
-                        found_any = True
-                        yield each
-                    ended.append(None)
-                except RedisUnusableError as error:
-                    ended.append(error)
-            if not (several and follow) or all(ended):
-                whole(self._partitions, ended)
-                return
-            if not found_any:
-                await asyncio.sleep(FOLLOW_S)
-
-    async def _enqueue(self, jobs: Sequence[calls.Job], timeout: Timeout, spent: float = 0.0) -> list[str]:
-        if (first := self._unagreed()) is not None:
-            with suppress(RedisUnusableError):
-                await self._run(first, nothing(), timeout)
-            self._asked_first = True
-        split = self._split(jobs) if len(self._partitions) > 1 else Split([self._partitions] * len(jobs))
-        asked = split.ask(jobs, self._exchanges.enqueue)
-        if len(asked) > 1 and not self._exchanges.waits_for_replicas:
-            return split.answers(await self._together(asked, timeout, spent))
-        one = self._exchanges.waits_for_replicas
-        run = partial(self._run, timeout=timeout, spent=spent, on_one_connection=one)
-        return split.answers(await asyncio.gather(*[self._ended(partial(run, *each)) for each in asked]))
-
-    async def _ended(self, ask: Callable[[], Awaitable[T]]) -> T | NotifierError:
-        try:
-            return await ask()
-        except NotifierError as error:
-            return error
-
-    async def _of(self, user: str, steps: Exchange[T], timeout: Timeout, spent: float = 0.0) -> T:
-        return await self._run(self._partitions.of_user(user), steps, timeout, spent)
-
-    async def _cancelled(self, job_ids: Sequence[str], timeout: Timeout) -> list[backlogs.Cancelled]:
-        split = Split(map(self._where, job_ids))
-        asked = split.ask(job_ids, self._exchanges.cancel)
-        return split.answers(await self._together(asked, timeout), "unknown")
-
-    async def _together(
-        self, asked: Sequence[tuple[Partition, Exchange[T]]], timeout: Timeout, spent: float = 0.0
-    ) -> list[T | NotifierError]:
-        spent += await self._follow(timeout)
-        checked = [(at, at.checked(steps)) for at, steps in asked]
-        return await self._in_time(together_async(checked), timeout, spent)
-
-    async def _run(
-        self,
-        at: Partition,
-        steps: Exchange[T],
-        timeout: Timeout,
-        spent: float = 0.0,
-        *,
-        on_one_connection: bool = False,
+    async def _within(
+        self, timeout: Timeout, do: Callable[..., Coroutine[Any, Any, T]], *args: Any, spent: float = 0.0
     ) -> T:
         spent += await self._follow(timeout)
-        steps = at.checked(steps)
-        with under(at.prefixes):
-            ask = _on_one_connection(at.client, steps) if on_one_connection else exchange_async(at.client, steps)
-            return await self._in_time(ask, timeout, spent)
-
-    def _within(self, timeout: Timeout) -> float:
-        """A time-out in seconds. Raises TypeError or ValueError for what is none."""
-        return self._timeout if timeout is None else ahead_us(timeout) / 1e6
-
-    async def _in_time(self, ask: Coroutine[Any, Any, T], timeout: Timeout, spent: float) -> T:
-        within = self._within(timeout)
+        within = self._seconds(timeout)
         try:
-            return await in_turn(self._slots, ask, within - spent)
+            return await in_turn(self._slots, do(*args), within - spent)
         except TimeoutError:
             raise RedisUnusableError(f"Redis does not answer within {within:g} s") from None
 
+    async def _follow(self, timeout: Timeout) -> float:
+        within = self._seconds(timeout)
+        if not self._follows or self._live is None or self._live.has_begun:
+            return 0.0
+        begun = time.monotonic()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(FIRST_LOOK_S, within / 2)):
+                await self._live.begin_async()
+        return time.monotonic() - begun
 
-async def _on_one_connection(client: redis.asyncio.Redis, steps: Exchange[T]) -> T:
-    async with redis.asyncio.Redis(connection_pool=client.connection_pool, single_connection_client=True) as one:
-        return await exchange_async(one, steps)
+    def _seconds(self, timeout: Timeout) -> float:
+        """A time-out in seconds. Raises TypeError or ValueError for what is none."""
+        return self._timeout if timeout is None else ahead_us(timeout) / 1e6
 
+    async def _apart(self, client: Any, steps: Exchange[T]) -> T:
+        async with redis.asyncio.Redis(connection_pool=client.connection_pool, single_connection_client=True) as one:
+            return await exchange_async(one, steps)
 
-async def _each(notifications: Iterable[Notification] | AsyncIterable[Notification]) -> AsyncIterator[Notification]:
-    if isinstance(notifications, AsyncIterable):
-        async for notification in notifications:
-            yield notification
-    else:
-        for notification in notifications:
-            yield notification
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[calls.Job]], Any]]:
+        return nullcontext(lambda jobs: asyncio.ensure_future(enqueue(jobs)))

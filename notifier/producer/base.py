@@ -1,36 +1,64 @@
-"""The common part of Notifier and AsyncNotifier: how they are made, and the configuration that they follow."""
+"""The common part of Notifier and AsyncNotifier: how they are made, what they follow, and how they ask Redis.
+
+What asks is written once, as coroutines. AsyncNotifier awaits them; on the clients of Notifier they never wait, and
+`finished` has their results.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.errors import InvalidNotificationError, NotifierError, RedisUnusableError, SettingsError
+from notifier.limiter import Hold
+from notifier.limiter.requests import Timeout
+from notifier.notification import Notification
 from notifier.notification.notification import check_user
 from notifier.producer.cancel import NEITHER, Cancellation, check_job_id, kind_of
 from notifier.producer.exchanges import CHUNK, Exchanges, Status
-from notifier.producer.jobs import JobBuilder
-from notifier.producer.routing import Split
-from notifier.producer.users import Edits
-from notifier.queue import calls
+from notifier.producer.jobs import Bulk, JobBuilder, check_no_more, ids_of, next_id
+from notifier.producer.permits import UserPermit
+from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
+from notifier.producer.users import Asked, Edits
+from notifier.queue import backlogs, calls
+from notifier.queue.circuits import Held, by_route
 from notifier.queue.history import Record
 from notifier.rules.policies import Policies
-from notifier.store.exchange import Exchange
-from notifier.store.partitions import Partition, Partitions
+from notifier.rules.preferences import Preferences
+from notifier.scripts.keys import under
+from notifier.store.exchange import Exchange, Search, exchange_async, nothing
+from notifier.store.partitions import Partition, Partitions, search_at_async
+from notifier.store.pipelining import together_by, whole
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
     from notifier.settings.schema_redis import RedisSettings
     from notifier.store.live import LiveSettings
 
+T = TypeVar("T")
+Enqueue = Callable[[Sequence[calls.Job]], Coroutine[Any, Any, list[str]]]
+
 
 class Producer:
-    """A producer by its settings: its exchanges with Redis, which a subclass runs on its kind of client."""
+    """A producer by its settings. A subclass says how its kind of client is waited for."""
 
     _takes: ClassVar[type]
+    _do_all: Callable[..., Awaitable[Sequence[Any]]]  # has the results of several calls
 
     def __init__(self, client: Any, settings: Settings) -> None:
         """See `from_config`. client: of `_takes`, or `Partitions`. Raises SettingsError, and TypeError for others."""
@@ -111,14 +139,19 @@ class Producer:
         self._asks.use(settings)
         self._jobs.use(settings)
 
-    def _cancel(
+    async def _acquire(self, user: str, category: str) -> UserPermit | Hold:
+        user = check_user(user)
+        return await self._of(user, self._exchanges.acquire(user, self._builder.category(category).name))
+
+    async def _cancel(
         self, job_id: str | None, user: str | None, category: str | None, collapse_id: str | None, tag: str | None
-    ) -> tuple[str, Exchange[Cancellation]]:
-        """Build the call that cancels. Raises TypeError where it is not said, and InvalidNotificationError."""
+    ) -> backlogs.Cancelled | Cancellation:
+        if job_id is not None and user is category is collapse_id is tag is None:
+            return (await self._cancelled([job_id]))[0]
         if job_id is not None or user is None:
             raise TypeError(NEITHER)
         user = check_user(user)
-        return user, self._exchanges.cancel_of(user, kind_of(category, collapse_id, tag))
+        return await self._of(user, self._exchanges.cancel_of(user, kind_of(category, collapse_id, tag)))
 
     def _history(self, user: str, since: timedelta | None) -> tuple[str, Exchange[list[Record]]]:
         """Build the call of `history`. Raises InvalidNotificationError."""
@@ -127,29 +160,147 @@ class Producer:
         user = check_user(user)
         return user, self._exchanges.history(user, since)
 
-    @property
-    def _chunk(self) -> int:
-        """How many notifications `send_many` hands over at once."""
-        return CHUNK * len(self._partitions)
+    async def _send_many(
+        self,
+        notifications: Iterable[Notification] | AsyncIterable[Notification],
+        job_ids: Iterable[str] | None,
+        on_accepted: Callable[[Sequence[str]], object] | None,
+        enqueue: Enqueue,
+    ) -> int:
+        ids = ids_of(job_ids)
+        with self._beside(enqueue) as begin:
+            bulk = Bulk(self._builder, CHUNK * len(self._partitions), enqueue, begin, on_accepted)
+            try:
+                async for notification in _each(notifications):
+                    if bulk.add(notification, next_id(ids)):
+                        if not await bulk.go_on():
+                            break
+                        await self._pause(0)  # what has begun is written now
+                else:
+                    check_no_more(ids)
+            except BaseException as error:
+                await bulk.finish(error)
+                raise
+            await bulk.finish()
+        return bulk.tried
 
-    def _unagreed(self) -> Partition | None:
-        """The first partition, to be asked before anything is sent: there it is known how many there are."""
-        first = self._partitions[0]
-        return None if self._asked_first or first.is_checked else first
+    async def _enqueued(self, jobs: Sequence[calls.Job], timeout: Timeout = None, spent: float = 0.0) -> list[str]:
+        if not self._asked_first:  # before anything is sent: there it is known how many partitions there are
+            with suppress(RedisUnusableError):
+                await self._within(timeout, self._run, self._partitions[0], nothing())
+            self._asked_first = True
+        return await self._within(timeout, self._enqueue, jobs, spent=spent)
 
-    def _split(self, jobs: Sequence[calls.Job]) -> Split:
-        return Split([self._partitions.of_user(job.user)] for job in jobs)
+    async def _enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
+        apart = self._exchanges.waits_for_replicas  # WAIT counts what its own connection wrote
+        if len(self._partitions) == 1:
+            return await self._run(self._partitions[0], self._exchanges.enqueue(jobs), apart=apart)
+        split = Split([self._partitions.of_user(job.user)] for job in jobs)
+        asked = split.ask(jobs, self._exchanges.enqueue)
+        if not apart:
+            return split.answers(await self._together(asked))
+        return split.answers(await self._do_all(*[ended(self._run(*each, apart=True)) for each in asked]))
 
-    def _where(self, job_id: str) -> Sequence[Partition]:
-        return self._partitions.of_job(check_job_id(job_id))
+    async def _cancelled(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
+        split = Split(map(self._where, job_ids))
+        return split.answers(await self._together(split.ask(job_ids, self._exchanges.cancel)), "unknown")
 
-    def _status(self, job_id: str, user: str | None) -> list[tuple[Partition, Exchange[Status | None]]]:
-        """Build the calls of `status`, by where they ask. Raises InvalidNotificationError."""
+    async def _forget(self, user: str, hard: bool) -> Cancellation:
+        user = check_user(user)
+        # A pause stands in all partitions, and what operators did in any.
+        asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
+        return whole(self._partitions, await self._together(asked))[self._partitions.of_user(user).number]
+
+    async def _routes(self) -> list[Held]:
+        if len(self._partitions) == 1:
+            return await self._run(self._partitions[0], self._exchanges.routes())
+        asked = [(at, self._exchanges.routes()) for at in self._partitions]
+        return by_route(whole(self._partitions, await self._together(asked)))
+
+    async def _status(self, job_id: str, user: str | None) -> Status | None:
         where = self._where(job_id)
         if user is not None:
             user = check_user(user)
             where = [self._partitions.of_user(user)]
-        return [(at, self._exchanges.status(job_id, user)) for at in where]
+        return first_known(where, await self._together([(at, self._exchanges.status(job_id, user)) for at in where]))
+
+    def _where(self, job_id: str) -> Sequence[Partition]:
+        return self._partitions.of_job(check_job_id(job_id))
+
+    async def _prefer(self, asked: Asked, who: str) -> Preferences:
+        user, edit = asked()
+        user = check_user(user)
+        return await self._of(user, self._exchanges.prefer(user, edit, who))
+
+    def _preferences(self) -> AsyncGenerator[tuple[str, Preferences]]:
+        return self._search(lambda **_: self._exchanges.preferences())
+
+    async def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> AsyncGenerator[T]:
+        """Search each partition; where there are several, one after the other, again and again.
+
+        One that is away is told of in the end; in a search without one, only where all are.
+        """
+        await self._follow(None)
+        several = len(self._partitions) > 1
+        while True:
+            found_any, errors = False, list[RedisUnusableError | None]()
+            for at in self._partitions:
+                try:
+                    async for each in search_at_async(at, partial(find, follow=follow and not several)):
+                        found_any = True
+                        yield each
+                    errors.append(None)
+                except RedisUnusableError as error:
+                    errors.append(error)
+            if not (several and follow) or all(errors):
+                whole(self._partitions, errors)
+                return
+            if not found_any:
+                await self._pause(FOLLOW_S)
+
+    async def _of(self, user: str, steps: Exchange[T]) -> T:
+        return await self._run(self._partitions.of_user(user), steps)
+
+    async def _together(self, asked: Sequence[tuple[Partition, Exchange[T]]]) -> list[T | NotifierError]:
+        return await together_by(self._do_all, [(at, at.checked(steps)) for at, steps in asked])
+
+    async def _run(self, at: Partition, steps: Exchange[T], *, apart: bool = False) -> T:
+        """Run an exchange in a partition. apart: on a connection that no other has meanwhile."""
+        with under(at.prefixes):
+            return await (self._apart if apart else exchange_async)(at.client, at.checked(steps))
+
+    async def _follow(self, timeout: Timeout) -> float:  # noqa: ARG002 - of AsyncNotifier
+        """Begin to follow the configuration, before a call goes by it or asks Redis; returns how many s that took."""
+        return 0.0
+
+    async def _within(
+        self,
+        timeout: Timeout,  # noqa: ARG002
+        do: Callable[..., Coroutine[Any, Any, T]],
+        *args: Any,
+        spent: float = 0.0,  # noqa: ARG002
+    ) -> T:
+        """Have the result of a call. timeout, spent: its deadline, and how many s of it are over; see AsyncNotifier."""
+        return await do(*args)
+
+    async def _apart(self, client: Any, steps: Exchange[T]) -> T:
+        raise NotImplementedError
+
+    async def _pause(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[calls.Job]], Any]]:
+        """Give a function that begins to enqueue a chunk, and returns its future."""
+        raise NotImplementedError
+
+
+async def _each(notifications: Iterable[Notification] | AsyncIterable[Notification]) -> AsyncIterator[Notification]:
+    if isinstance(notifications, AsyncIterable):
+        async for notification in notifications:
+            yield notification
+    else:
+        for notification in notifications:
+            yield notification
 
 
 def _answers_otherwise(client: Any) -> bool:

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from redis import Redis
 
-from notifier.errors import NotifierError, RedisUnusableError
 from notifier.limiter import Hold
 from notifier.notification import Notification
-from notifier.notification.notification import check_user
-from notifier.producer.base import Producer
+from notifier.producer.base import Enqueue, Producer
 from notifier.producer.cancel import Cancellation, each_once
 from notifier.producer.channels import Channels
 from notifier.producer.events import Ended
 from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
-from notifier.producer.jobs import Bulk, check_no_more, ids_of, next_id
 from notifier.producer.permits import UserPermit, reached
-from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
-from notifier.producer.users import Asked, Users
+from notifier.producer.users import Users
 from notifier.queue import backlogs, calls
-from notifier.queue.circuits import Held, by_route
+from notifier.queue.circuits import Held
 from notifier.queue.history import Record
 from notifier.rules.category import DEFAULT_CATEGORY
-from notifier.rules.preferences import Preferences
-from notifier.scripts.keys import under
 from notifier.scripts.loader import finished
 from notifier.store.connection import redis_answers
-from notifier.store.exchange import Exchange, Search, exchange, nothing
-from notifier.store.partitions import Partition, Partitions, connect_all, search_at
-from notifier.store.pipelining import together, whole
+from notifier.store.exchange import Exchange, exchange_async, iterate
+from notifier.store.partitions import Partitions, connect_all
+from notifier.store.pipelining import one_by_one
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -55,6 +49,8 @@ class Notifier(Producer):
     """
 
     _takes = Redis
+    _connect = staticmethod(connect_all)
+    _do_all = staticmethod(one_by_one)
 
     def __init__(self, redis: Redis | Partitions, settings: Settings) -> None:
         """`from_config` builds one from the YAML."""
@@ -63,7 +59,9 @@ class Notifier(Producer):
     @property
     def users(self) -> Users:
         """Return the preferences of users, to read and to change."""
-        return Users(self._prefer, self._preferences, self._edits)
+        return Users(
+            lambda asked, who: finished(self._prefer(asked, who)), lambda: iterate(self._preferences()), self._edits
+        )
 
     @property
     def channels(self) -> Channels:
@@ -107,8 +105,7 @@ class Notifier(Producer):
         `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
         """
         with self._builder.span("send", notification) as trace:
-            job = self._builder.build(notification, job_id, trace)
-            return self._enqueue_at(self._partitions.of_user(notification.user), self._exchanges.enqueue([job]))[0]
+            return finished(self._enqueued([self._builder.build(notification, job_id, trace)]))[0]
 
     def send_many(
         self,
@@ -127,27 +124,7 @@ class Notifier(Producer):
         iterable raises an error of its own. OverloadedError at the end names what was not accepted; `on_accepted` is
         not called from the first of these on.
         """
-        ids = ids_of(job_ids)
-        with ThreadPoolExecutor(1) as beside:
-            within = copy_context().run
-            bulk = Bulk(
-                self._builder,
-                self._chunk,
-                self._enqueue,
-                lambda jobs: beside.submit(within, self._enqueue, jobs),
-                on_accepted,
-            )
-            try:
-                for notification in notifications:
-                    if bulk.add(notification, next_id(ids)) and not finished(bulk.go_on()):
-                        break
-                else:
-                    check_no_more(ids)
-            except BaseException as error:
-                finished(bulk.finish(error))
-                raise
-            finished(bulk.finish())
-        return bulk.tried
+        return finished(self._send_many(iter(notifications), job_ids, on_accepted, self._enqueued))
 
     def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> UserPermit | Hold:
         """Take the right to send this user something of a category now, by the rules in force, outside of the workers.
@@ -156,9 +133,8 @@ class Notifier(Producer):
         hours and calendar windows go by the zone that the user chose, else by that of the configuration. Raises
         InvalidNotificationError for an unknown category, LimiterUnreachableError where Redis is away.
         """
-        user = check_user(user)
         with reached():
-            return self._of(user, self._exchanges.acquire(user, self._builder.category(category).name))
+            return finished(self._acquire(user, category))
 
     def refund(self, permit: UserPermit) -> bool:
         """Give a permit of `acquire` back because nothing reached the user; what waits is looked at again at once.
@@ -166,7 +142,7 @@ class Notifier(Producer):
         False where it has lapsed, or was given back before. Raises LimiterUnreachableError where Redis is away.
         """
         with reached():
-            return self._of(permit.user, self._exchanges.refund(permit))
+            return finished(self._of(permit.user, self._exchanges.refund(permit)))
 
     @overload
     def cancel(self, job_id: str) -> backlogs.Cancelled: ...
@@ -191,9 +167,7 @@ class Notifier(Producer):
         far as they are given, and was accepted before this call, and returns a Cancellation.
         Raises InvalidNotificationError for a field that no notification could have.
         """
-        if job_id is not None and user is category is collapse_id is tag is None:
-            return self._cancelled([job_id])[0]
-        return self._of(*self._cancel(job_id, user, category, collapse_id, tag))
+        return finished(self._cancel(job_id, user, category, collapse_id, tag))
 
     def forget(self, user: str, *, hard: bool = False) -> Cancellation:
         """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
@@ -204,15 +178,12 @@ class Notifier(Producer):
         too, so that the limits begin anew. What a worker sends at that moment is too late, and leaves traces: they go
         with another call.
         """
-        user = check_user(user)
-        # A pause stands in all partitions, and what operators did in any.
-        asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
-        return whole(self._partitions, self._together(asked))[self._partitions.of_user(user).number]
+        return finished(self._forget(user, hard))
 
     def cancel_many(self, job_ids: Iterable[str]) -> Cancellation:
         """Cancel notifications by their job ids: which were cancelled, which were too late, which are unknown."""
         ids = each_once(job_ids)
-        return Cancellation.of(ids, self._cancelled(ids))
+        return Cancellation.of(ids, finished(self._cancelled(ids)))
 
     def feedback(
         self,
@@ -232,7 +203,7 @@ class Notifier(Producer):
         follow: wait for more, for ever; else end when nothing is left.
         Raises RedisUnusableError if Redis does not answer: begin again, nothing is lost.
         """
-        return self._search(partial(self._exchanges.feedback, group, consumer, lease=lease), follow=follow)
+        return iterate(self._search(partial(self._exchanges.feedback, group, consumer, lease=lease), follow=follow))
 
     def events(
         self,
@@ -249,18 +220,14 @@ class Notifier(Producer):
         Raises SettingsError where `events.keep` is 0s, RedisUnusableError if Redis does not answer.
         """
         self._builder.check_events()
-        return self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow)
+        return iterate(self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow))
 
     def routes(self) -> list[Held]:
         """The routes by which nothing goes now, why, since when, and how many wait; empty when all is well.
 
         Raises RedisUnusableError if Redis does not answer.
         """
-        if len(self._partitions) == 1:
-            return self._run(self._partitions[0], self._exchanges.routes())
-        return by_route(
-            whole(self._partitions, self._together((at, self._exchanges.routes()) for at in self._partitions))
-        )
+        return finished(self._routes())
 
     def status(self, job_id: str, user: str | None = None) -> Status | None:
         """Return what became of a notification; None for one that is unknown or no longer kept.
@@ -268,8 +235,7 @@ class Notifier(Producer):
         user: whose it is, if you know: then its record is found even when it was delivered long ago, for
         `history.keep`. Else a delivered one is known for `keep_delivered`, without its record.
         """
-        asked = self._status(job_id, user)
-        return first_known([at for at, _ in asked], self._together(asked))
+        return finished(self._status(job_id, user))
 
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """Return what became of a user's notifications, and what held each one back: the newest first.
@@ -277,76 +243,17 @@ class Notifier(Producer):
         since: no older than this; None is `history.keep`. At most `history.max` are kept of a user.
         Raises RedisUnusableError if Redis does not answer.
         """
-        return self._of(*self._history(user, since))
+        return finished(self._of(*self._history(user, since)))
 
-    _connect = staticmethod(connect_all)
+    async def _apart(self, client: Any, steps: Exchange[T]) -> T:
+        with redis_answers(), client.client() as one:
+            return await exchange_async(one, steps)
 
-    def _prefer(self, asked: Asked, who: str) -> Preferences:
-        user, edit = asked()
-        user = check_user(user)
-        return self._of(user, self._exchanges.prefer(user, edit, who))
+    async def _pause(self, seconds: float) -> None:
+        Event().wait(seconds)
 
-    def _preferences(self) -> Iterator[tuple[str, Preferences]]:
-        return self._search(lambda **_: self._exchanges.preferences())
-
-    def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> Iterator[T]:
-        """Search each partition; where there are several, one after the other, again and again.
-
-        One that is away is told of in the end; in a search without one, only where all are.
-        """
-        several = len(self._partitions) > 1
-        while True:
-            found_any, ended = False, list[RedisUnusableError | None]()
-            for at in self._partitions:
-                try:
-                    for each in search_at(at, partial(find, follow=follow and not several)):
-                        found_any = True
-                        yield each
-                    ended.append(None)
-                except RedisUnusableError as error:
-                    ended.append(error)
-            if not (several and follow) or all(ended):
-                whole(self._partitions, ended)
-                return
-            if not found_any:
-                Event().wait(FOLLOW_S)
-
-    def _of(self, user: str, steps: Exchange[T]) -> T:
-        return self._run(self._partitions.of_user(user), steps)
-
-    def _run(self, at: Partition, steps: Exchange[T]) -> T:
-        with under(at.prefixes):
-            found: T = exchange(at.client, at.checked(steps))
-        return found
-
-    def _together(self, asked: Iterable[tuple[Partition, Exchange[T]]]) -> list[T | NotifierError]:
-        return together([(at, at.checked(steps)) for at, steps in asked])
-
-    def _cancelled(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
-        split = Split(map(self._where, job_ids))
-        return split.answers(self._together(split.ask(job_ids, self._exchanges.cancel)), "unknown")
-
-    def _enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
-        if len(self._partitions) == 1:
-            return self._enqueue_at(self._partitions[0], self._exchanges.enqueue(jobs))
-        self._agree()
-        split = self._split(jobs)
-        asked = split.ask(jobs, self._exchanges.enqueue)
-        if not self._exchanges.waits_for_replicas:
-            return split.answers(self._together(asked))
-        return split.answers([ended(partial(self._enqueue_at, at, steps)) for at, steps in asked])
-
-    def _enqueue_at(self, at: Partition, steps: Exchange[list[str]]) -> list[str]:
-        self._agree()
-        if not self._exchanges.waits_for_replicas:
-            return self._run(at, steps)
-        # WAIT counts what its own connection wrote.
-        with under(at.prefixes), redis_answers(), at.client.client() as one:
-            found: list[str] = exchange(one, at.checked(steps))
-            return found
-
-    def _agree(self) -> None:
-        if (first := self._unagreed()) is not None:
-            with suppress(RedisUnusableError):
-                self._run(first, nothing())
-            self._asked_first = True
+    @contextmanager
+    def _beside(self, enqueue: Enqueue) -> Iterator[Callable[[Sequence[calls.Job]], Any]]:
+        with ThreadPoolExecutor(1) as beside:
+            within = copy_context().run
+            yield lambda jobs: beside.submit(within, lambda: finished(enqueue(jobs)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -18,10 +18,10 @@ Asked = list[tuple[Partition, Exchange[T]]]
 FOLLOW_S: Final = 1.0  # between two looks at all partitions for what is to be followed
 
 
-def ended(ask: Callable[[], T]) -> T | NotifierError:
+async def ended(call: Awaitable[T]) -> T | NotifierError:
     """Return this call's result, or its error."""
     try:
-        return ask()
+        return await call
     except NotifierError as error:
         return error
 

@@ -7,7 +7,7 @@ The generator decides. What runs it does the input and output: `exchange` on a `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -85,6 +85,19 @@ async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
     with closing(steps):
         result: T = (await go_on(redis, steps)).value
     return result
+
+
+def iterate(found: AsyncGenerator[T]) -> Iterator[T]:
+    """Iterate over what is found by what is written once for both kinds of client; this one blocks, see `finished`."""
+    try:
+        while True:
+            try:
+                one = finished(anext(found))
+            except StopAsyncIteration:
+                return
+            yield one
+    finally:
+        finished(found.aclose())
 
 
 async def go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:

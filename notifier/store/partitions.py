@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +15,10 @@ from redis.exceptions import RedisError
 from notifier.errors import InvalidNotificationError, RedisUnusableError, SettingsError
 from notifier.notification.notification import check_user
 from notifier.scripts.keys import Prefixes, redis_key, under
-from notifier.scripts.loader import finished
 from notifier.settings import redis_url
 from notifier.store.aio import async_of, connect_async
 from notifier.store.connection import ask, client_of, connect, is_forbidden
-from notifier.store.exchange import Command, Commands, Exchange, Item, Search, exchange, go_on
+from notifier.store.exchange import Command, Commands, Exchange, Item, Search, exchange, go_on, iterate
 from notifier.store.tags import HASH, number_of, prefixes_of
 
 if TYPE_CHECKING:
@@ -211,25 +210,20 @@ def search_at(at: Partition, find: Callable[[], Search[T]]) -> Iterator[T]:
 
     Raises RedisUnusableError where Redis fails.
     """
-    with under(at.prefixes):
-        steps = find()
-    with closing(steps):
-        while isinstance(found := finished(_found(at, steps)), Item):
-            yield found.value
+    return iterate(search_at_async(at, find))
 
 
-async def search_at_async(at: Partition, find: Callable[[], Search[T]]) -> AsyncIterator[T]:
+async def search_at_async(at: Partition, find: Callable[[], Search[T]]) -> AsyncGenerator[T]:
     """See `search_at`."""
     with under(at.prefixes):
         steps = find()
     with closing(steps):
-        while isinstance(found := await _found(at, steps), Item):
+        while True:
+            with under(at.prefixes):
+                found = await go_on(at.client, steps)
+            if not isinstance(found, Item):
+                return
             yield found.value
-
-
-async def _found(at: Partition, steps: Search[Any]) -> Any:
-    with under(at.prefixes):
-        return await go_on(at.client, steps)
 
 
 def _one_of(config: RedisSettings, connect: Callable[..., Any], beside: Callable[..., Any]) -> Partitions:

@@ -5,7 +5,6 @@ What a pipeline does not bring to an end, as a slot moves or a connection is los
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,17 +56,13 @@ def ask_all(partitions: Sequence[Partition], make: Callable[[], Exchange[T]]) ->
 
 def together(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
     """Return what each of these comes to, or the error that it raises."""
-    return finished(_together(exchanges, _one_by_one))
+    return finished(together_by(one_by_one, exchanges))
 
 
-async def together_async(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
-    """See `together`; nodes are asked at the same time."""
-    return await _together(exchanges, asyncio.gather)
-
-
-async def _together(
-    exchanges: Sequence[tuple[Partition, Exchange[T]]], do_all: Callable[..., Awaitable[object]]
+async def together_by(
+    do_all: Callable[..., Awaitable[object]], exchanges: Sequence[tuple[Partition, Exchange[T]]]
 ) -> Ended[T]:
+    """See `together`. do_all: how several nodes are asked: `one_by_one`, or in asyncio by `gather`."""
     ended: dict[int, Any] = {}
     resume: dict[int, Callable[[], Step]] = {n: partial(next, steps) for n, (_, steps) in enumerate(exchanges)}
     while resume:
@@ -89,9 +84,9 @@ async def _together(
     return [ended[n] for n in range(len(exchanges))]
 
 
-async def _one_by_one(*calls: Awaitable[object]) -> None:
-    for call in calls:
-        await call
+async def one_by_one(*calls: Awaitable[T]) -> list[T]:
+    """Await these as `asyncio.gather` does, one after the other."""
+    return [await call for call in calls]
 
 
 def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError]) -> list[T]:

@@ -33,9 +33,10 @@ from notifier.queue.waits import OF_LATER, describe_later
 from notifier.queue.walk import Kind, Met, Walk
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import in_force, job_key, redis_key, rq_key
+from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import decoded
 from notifier.store.connection import unreadable
-from notifier.store.exchange import Command, Commands, Exchange, Item, Once, Search
+from notifier.store.exchange import Commands, Exchange, Item, Once, Search
 from notifier.units import clock_us, from_bytes, moment
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ class Exchanges:
         """See `Notifier.acquire`."""
         text, now = yield Commands(lambda pipe: (pipe.hget(redis_key("preferences"), user), pipe.time()))
         chosen = decoded(from_bytes(text or b""))
-        answer: UserPermit | Hold = yield Once(acquire(Asked.of(self._policies, user, category, chosen, clock_us(now))))
+        call = acquire(Asked.of(self._policies, user, category, chosen, clock_us(now)))
+        answer: UserPermit | Hold = yield Once(partial(run_async, call=call))
         return answer
 
     def refund(self, permit: UserPermit) -> Exchange[bool]:
@@ -227,7 +229,7 @@ class Exchanges:
         timeout_ms = settings.socket_timeout_us // 2000
         try:
             # On another connection it would count the replicas of nothing, so it is not repeated.
-            have = yield Command(lambda client: client.wait(settings.wait_replicas, timeout_ms))
+            have = yield Once(lambda client: client.wait(settings.wait_replicas, timeout_ms))
         except RedisError as error:
             raise NotReplicatedError(job_ids, f"Redis did not answer WAIT: {error}", over) from error
         if have < settings.wait_replicas:

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from notifier.errors import OverloadedError, Refused
 from notifier.scripts.keys import redis_key
 from notifier.settings.memory import _FORM, UNITS
-from notifier.store.exchange import Commands, Exchange
+from notifier.store.exchange import Commands, Exchange, Once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ class MemoryLimit:
         if self._used < self._most:
             return
         with suppress(RedisError):  # a Redis that is full takes no count either
-            yield Commands(lambda pipe: pipe.hincrby(redis_key("stats"), "refused", len(jobs)), repeatable=False)
+            yield Once(lambda redis: redis.hincrby(redis_key("stats"), "refused", len(jobs)))
         refused = [Refused(job.user, "memory", self._used, self._most, place) for place, job in enumerate(jobs)]
         raise OverloadedError(refused, len(jobs))
 

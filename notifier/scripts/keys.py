@@ -115,23 +115,8 @@ _of_context: ContextVar[Prefixes | None] = ContextVar("prefixes", default=None)
 _asked_for = False
 
 
-def use(prefix: str, *, in_one_slot: bool = False) -> None:
-    """Name all keys of this process under a prefix. Raises SettingsError where it uses another already.
-
-    in_one_slot: of a cluster. Then the prefix is the hash tag of all keys, of RQ's too.
-    """
-    whole = f"{{{prefix}}}" if in_one_slot else prefix
-    rqs = os.environ.get(RQ_VARIABLE, f"{whole}:{RQ}" if in_one_slot else RQ)
-    if in_one_slot and not rqs.startswith(whole):
-        raise SettingsError(
-            f"{RQ_VARIABLE} is {rqs!r}, but in a cluster all keys of a fleet are in one hash slot: "
-            f"unset it, or set it to {whole}:{RQ}"
-        )
-    use_prefixes(Prefixes(whole, rqs))
-
-
 def use_prefixes(prefixes: Prefixes) -> None:
-    """Name all keys of this process so; see `use`."""
+    """Name all keys of this process so. Raises SettingsError where it names them otherwise already."""
     global _of_process, _asked_for
     if _asked_for and prefixes.ours != _of_process.ours:
         raise SettingsError(

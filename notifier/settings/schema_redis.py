@@ -24,7 +24,7 @@ class RedisSettings(Section):
     url: RedisUrl = Field(default="redis://localhost:6379/0", repr=False)
     prefix: Prefix = Field(
         default="notifier",
-        description="What all keys' names begin with; in a cluster their hash tag. RQ's begin with RQ_KEY_PREFIX.",
+        description="What all keys' names begin with, in a cluster behind a hash tag. RQ's begin with RQ_KEY_PREFIX.",
     )
     partitions: int = Field(
         default=1,

@@ -124,7 +124,8 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
     options["retry"] = Retry(NoBackoff(), 0)
     try:
         if redis_url.is_cluster(config.url):
-            client = cluster.client_of(tag_of(config), redis_url.parse(config.url), options, beside)
+            tag = tags.tag_of(config.partition or 0, config.partitions)
+            client = cluster.client_of(tag, redis_url.parse(config.url), options, beside)
         elif redis_url.is_sentinel(config.url):
             client = sentinel.primary(redis_url.parse(config.url), options, config.read_sentinel_password)
         else:
@@ -173,15 +174,11 @@ def use_keys_of(config: RedisSettings) -> None:
             f"this fleet is in {config.partitions} partitions (redis.partitions), and this works with one Redis, or one"
             " slot of a cluster, alone"
         )
-    if config.partition is not None:
-        keys.use_prefixes(tags.prefixes_of(config, config.partition))
+    if redis_url.is_cluster(config.url):
+        prefixes = tags.prefixes_of(config, config.partition or 0)
     else:
-        keys.use(config.prefix, in_one_slot=redis_url.is_cluster(config.url))
-
-
-def tag_of(config: RedisSettings) -> str:
-    """The hash tag of all keys in a cluster."""
-    return config.prefix if config.partition is None else tags.tag_of(config.partition, config.partitions)
+        prefixes = keys.Prefixes(config.prefix, os.environ.get(keys.RQ_VARIABLE, keys.RQ))
+    keys.use_prefixes(prefixes)
 
 
 def address(client: redis.Redis) -> str:

@@ -29,28 +29,20 @@ LOST: Final = (RedisConnectionError, RedisTimeoutError)
 class Commands:
     """Some commands in one round trip; the reply is the list of their replies. queue: puts them into a pipeline.
 
-    repeatable: they may be sent once more where no answer came, because a kept connection may turn out to be closed.
+    Where no answer came they are sent once more, as a call is, because a kept connection may turn out to be closed.
     """
 
     queue: Callable[[Any], object]
-    repeatable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command on the client itself, so on its connection where it has one alone; never sent twice.
-
-    ask: calls the client's method. (A pipeline would take a connection of its own.)
-    """
-
-    ask: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A call that is never sent twice: what it takes, and no answer came of, would be taken again."""
+    """Asked of the client itself, so on its connection where it has one alone, and never sent twice.
 
-    call: Call[Any]
+    What it takes, and no answer came of, would be taken again.
+    """
+
+    ask: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +57,7 @@ class _End:
     value: Any
 
 
-Step = Call[Any] | Commands | Command | Once
+Step = Call[Any] | Commands | Once
 Exchange = Generator[Step, Any, T]
 Search = Generator[Step | Item[T], Any, None]
 
@@ -122,7 +114,7 @@ async def go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End
 
 def may_repeat(step: Step) -> bool:
     """Whether it may be asked once more: a call names its jobs, and its script does once what it is asked twice."""
-    return isinstance(step, Call) or (isinstance(step, Commands) and step.repeatable)
+    return not isinstance(step, Once)
 
 
 async def answer(redis: Any, step: Step) -> Any:
@@ -136,11 +128,9 @@ async def answer(redis: Any, step: Step) -> Any:
 
 
 async def _once(redis: Any, step: Step) -> Any:
-    if isinstance(step, Once):
-        return await run_async(redis, step.call)
     if isinstance(step, Call):
         return await run_async(redis, step)
-    if isinstance(step, Command):
+    if isinstance(step, Once):
         return await settled(step.ask(redis))
     pipe = redis.pipeline(transaction=False)  # its connection is given back in the end of `execute`
     step.queue(pipe)

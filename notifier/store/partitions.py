@@ -16,9 +16,9 @@ from notifier.errors import InvalidNotificationError, RedisUnusableError, Settin
 from notifier.notification.notification import check_user
 from notifier.scripts.keys import Prefixes, redis_key, under
 from notifier.settings import redis_url
-from notifier.store.aio import async_of, connect_async
-from notifier.store.connection import ask, client_of, connect, is_forbidden
-from notifier.store.exchange import Command, Commands, Exchange, Item, Search, exchange, go_on, iterate
+from notifier.store.aio import async_of
+from notifier.store.connection import ask, client_of, is_forbidden, use_keys_of
+from notifier.store.exchange import Commands, Exchange, Item, Search, exchange, go_on, iterate
 from notifier.store.tags import HASH, number_of, prefixes_of
 
 if TYPE_CHECKING:
@@ -31,10 +31,9 @@ _IN_JOB_ID: Final = re.compile(r"p(\d\d)-")
 
 @dataclass(slots=True)
 class Partition:
-    """One partition, and a client to whichever node has it. prefixes: None where there is one alone.
+    """One partition, and a client to whichever node has it. prefixes: None where no cluster has it.
 
-    is_checked: whether the cluster is known to have as many partitions as the configuration. first: of one alone in a
-    cluster, the key that tells of several, and what makes a client to it.
+    is_checked: whether the cluster is known to have as many partitions as the configuration.
     """
 
     number: int
@@ -42,7 +41,6 @@ class Partition:
     prefixes: Prefixes | None
     client: Any
     is_checked: bool = False
-    first: tuple[str, Callable[[], Any]] | None = None
 
     def checked(self, steps: Exchange[T]) -> Exchange[T]:
         """An exchange here, after the number of partitions was checked once. Raises SettingsError."""
@@ -57,21 +55,13 @@ class Partition:
         if self.is_checked:
             return
         key, told = redis_key("partition"), f"{self.number} of {self.count}, hash {HASH}"
-        if self.first is not None:
-            key, client, found = self.first[0], self.first[1](), told.encode()
-            with suppress(RedisError):  # it is the slot of others, whose node may be away
-                if claims:  # or one that comes with several would leave behind what waits here
-                    yield Command(lambda _: client.set(key, told, nx=True))
-                found = (yield Command(lambda _: client.get(key))) or found
-            yield Command(lambda _: getattr(client, "aclose", client.close)())
-        else:
-            (found,) = yield Commands(lambda pipe: pipe.get(key))
-            try:
-                if found is None and claims:
-                    _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
-            except RedisError as error:
-                if not is_forbidden(error):  # who may only look finds nothing there, and claims nothing
-                    raise
+        (found,) = yield Commands(lambda pipe: pipe.get(key))
+        try:
+            if found is None and claims:
+                _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
+        except RedisError as error:
+            if not is_forbidden(error):  # who may only look finds nothing there, and claims nothing
+                raise
         if found not in {None, told.encode()}:
             raise SettingsError(_another(found.decode(errors="replace"), told))
         self.is_checked = found is not None
@@ -167,12 +157,12 @@ def ranges(numbers: Sequence[int]) -> str:
 
 def connect_all(config: RedisSettings) -> Partitions:
     """Clients to all partitions of a fleet, not yet connected. Raises as `connect`."""
-    return _one_of(config, connect, client_of) if config.partitions == 1 else _all_of(config, client_of)
+    return _all_of(config, client_of)
 
 
 def connect_all_async(config: RedisSettings) -> Partitions:
     """See `connect_all`."""
-    return _one_of(config, connect_async, async_of) if config.partitions == 1 else _all_of(config, async_of)
+    return _all_of(config, async_of)
 
 
 @contextmanager
@@ -226,16 +216,11 @@ async def search_at_async(at: Partition, find: Callable[[], Search[T]]) -> Async
             yield found.value
 
 
-def _one_of(config: RedisSettings, connect: Callable[..., Any], beside: Callable[..., Any]) -> Partitions:
-    """One, where others may have come with several if it is in a cluster."""
+def _all_of(config: RedisSettings, connect: Callable[..., Any]) -> Partitions:
+    if config.partitions == 1:
+        use_keys_of(config)
     if not redis_url.is_cluster(config.url):
         return Partitions.around(connect(config))
-    with under(prefixes_of(config, 0)):
-        first = redis_key("partition"), partial(beside, config.at(0))
-    return Partitions([Partition(0, 1, None, connect(config), first=first)])
-
-
-def _all_of(config: RedisSettings, connect: Callable[[RedisSettings, Any], Any]) -> Partitions:
     found: list[Partition] = []
     for number in range(config.partitions):
         client = connect(config.at(number), found[0].client if found else None)

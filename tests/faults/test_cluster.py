@@ -34,7 +34,7 @@ from tests.harness import processes, warm
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from tests.harness.processes import await_that
 
-SLOT = key_slot(b"notifier")
+SLOT = key_slot(b"53t")
 # What is not answered in time, or not settled before its lease ends, may come twice: both are generous.
 RATES = {"user": {"windows": ["10/1s"], "gap": "20ms"}, "worker": {"lease": "10s", "grace": "2s"}}
 COUNT, USERS = 400, 20
@@ -75,26 +75,26 @@ def held(*nodes: Node) -> dict[tuple[int, bytes], bytes]:
 
 @pytest.fixture
 def half_moved(cluster: RedisCluster, client: Any) -> Iterator[tuple[Node, Node]]:
-    """The two primaries of a slot of which one key has gone and another has not: {notifier}a and {notifier}b."""
-    client.mset({"{notifier}a": "1", "{notifier}b": "1"})
+    """The two primaries of a slot of which one key has gone and another has not: {53t}a and {53t}b."""
+    client.mset({"{53t}a": "1", "{53t}b": "1"})
     target = cluster.others(SLOT)[0]
     source = cluster.begin_move(SLOT, target)
-    source.ask("MIGRATE", "127.0.0.1", target.port, "{notifier}b", 0, 5_000)
+    source.ask("MIGRATE", "127.0.0.1", target.port, "{53t}b", 0, 5_000)
     yield source, target
     cluster.move_keys(SLOT, source, target)
     cluster.end_move(SLOT, source, target)
 
 
-WRITES_BOTH = "redis.call('SET', '{notifier}a', '2'); return redis.call('SET', '{notifier}b', '2')"
+WRITES_BOTH = "redis.call('SET', '{53t}a', '2'); return redis.call('SET', '{53t}b', '2')"
 
 
-@pytest.mark.parametrize("declares", [[], ["{notifier}a"]])
+@pytest.mark.parametrize("declares", [[], ["{53t}a"]])
 def test_without_the_two_keys_a_script_runs_half(half_moved: tuple[Node, Node], declares: list[str]) -> None:
     """With no key, or one that is still there, it writes until the first key that has gone."""
     source, _ = half_moved
     with pytest.raises(ResponseError, match="non local key"):
         source.ask("EVAL", WRITES_BOTH, len(declares), *declares)
-    assert source.ask("GET", "{notifier}a") == b"2"
+    assert source.ask("GET", "{53t}a") == b"2"
 
 
 def test_with_them_nothing_runs_at_either_node(half_moved: tuple[Node, Node]) -> None:
@@ -158,9 +158,9 @@ CHANGES = pytest.mark.parametrize("change", [move, fail_over])
 
 def test_a_call_waits_for_a_slot_that_nobody_has(cluster: RedisCluster, client: Any) -> None:
     """The node says CLUSTERDOWN; the call goes through by itself once somebody has the slot."""
-    client.set("{notifier}x", "1")
+    client.set("{53t}x", "1")
     owner, known = cluster.owner(SLOT), client.connection_pool.connection_kwargs["owner"]
-    client.delete("{notifier}x")
+    client.delete("{53t}x")
     refused, take_up = threading.Event(), known.note
 
     def note(refusal: Exception) -> None:
@@ -172,7 +172,7 @@ def test_a_call_waits_for_a_slot_that_nobody_has(cluster: RedisCluster, client: 
     owner.ask("CLUSTER", "DELSLOTS", SLOT)
     try:
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(client.incr, "{notifier}x")
+            asked = pool.submit(client.incr, "{53t}x")
             assert refused.wait(20)
             owner.ask("CLUSTER", "ADDSLOTS", SLOT)
             assert asked.result(30) == 1
@@ -186,20 +186,20 @@ def test_whatever_is_asked_follows_the_slot(
     cluster: RedisCluster, client: Any, change: Callable[[RedisCluster], None]
 ) -> None:
     """Commands, pipelines, transactions, scripts that the node has not seen, a limiter: all go to the new owner."""
-    limiter = Limiter(client, namespace="n", prefix="{notifier}")
-    client.set("{notifier}x", "1")
+    limiter = Limiter(client, namespace="n", prefix="{53t}")
+    client.set("{53t}x", "1")
     assert isinstance(limiter.acquire("k", "2/day"), Permit)
     change(cluster)
     with client.pipeline(transaction=True) as pipe:
-        assert pipe.incr("{notifier}x").incr("{notifier}x").execute() == [2, 3]
+        assert pipe.incr("{53t}x").incr("{53t}x").execute() == [2, 3]
     change(cluster)
     with client.pipeline(transaction=False) as pipe:
-        assert pipe.incr("{notifier}x").get("{notifier}x").execute() == [4, b"4"]
+        assert pipe.incr("{53t}x").get("{53t}x").execute() == [4, b"4"]
     change(cluster)
     assert isinstance(limiter.acquire("k", "2/day"), Permit)
     assert isinstance(limiter.acquire("k", "2/day"), Hold)
     with client.client() as one:
-        one.set("{notifier}x", "5")
+        one.set("{53t}x", "5")
         assert one.wait(1, 2_000) == 1
 
 
@@ -210,14 +210,14 @@ def test_so_does_an_asyncio_client(cluster: RedisCluster, change: Callable[[Redi
     async def ask() -> None:
         settings = RedisSettings.model_validate({"url": cluster.url, "socket_timeout": "30s"})  # more than it waits for
         redis: Any = connect_async(settings)
-        await redis.set("{notifier}x", "1")
-        waits = asyncio.create_task(redis.blpop(["{notifier}list"], 20))
+        await redis.set("{53t}x", "1")
+        waits = asyncio.create_task(redis.blpop(["{53t}list"], 20))
         await asyncio.sleep(0)
         await asyncio.to_thread(change, cluster)
         async with redis.pipeline(transaction=True) as pipe:
-            assert await pipe.incr("{notifier}x").get("{notifier}x").execute() == [2, b"2"]
-        await redis.rpush("{notifier}list", "woken")
-        assert await waits == (b"{notifier}list", b"woken")
+            assert await pipe.incr("{53t}x").get("{53t}x").execute() == [2, b"2"]
+        await redis.rpush("{53t}list", "woken")
+        assert await waits == (b"{53t}list", b"woken")
         await redis.aclose()
 
     asyncio.run(ask())
@@ -229,12 +229,12 @@ FROZEN = {"socket_timeout": "1s"}
 def test_a_frozen_primary_is_left(cluster: RedisCluster) -> None:
     """A call that it does not answer is the last: the next goes to the replica that took over."""
     with closing(connect(RedisSettings(url=cluster.url, **FROZEN))) as client:
-        client.set("{notifier}x", "1")
+        client.set("{53t}x", "1")
         assert client.wait(1, 10_000) == 1
         with cluster.frozen_owner(SLOT):
             with pytest.raises(RedisTimeoutError):
-                client.incr("{notifier}x")
-            assert client.incr("{notifier}x") == 2
+                client.incr("{53t}x")
+            assert client.incr("{53t}x") == 2
 
 
 def test_an_asyncio_client_leaves_it_too(cluster: RedisCluster) -> None:
@@ -242,12 +242,12 @@ def test_an_asyncio_client_leaves_it_too(cluster: RedisCluster) -> None:
 
     async def ask() -> None:
         redis: Any = connect_async(RedisSettings(url=cluster.url, **FROZEN))
-        await redis.set("{notifier}x", "1")
+        await redis.set("{53t}x", "1")
         assert await redis.wait(1, 10_000) == 1
         with cluster.frozen_owner(SLOT):
             with pytest.raises(RedisTimeoutError):
-                await redis.incr("{notifier}x")
-            assert await redis.incr("{notifier}x") == 2
+                await redis.incr("{53t}x")
+            assert await redis.incr("{53t}x") == 2
         await redis.aclose()
 
     asyncio.run(ask())
@@ -283,7 +283,7 @@ def test_a_frozen_primary_is_waited_for_once(cluster: RedisCluster) -> None:
     """What asks many of a fleet's partitions waits for the node of some of them once, with either kind of client."""
     nodes, hasty = parse(cluster.url), {"socket_timeout": 1.0}
     tags = [f"{n}" for n in range(100) if cluster.owner(key_slot(b"%d" % n)) is cluster.owner(SLOT)][:4]
-    clients = [client_of("notifier", nodes, hasty)]
+    clients = [client_of("53t", nodes, hasty)]
     clients += [client_of(tag, nodes, hasty, clients[0]) for tag in tags]
 
     async def ask() -> None:

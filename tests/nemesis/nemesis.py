@@ -329,7 +329,7 @@ def main() -> int:
     parser.add_argument("--stories", type=int, default=5, help="how many violations are told")
     options = parser.parse_args()
     if (parts := options.cluster) and RQ_VARIABLE not in os.environ:  # RQ reads it when it is imported
-        os.environ[RQ_VARIABLE] = f"{{{tag_of(0, parts)}}}notifier:rq" if parts > 1 else "{notifier}:rq"
+        os.environ[RQ_VARIABLE] = f"{{{tag_of(0, parts)}}}notifier:rq"
         os.execv(sys.executable, sys.orig_argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and everything that was started ends
     seed = random.randrange(1_000_000) if options.seed is None else options.seed

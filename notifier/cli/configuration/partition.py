@@ -23,12 +23,12 @@ def partition(
 ) -> None:
     """Tell in which partition a user is, its hash tag, and the prefix of RQ's keys there. Redis is not asked."""
     config = load_settings(context.obj, rates={}).redis
-    if config.partitions == 1:
-        use_keys_of(config)
-        number, prefixes, tag = 0, in_force(), config.prefix if is_cluster(config.url) else ""
-    else:
+    if is_cluster(config.url):
         number = number_of(user, config.partitions)
         prefixes, tag = prefixes_of(config, number), tag_of(number, config.partitions)
+    else:
+        use_keys_of(config)
+        number, prefixes, tag = 0, in_force(), ""
     told = {"partition": number, "of": config.partitions, "tag": tag, RQ_VARIABLE: prefixes.rqs}
     where = f"partition {number} of {config.partitions}" + (f", hash tag {{{tag}}}" if tag else "")
     answer(told, where, f"{RQ_VARIABLE}='{prefixes.rqs}'", json=json)

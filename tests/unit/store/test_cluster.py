@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
-from notifier.errors import SettingsError
 from notifier.scripts import keys
 from notifier.settings import RedisSettings
 from notifier.settings.redis_url import parse
 from notifier.store.cluster import Owner, client_of
 from notifier.store.connection import address, connect
+from notifier.store.partitions import connect_all
 
 SEEDS = [("a", 1), ("b", 2)]
 SLOTS = [[0, 8000, [b"", 7, b"id-1"], [b"c", 8, b"id-2"]], [8001, 16383, [b"d", 9, b"id-3"]]]
@@ -31,32 +31,20 @@ def keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_is_made_without_a_connection() -> None:
     """Nothing is asked before the first command, and errors can name where it goes, without the password."""
     with connect(RedisSettings(url="redis+cluster://u:hunter2@a:1,b")) as client:
-        assert address(client) == "slot 2428 of the cluster at a:1, b:6379"
+        assert address(client) == "slot 128 of the cluster at a:1, b:6379"
         kwargs = client.connection_pool.connection_kwargs
         assert (kwargs["username"], kwargs["password"], kwargs["protocol"]) == ("u", "hunter2", 2)
 
 
-def test_the_prefix_is_the_hash_tag_of_all_keys() -> None:
-    """Ours and RQ's are in the slot of what each call declares; a user's braces name no other."""
+def test_all_keys_of_a_fleet_without_partitions_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours and RQ's, whatever prefix RQ has elsewhere, are in the slot of what each call declares."""
+    monkeypatch.setenv("RQ_KEY_PREFIX", "mine")
     connect(RedisSettings(url="redis+cluster://a", prefix="shop"))
-    assert keys.declared() == ("{shop}:", "{shop}:rq:")
-    assert keys.user_key("sent", "42") == "{shop}:sent:{42}"
-    assert keys.rq_key("queue", "bulk") == "{shop}:rq:queue:bulk"
-
-
-@pytest.mark.parametrize(("given", "is_right"), [("{shop}:other", True), ("rq", False), ("{rq}", False)])
-def test_a_prefix_of_rq_in_another_slot_is_refused(
-    given: str, monkeypatch: pytest.MonkeyPatch, *, is_right: bool
-) -> None:
-    """Where the environment names one, it must begin with the same hash tag."""
-    monkeypatch.setenv("RQ_KEY_PREFIX", given)
-    settings = RedisSettings(url="redis+cluster://a", prefix="shop")
-    if is_right:
-        connect(settings)
-        assert keys.in_force().rqs == given
-    else:
-        with pytest.raises(SettingsError, match=r"unset it, or set it to \{shop\}:rq"):
-            connect(settings)
+    assert keys.declared() == ("{53t}shop:", "{53t}shop:rq:")
+    assert keys.user_key("sent", "42") == "{53t}shop:sent:{42}"
+    assert keys.rq_key("queue", "bulk") == "{53t}shop:rq:queue:bulk"
+    (one,) = connect_all(RedisSettings(url="redis+cluster://a", prefix="shop"))
+    assert one.prefixes == keys.in_force()
 
 
 def test_an_owner_is_read_from_what_a_node_tells() -> None:

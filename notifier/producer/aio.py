@@ -23,10 +23,11 @@ from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.permits import UserPermit, reached
 from notifier.producer.users import AsyncUsers
-from notifier.queue import backlogs, calls
+from notifier.queue import backlogs
 from notifier.queue.circuits import Held
 from notifier.queue.history import Record
 from notifier.rules.category import DEFAULT_CATEGORY
+from notifier.scripts.records import Job
 from notifier.store.aio import in_turn
 from notifier.store.exchange import Exchange, Search, exchange_async
 from notifier.store.partitions import connect_all_async
@@ -220,5 +221,5 @@ class AsyncNotifier(Producer):
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[calls.Job]], Any]]:
+    def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[Job]], Any]]:
         return nullcontext(lambda jobs: asyncio.ensure_future(enqueue(jobs)))

@@ -35,12 +35,13 @@ from notifier.producer.jobs import Bulk, JobBuilder, check_no_more, ids_of, next
 from notifier.producer.permits import UserPermit
 from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
 from notifier.producer.users import Asked, Edits
-from notifier.queue import backlogs, calls
+from notifier.queue import backlogs
 from notifier.queue.circuits import Held, by_route
 from notifier.queue.history import Record
 from notifier.rules.policies import Policies
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import under
+from notifier.scripts.records import Job
 from notifier.store.exchange import Exchange, Search, exchange_async, nothing
 from notifier.store.partitions import Partition, Partitions, search_at_async
 from notifier.store.pipelining import together_by, whole
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from notifier.store.live import LiveSettings
 
 T = TypeVar("T")
-Enqueue = Callable[[Sequence[calls.Job]], Coroutine[Any, Any, list[str]]]
+Enqueue = Callable[[Sequence[Job]], Coroutine[Any, Any, list[str]]]
 
 
 class Producer:
@@ -184,14 +185,14 @@ class Producer:
             await bulk.finish()
         return bulk.tried
 
-    async def _enqueued(self, jobs: Sequence[calls.Job], timeout: Timeout = None, spent: float = 0.0) -> list[str]:
+    async def _enqueued(self, jobs: Sequence[Job], timeout: Timeout = None, spent: float = 0.0) -> list[str]:
         if not self._asked_first:  # before anything is sent: there it is known how many partitions there are
             with suppress(RedisUnusableError):
                 await self._within(timeout, self._run, self._partitions[0], nothing())
             self._asked_first = True
         return await self._within(timeout, self._enqueue, jobs, spent=spent)
 
-    async def _enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
+    async def _enqueue(self, jobs: Sequence[Job]) -> list[str]:
         apart = self._exchanges.waits_for_replicas  # WAIT counts what its own connection wrote
         if len(self._partitions) == 1:
             return await self._run(self._partitions[0], self._exchanges.enqueue(jobs), apart=apart)
@@ -289,7 +290,7 @@ class Producer:
     async def _pause(self, seconds: float) -> None:
         raise NotImplementedError
 
-    def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[calls.Job]], Any]]:
+    def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[Job]], Any]]:
         """Give a function that begins to enqueue a chunk, and returns its future."""
         raise NotImplementedError
 

@@ -34,6 +34,7 @@ from notifier.queue.walk import Kind, Met, Walk
 from notifier.rules.preferences import Preferences
 from notifier.scripts.keys import in_force, job_key, redis_key, rq_key
 from notifier.scripts.loader import run_async
+from notifier.scripts.records import Job
 from notifier.scripts.rule_table import decoded
 from notifier.store.connection import unreadable
 from notifier.store.exchange import Commands, Exchange, Item, Once, Search
@@ -202,7 +203,7 @@ class Exchanges:
         check_reader(group, consumer, lease)
         return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)
 
-    def enqueue(self, jobs: Sequence[calls.Job]) -> Exchange[list[str]]:
+    def enqueue(self, jobs: Sequence[Job]) -> Exchange[list[str]]:
         """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.
 
         Raises OverloadedError, and NotReplicatedError.

@@ -16,7 +16,7 @@ from notifier.store.exchange import Commands, Exchange, Once
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from notifier.queue.calls import Job
+    from notifier.scripts.records import Job
 
 LOOK_EVERY_S: Final = 1.0
 

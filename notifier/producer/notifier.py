@@ -23,11 +23,12 @@ from notifier.producer.exchanges import Status
 from notifier.producer.feedback import Gone
 from notifier.producer.permits import UserPermit, reached
 from notifier.producer.users import Users
-from notifier.queue import backlogs, calls
+from notifier.queue import backlogs
 from notifier.queue.circuits import Held
 from notifier.queue.history import Record
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.scripts.loader import finished
+from notifier.scripts.records import Job
 from notifier.store.connection import redis_answers
 from notifier.store.exchange import Exchange, exchange_async, iterate
 from notifier.store.partitions import Partitions, connect_all
@@ -253,7 +254,7 @@ class Notifier(Producer):
         Event().wait(seconds)
 
     @contextmanager
-    def _beside(self, enqueue: Enqueue) -> Iterator[Callable[[Sequence[calls.Job]], Any]]:
+    def _beside(self, enqueue: Enqueue) -> Iterator[Callable[[Sequence[Job]], Any]]:
         with ThreadPoolExecutor(1) as beside:
             within = copy_context().run
             yield lambda jobs: beside.submit(within, lambda: finished(enqueue(jobs)))

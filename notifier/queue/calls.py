@@ -16,17 +16,8 @@ from notifier.errors import Limit, Refused
 from notifier.notification import Device
 from notifier.queue.history import Handed, why_dropped
 from notifier.queue.retention import KEEP_NOTHING, Retention
-from notifier.rules.category import Overflow
 from notifier.scripts.loader import Call, script
-from notifier.scripts.records import (
-    Ended,
-    EnqueueFields,
-    JobFields,
-    LeasedFields,
-    PulledFields,
-    PullFields,
-    SettleFields,
-)
+from notifier.scripts.records import Ended, EnqueueFields, Job, Leased, Pulled, PullFields, SettleFields
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import from_bytes, to_bytes
 
@@ -34,36 +25,8 @@ DELIVERED: Final = (True, "delivered", "delivered", "", "")  # reached, state, w
 
 # A user to be visited, the lane in which the wake-up is due, and since when, in µs.
 Named = tuple[str, str, int]
+COMMON: Final = Leased._fields.index("attempts")  # what stands behind is rare
 State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "aside", "handed_to_rq"]
-
-
-@dataclass(slots=True)  # not frozen: that takes five times as long to make
-class Job:
-    """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them.
-
-    targets: what the scripts are told of its devices, see `job.encode_targets`; '' where the producer is not ours.
-    overflow: what to do where no more may wait; None where any number may. max_waiting: how many of its user's may.
-    category: as in its meta; '' where it has no say in which queue the job stands, see *lane_of* of `enqueue.lua`.
-    tagged: its user, where it has tags.
-    """
-
-    id: str
-    lane: str
-    data: bytes
-    meta: bytes
-    expires_in_us: int | None = None
-    send_at_us: int | None = None
-    dedupe: str = ""
-    targets: str = ""
-    overflow: Overflow | None = None
-    max_waiting: int | None = None
-    category: str = ""
-    tagged: str = ""
-
-    @property
-    def user(self) -> str:
-        """The user of the job."""
-        return str(json.loads(self.meta)["user"])
 
 
 def enqueue(
@@ -84,13 +47,8 @@ def enqueue(
     keeps_history = "1" if keep.history_us else ""
     args = [*EnqueueFields(clock, -(-dedupe_for_us // 1000), timeout_s, stamp, in_all, keep.encode(), keeps_history)]
     for job in jobs:
-        expires = "" if job.expires_in_us is None else job.expires_in_us
-        send_at = "" if job.send_at_us is None else job.send_at_us
-        limit = "" if job.overflow is None else f"{job.max_waiting or 0} {job.overflow}"
-        args += JobFields(
-            *(job.id, job.lane, job.data, job.meta, expires, send_at),
-            *(job.dedupe, job.targets, limit, job.category, job.tagged),
-        )
+        fields = (getattr(job, name) for name in Job.__slots__)
+        args += ["" if field is None else field for field in fields]
     return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
 
 
@@ -100,44 +58,6 @@ class Plain(NamedTuple):
     job_id: bytes
     data: bytes
     meta: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """The reply of *pull*. Times in µs on Redis's clock; `next_us` is None where nothing is to come.
-
-    leased: to be sent. rooms: by route, how many more may be sent beside these. rq_jobs: (job id, permit) of jobs that
-    are not notifications. taken: how many jobs came from the queues; queued: how many stay there. shut: the routes
-    whose circuit is open; None where it is not known. orphans: what dead workers had in flight, now the caller's to put
-    back. idle: how many users had nothing that might go. unread: jobs whose meta tells nothing; they stay where they
-    are, and who stands behind them too, until they are read and `steer` is called.
-
-    untold: the users of whom more is to be told, by a call that follows at once. In chosen stands (user, preferences as
-    they stand in Redis), of which `own_rules.write_down` is to say what comes of them; or in untargeted stands a plain
-    producer's job at the head of a backlog, (job id, data), whose targets are to be told; or in zones, (zone, job id),
-    a zone that Redis does not know, which is to be written, or taken out of the job.
-    unpublished: Redis does not know who has rules of their own, see `own_rules.publish`; everybody is untold then.
-    rates: None; or the version of others that hold by now: they are to be looked at before anything is taken.
-    """
-
-    now_us: int
-    next_us: int | None
-    suspended: bool
-    leased: list[Leased]
-    rooms: dict[str, int]
-    rq_jobs: list[tuple[str, str]]
-    taken: int
-    shut: frozenset[str] | None
-    orphans: list[Leased]
-    idle: int
-    unread: list[Plain]
-    untold: list[Named]
-    untargeted: list[tuple[str, bytes]]
-    zones: list[tuple[str, str]]
-    chosen: list[tuple[str, str]]
-    unpublished: bool
-    queued: int
-    rates: bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,56 +111,21 @@ def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> C
 
 
 def _pulled(reply: list[Any]) -> Pulled:
-    of = PulledFields(*reply)
-    asked = list(_in_turn(of.asked, 3))
-    return Pulled(
-        now_us=of.now,
-        next_us=None if isinstance(of.next, bytes | str) or of.next < 0 else of.next,
-        suspended=isinstance(of.next, bytes | str),
-        leased=[*map(_leased, of.leased)],
-        rooms={from_bytes(route): left for route, left in _in_turn(of.rooms, 2)},
-        rq_jobs=_pairs(of.rq_jobs),
-        taken=of.taken,
-        shut=None if of.shut is None else frozenset(map(from_bytes, of.shut)),
-        orphans=[*map(_leased, of.orphans)],
-        idle=of.idle,
-        unread=[Plain(*job) for job in of.unread],
-        untold=[(from_bytes(user), from_bytes(lane), since) for user, lane, since in _in_turn(of.untold, 3)],
-        untargeted=[(from_bytes(job), data) for job, data, zone in asked if not zone],
-        zones=[(from_bytes(zone), from_bytes(job)) for job, _, zone in asked if zone],
-        chosen=_pairs(of.chosen),
-        unpublished=bool(of.unpublished),
-        queued=of.queued,
-        rates=of.rates,
-    )
+    of: Any = Pulled(*reply)
+    of.next_us = None if of.next_us < 0 else of.next_us
+    of.suspended, of.unpublished = bool(of.suspended), bool(of.unpublished)
+    of.leased, of.orphans = [*map(_leased, of.leased)], [*map(_leased, of.orphans)]
+    of.rooms = {from_bytes(route): left for route, left in _in_turn(of.rooms, 2)}
+    of.shut = None if of.shut is None else frozenset(map(from_bytes, of.shut))
+    of.unread = [Plain(*job) for job in of.unread]
+    of.untold = [(from_bytes(user), from_bytes(lane), since) for user, lane, since in _in_turn(of.untold, 3)]
+    of.asked = [(from_bytes(job), data, from_bytes(zone)) for job, data, zone in _in_turn(of.asked, 3)]
+    of.rq_jobs, of.chosen = _pairs(of.rq_jobs), _pairs(of.chosen)
+    return cast("Pulled", of)
 
 
 def _in_turn(flat: list[Any], n: int) -> Iterator[list[Any]]:
     return (flat[i : i + n] for i in range(0, len(flat), n))
-
-
-class Leased(NamedTuple):
-    """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
-
-    shut: the routes that it is not to go by now; the others take it meanwhile. stands_for: how many, itself and those
-    that it superseded. dropped: why it is not to be sent, see `history.why_dropped`; '' where it is. refusals: how
-    often it was refused so far without an attempt being spent. since_us: since when it was due, of what had waited.
-    """
-
-    job_id: str
-    permit: str
-    user: str
-    category: str
-    data: bytes
-    left_us: int | None
-    attempts: int = 0
-    crashes: int = 0
-    answered: bytes | None = None
-    shut: frozenset[str] = frozenset()
-    stands_for: int = 1
-    dropped: str = ""
-    refusals: int = 0
-    since_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,19 +229,17 @@ def _gone(tokens: Iterable[DeadToken]) -> list[tuple[str, ...]]:
 
 def _leased(entry: list[Any]) -> Leased:
     job_id, permit, user, category = [each.decode("utf-8", "surrogateescape") for each in entry[:4]]  # as `from_bytes`
-    leased = Leased(job_id, permit, user, category, entry[4], entry[5])
-    if len(entry) == 6:  # noqa: PLR2004 - what stands behind is rare
-        return leased
-    of = LeasedFields(*entry)
-    return leased._replace(
+    of = Leased(job_id, permit, user, category, *entry[4:])
+    if len(entry) <= COMMON:
+        return of
+    shut, dropped = cast("bytes | None", of.shut), cast("bytes | None", of.dropped)
+    return of._replace(
         attempts=of.attempts or 0,
         crashes=of.crashes or 0,
-        answered=of.answered,
-        shut=frozenset(from_bytes(of.shut).split()) if of.shut else frozenset(),
+        shut=frozenset(from_bytes(shut).split()) if shut else frozenset(),
         stands_for=of.stands_for or 1,
-        dropped=why_dropped(from_bytes(of.dropped), from_bytes(of.category)) if of.dropped else "",
+        dropped=why_dropped(from_bytes(dropped), category) if dropped else "",
         refusals=of.refusals or 0,
-        since_us=of.since,
     )
 
 

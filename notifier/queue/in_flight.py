@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from notifier.queue.calls import Leased
 from notifier.scripts.loader import Call, script
-from notifier.scripts.records import FlightFields, RunFields
+from notifier.scripts.records import FlightFields, Leased, RunFields
 
 ROUTE_OF_RQ: Final = "rq"  # in the history and the numbers, where a notification has its provider
 

@@ -14,7 +14,7 @@ from notifier.errors import needs_extra
 from notifier.notification.json_values import fields_of
 
 if TYPE_CHECKING:
-    from notifier.queue.calls import Leased
+    from notifier.scripts.records import Leased
 
 T = TypeVar("T")
 NAME: Final = "push-throttle"

@@ -5,14 +5,16 @@ In a script `ENDED.user` is the place of the field `user` in an `Ended`, from 1,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 Text = str | bytes | int
 
 
 class EnqueueFields(NamedTuple):
-    """The arguments of *enqueue*; a JobFields for each notification follows.
+    """The arguments of *enqueue*; a Job for each notification follows.
 
     clock: '' for Redis's own, here and below. stamp: now as RQ writes it, ISO 8601. max_waiting: how many may wait in
     all, or ''. keep: see ends.lua. keeps_history: '1' if it says so, or ''.
@@ -27,25 +29,33 @@ class EnqueueFields(NamedTuple):
     keeps_history: Text
 
 
-class JobFields(NamedTuple):
-    """A notification that is enqueued; '' where it has none of it.
+@dataclass(slots=True)  # not frozen: that takes five times as long to make
+class Job:
+    """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them. '' stands for None.
 
-    expires_in, send_at: µs. dedupe: its key, with its user. targets: see targets.lua. limit: '<n> <overflow>', how
-    many of the user's may wait (0: any number), and what to do beyond: reject, drop_oldest or collapse. tagged: its
-    user, where it has tags.
+    dedupe: its key, with its user. targets: see targets.lua; '' where the producer is not ours. overflow: reject,
+    drop_oldest or collapse, where no more may wait; None where any number may. max_waiting: how many of its user's may.
+    category: as in its meta; '' where it has no say in which queue the job stands, see *lane_of* of enqueue.lua.
+    tagged: its user, where it has tags.
     """
 
-    id: Text
-    lane: Text
-    data: Text
-    meta: Text
-    expires_in: Text
-    send_at: Text
-    dedupe: Text
-    targets: Text
-    limit: Text
-    category: Text
-    tagged: Text
+    id: str
+    lane: str
+    data: bytes
+    meta: bytes
+    expires_in_us: int | None = None
+    send_at_us: int | None = None
+    dedupe: str = ""
+    targets: str = ""
+    overflow: str | None = None
+    max_waiting: int | None = None
+    category: str = ""
+    tagged: str = ""
+
+    @property
+    def user(self) -> str:
+        """The user of the job."""
+        return str(json.loads(self.meta)["user"])
 
 
 class PullFields(NamedTuple):
@@ -212,46 +222,53 @@ class Ended(NamedTuple):
     more: Text
 
 
-class LeasedFields(NamedTuple):
-    """A job that a worker is given; see `calls.Leased`. What stands behind `since` is there if any of it is.
+class Leased(NamedTuple):
+    """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
 
-    left: µs until it expires. since: µs since when it was due, where *pull* leased what had waited. shut: routes,
-    parted by blanks. dropped: what holds it back, as history.lua has it, where it is not to wait.
+    since_us: since when it was due, of what had waited. What stands behind is there if any of it is. shut: the routes
+    that it is not to go by now; the others take it meanwhile. stands_for: how many, itself and those that it
+    superseded. dropped: why it is not to be sent, see `history.why_dropped`; '' where it is. refusals: how often it was
+    refused so far without an attempt being spent.
     """
 
-    id: bytes
-    permit: bytes
-    user: bytes
-    category: bytes
+    job_id: str
+    permit: str
+    user: str
+    category: str
     data: bytes
-    left: int | None
-    since: int | None = None
-    attempts: int | None = None
-    crashes: int | None = None
+    left_us: int | None
+    since_us: int | None = None
+    attempts: int = 0
+    crashes: int = 0
     answered: bytes | None = None
-    shut: bytes | None = None
-    stands_for: int | None = None
-    dropped: bytes | None = None
-    refusals: int | None = None
+    shut: frozenset[str] = frozenset()
+    stands_for: int = 1
+    dropped: str = ""
+    refusals: int = 0
 
 
-class PulledFields(NamedTuple):
-    """The reply of *pull*; see pull.lua."""
+@dataclass(slots=True)
+class Pulled:
+    """The reply of *pull*; pull.lua tells what is in each field. asked: (job id, data or b'', zone or '').
 
-    now: int
-    next: int | bytes
-    leased: list[Any]
-    rooms: list[Any]
-    rq_jobs: list[Any]
+    next_us: None where nothing is to come. shut, rates: None where there is nothing to tell. unread: `calls.Plain`.
+    """
+
+    now_us: int
+    next_us: int | None
+    suspended: bool
+    leased: list[Leased]
+    rooms: dict[str, int]
+    rq_jobs: list[tuple[str, str]]
     taken: int
-    shut: list[bytes] | None
-    orphans: list[Any]
+    shut: frozenset[str] | None
+    orphans: list[Leased]
     idle: int
     unread: list[Any]
-    untold: list[Any]
-    asked: list[Any]
-    chosen: list[Any]
-    unpublished: int
+    untold: list[tuple[str, str, int]]
+    asked: list[tuple[str, bytes, str]]
+    chosen: list[tuple[str, str]]
+    unpublished: bool
     queued: int
     rates: bytes | None
 
@@ -263,11 +280,11 @@ RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "ENQUEUE": EnqueueFields._fields,
     "FLIGHT": FlightFields._fields,
     "FORGET": ForgetFields._fields,
-    "JOB": JobFields._fields,
-    "LEASED": LeasedFields._fields,
+    "JOB": tuple(Job.__slots__),
+    "LEASED": Leased._fields,
     "PREFER": PreferFields._fields,
     "PULL": PullFields._fields,
-    "PULLED": PulledFields._fields,
+    "PULLED": tuple(Pulled.__slots__),
     "RUN": RunFields._fields,
     "SETTLE": SettleFields._fields,
 }

@@ -28,7 +28,7 @@ from notifier.producer.feedback import Gone
 from notifier.producer.permits import Asked, UserPermit
 from notifier.producer.stream import ANYONE, check_reader
 from notifier.producer.users import Edit
-from notifier.queue import backlogs, calls
+from notifier.queue import backlogs
 from notifier.queue.circuits import Held
 from notifier.queue.history import Delay, Record
 from notifier.queue.walk import Kind
@@ -36,6 +36,7 @@ from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.preferences import Mute, Preferences
 from notifier.rules.quiet_hours import PACE, Decider
+from notifier.scripts.records import Job
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
 from notifier.units import moment
@@ -129,7 +130,7 @@ class MemoryExchanges:
         return self._begins_us + self.now_us
 
     @at_once
-    def enqueue(self, jobs: Sequence[calls.Job]) -> list[str]:
+    def enqueue(self, jobs: Sequence[Job]) -> list[str]:
         """See `Exchanges.enqueue`."""
         if self.failures and isinstance(self.failures[0], Exception):
             raise self.failures.pop(0)  # type: ignore[misc]  # it is one
@@ -139,7 +140,7 @@ class MemoryExchanges:
             answers = [self._accept(job, together, change) for job in jobs]
         return all_accepted(answers)
 
-    def _accept(self, job: calls.Job, together: Container[str], change: Callable[[str], None]) -> str | Refused:
+    def _accept(self, job: Job, together: Container[str], change: Callable[[str], None]) -> str | Refused:
         kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))
         if earlier and self.now_us < kept_us and self.state(self.accepted[earlier]) not in _UNSENT:
             return earlier

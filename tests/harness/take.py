@@ -57,9 +57,9 @@ def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> Told:
     if pulled.unpublished:
         publish_own_rules(redis, rules)
     write_down(redis, rules, pulled)
-    for zone, _ in pulled.zones:
+    for zone in filter(None, [zone for _, _, zone in pulled.asked]):
         redis.hset(rules.zones, zone, zone_or(zone, "UTC", pulled.now_us).encode())
-    return Told(pulled.untold, {job_id: targets_in(data) for job_id, data in pulled.untargeted})
+    return Told(pulled.untold, {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone})
 
 
 def publish_own_rules(redis: Any, rules: RuleTable) -> None:

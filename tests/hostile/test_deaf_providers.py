@@ -97,7 +97,7 @@ class Recorded(Flights):
 
 
 def leased(devices: Sequence[Device]) -> Leased:
-    return Leased("job", "7", "anna", "default", encode_data(Notification("anna", devices, "Hi")), None, 0, 0, None)
+    return Leased("job", "7", "anna", "default", encode_data(Notification("anna", devices, "Hi")), None)
 
 
 def sender(provider: Deaf) -> Sender:

@@ -343,7 +343,8 @@ class Story(RuleBasedStateMachine):
             )
             pulled = run(self.redis, call)
             worker.orphans += pulled.orphans
-            worker.asked = Told(pulled.untold, {job_id: _targets(data) for job_id, data in pulled.untargeted})
+            plain = {job_id: _targets(data) for job_id, data, zone in pulled.asked if not zone}
+            worker.asked = Told(pulled.untold, plain)
             self._note_leased(worker, pulled.leased)
             taken += len(pulled.leased)
             if not pulled.unread:

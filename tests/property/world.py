@@ -289,7 +289,7 @@ class World:
             publish_own_rules(self.redis, self.rules)
         write_down(self.redis, self.rules, pulled)
         assert not {user for user, *_ in pulled.untold} & {leased.user for leased in pulled.leased if not self.targets}
-        return calls.Told(pulled.untold, {job_id: self.targets[job_id] for job_id, _ in pulled.untargeted})
+        return calls.Told(pulled.untold, {job_id: self.targets[job_id] for job_id, _, zone in pulled.asked if not zone})
 
     def _pull_once(self, most: int, worker: str, told: calls.Told) -> Pulled:
         know(self.rules, {each.category for each in self.told.values()})

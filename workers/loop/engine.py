@@ -21,12 +21,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.notification.job import targets_in
 from notifier.queue import backlogs, calls, in_flight, own_rules
-from notifier.queue.calls import Leased, Room, Told, Worker
+from notifier.queue.calls import Room, Told, Worker
 from notifier.queue.writes import write
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
 from notifier.scripts.keys import job_key
 from notifier.scripts.loader import Call, run_async, run_together
+from notifier.scripts.records import Leased, Pulled
 from notifier.scripts.rule_table import RuleTable, decoded
 from notifier.store.connection import is_away, is_forbidden, is_passing, unusable
 from notifier.units import readable
@@ -211,20 +212,21 @@ class Engine:
                 return moved
             told = await self._tell(pulled)
 
-    async def _tell(self, pulled: calls.Pulled) -> Told:
+    async def _tell(self, pulled: Pulled) -> Told:
         """Find out what *pull* does not know of some users."""
         if pulled.unpublished:
             await own_rules.publish(self._redis, self._rules, self._worker)
-        for zone, job_id in pulled.zones:
-            await self._tell_zone(zone, job_id, pulled.now_us)
+        for job_id, _, zone in pulled.asked:
+            if zone:
+                await self._tell_zone(zone, job_id, pulled.now_us)
         await own_rules.write_down(self._redis, self._rules, pulled.chosen)
         for user, text in pulled.chosen:
             if why_not := decoded(text).unknown_zone:
                 self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
         # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
-        return Told(pulled.untold, {job_id: targets_in(data) for job_id, data in pulled.untargeted})
+        return Told(pulled.untold, {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone})
 
-    def _take_up(self, pulled: calls.Pulled, asked_at: float) -> None:
+    def _take_up(self, pulled: Pulled, asked_at: float) -> None:
         """Note what a look has told, and begin what it has leased."""
         # A lease, and an expiry, are counted from before the call, so that they end here no later than in Redis.
         self._redis_ahead_us = pulled.now_us - asked_at * 1e6
@@ -353,7 +355,7 @@ class Engine:
         self._outage = self._unreadable = 0
         self.is_away = False
 
-    def _note_suspended(self, pulled: calls.Pulled) -> None:
+    def _note_suspended(self, pulled: Pulled) -> None:
         if pulled.suspended != bool(self.suspended_us):
             self._log.info("suspended" if pulled.suspended else "resumed")
         self.suspended_us = (self.suspended_us or pulled.now_us) if pulled.suspended else 0

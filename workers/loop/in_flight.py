@@ -15,11 +15,12 @@ import structlog
 from redis.exceptions import RedisError
 
 from notifier.queue import calls
-from notifier.queue.calls import Leased, Measured, Settlement, Worker
+from notifier.queue.calls import Measured, Settlement, Worker
 from notifier.queue.in_flight import renew
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies
 from notifier.scripts.loader import Call, run_async
+from notifier.scripts.records import Leased
 from notifier.scripts.rule_table import RuleTable
 from workers.loop.parts import Parts, RqJob
 from workers.sending.proofs import Proofs, Unproven

@@ -24,9 +24,10 @@ from notifier.notification.notification import at_service, platform_of, route_of
 from notifier.notification.rq_call import read_call
 from notifier.providers.answers import LONGEST_WAIT_US, MINUTE_US
 from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
-from notifier.queue.calls import DeadToken, Leased, Settlement, State
+from notifier.queue.calls import DeadToken, Settlement, State
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
+from notifier.scripts.records import Leased
 from notifier.units import mask, readable
 from workers.sending.capacity import LATE, Capacity
 from workers.sending.circuits import Circuits

@@ -8,8 +8,9 @@ from typing import Any, Final
 from notifier.notification.job import encode_reason
 from notifier.providers.contract import Outcome
 from notifier.queue.backlogs import EXPIRED
-from notifier.queue.calls import Leased, Settlement, State
+from notifier.queue.calls import Settlement, State
 from notifier.queue.history import Handed
+from notifier.scripts.records import Leased
 
 # Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
 FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FULL})

@@ -8,9 +8,10 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from notifier.queue.calls import Leased, Settlement
+from notifier.queue.calls import Settlement
 from notifier.queue.spans import Spans
 from notifier.scripts.keys import job_key
+from notifier.scripts.records import Leased
 from workers.sending.proofs import Unproven
 
 

@@ -44,7 +44,7 @@ end
 local function leased_job(id, permit, user, category, data, deadline, now, rare)
   local leased = {id, permit, user, category, data, deadline and deadline - now or false}
   if not rare then return leased end
-  for n = LEASED.since, LEASED.n do leased[n] = false end
+  for n = LEASED.since_us, LEASED.n do leased[n] = false end
   for place, value in pairs(rare) do leased[place] = value end
   return leased
 end

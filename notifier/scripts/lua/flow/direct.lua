@@ -147,7 +147,7 @@ function direct.send(job, user, backlog, plan, number_of, since, ...)
   else lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, cost, open), ...) end
   backlog.claim.taken = backlog.claim.taken + 1
   local leased = leased_job(id, permit, user.name, backlog.category, job.data, job.deadline, look.now)
-  leased[LEASED.since] = since
+  leased[LEASED.since_us] = since
   look.leased[#look.leased + 1] = leased
 end
 

@@ -47,7 +47,7 @@ local function write_job(key, lane, at, job)
   if job.targets ~= '' then put('push_targets', job.targets) end
   if job.tagged ~= '' then put('push_tagged', '1') end
   if job.dedupe ~= '' then put('push_dedupe', job.dedupe) end
-  if job.expires_in ~= '' then put('push_deadline', (at or now) + tonumber(job.expires_in)) end
+  if job.expires_in_us ~= '' then put('push_deadline', (at or now) + tonumber(job.expires_in_us)) end
   if ARGV[ENQUEUE.keeps_history] ~= '' then
     put('push_accepted', now_text)
     if at then put('push_held', '0 t') end
@@ -74,7 +74,8 @@ local function count_accepted(lane, at, job)
   redis.call('HINCRBY', '@stats', 'accepted', '1')
   local field = 'a|' .. (job.category == '' and 'default' or job.category)
   numbers[field] = (numbers[field] or 0) + 1
-  if recording then redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', job.meta, 'expires', job.expires_in) end
+  if not recording then return end
+  redis.call('XADD', '@trace', '*', 'at', at or now, 'meta', job.meta, 'expires', job.expires_in_us)
 end
 
 local function accept(job)
@@ -85,10 +86,10 @@ local function accept(job)
   local key = job_key(id)
   -- The producer's connection may have broken between the call and the reply: this is the same call again.
   local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', '@delivered', id)
-  local at, how, counted = tonumber(job.send_at), 'queue', nil
+  local at, how, counted = tonumber(job.send_at_us), 'queue', nil
   if at and at <= now then at = nil end
-  if job.limit ~= '' and not again then
-    how, counted = make_room(now, job.meta, job.limit, in_all, at)
+  if job.overflow ~= '' and not again then
+    how, counted = make_room(now, job, in_all, at)
     if not how then return counted end
   end
   if again then return id end
@@ -97,16 +98,16 @@ local function accept(job)
   write_job(key, lane, at, job)
   if job.tagged ~= '' then note_tagged(job.tagged, id, at or now, now) end
   send_on(id, lane, at, how)
-  if how == 'queue' and job.limit ~= '' then note_waiting(counted, id, key, at or now, now) end
+  if how == 'queue' and job.overflow ~= '' then note_waiting(counted, id, key, at or now, now) end
   count_accepted(lane, at, job)
   return id
 end
 
 for at = ENQUEUE.n, #ARGV - 1, JOB.n do
   reply[#reply + 1] = accept({id = ARGV[at + JOB.id], lane = ARGV[at + JOB.lane], data = ARGV[at + JOB.data],
-    meta = ARGV[at + JOB.meta], expires_in = ARGV[at + JOB.expires_in], send_at = ARGV[at + JOB.send_at],
-    dedupe = ARGV[at + JOB.dedupe], targets = ARGV[at + JOB.targets], limit = ARGV[at + JOB.limit],
-    category = ARGV[at + JOB.category], tagged = ARGV[at + JOB.tagged]})
+    meta = ARGV[at + JOB.meta], expires_in_us = ARGV[at + JOB.expires_in_us], send_at_us = ARGV[at + JOB.send_at_us],
+    dedupe = ARGV[at + JOB.dedupe], targets = ARGV[at + JOB.targets], overflow = ARGV[at + JOB.overflow],
+    max_waiting = ARGV[at + JOB.max_waiting], category = ARGV[at + JOB.category], tagged = ARGV[at + JOB.tagged]})
 end
 add_to_minute(now, numbers)
 return reply

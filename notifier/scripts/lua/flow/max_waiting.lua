@@ -73,14 +73,13 @@ local function drop_oldest(now, user, category)
 end
 
 -- make_room: where a limit holds. Returns 'collapse' for what is to take the place of one that waits, else 'queue'; and
--- the user whose arrival is noted, or false. Or nil and the refusal. limit: of the user, 0 for none, and the category's
--- overflow. in_all: how many of all users may wait, or nil. at: its own time; then it takes nobody's place.
-local function make_room(now, meta, limit, in_all, at)
+-- the user whose arrival is noted, or false. Or nil and the refusal. job: its meta, its overflow, and how many of its
+-- user's may wait, or ''. in_all: how many of all users' may wait, or nil. at: its own time; then it takes nobody's
+-- place.
+local function make_room(now, job, in_all, at)
   ends.read(ARGV[ENQUEUE.keep])
-  local of_user, overflow = limit:match('^(%d+) (.+)$')
-  local read = cjson.decode(meta)
+  local read, overflow, of_user = cjson.decode(job.meta), job.overflow, tonumber(job.max_waiting) or 0
   local user, category, same = read.user, read.category or 'default', nil
-  of_user = tonumber(of_user)
   local which, waiting, most = beyond(user, of_user, in_all)
   if which then
     if overflow == 'collapse' and read.collapse_id and not at and not is_arriving(now, user) then

@@ -3,7 +3,7 @@
 -- A job is always in at least one structure: it leaves its queue, and is leased or stands in its backlog, in one step.
 -- The order is that of the queue, whichever worker pulled it.
 -- returns a PULLED, see records.py
---   next: µs of the next thing due in these lanes, or -1; 'suspended' under `rq suspend`. leased: LEASED of records.py;
+--   next_us: of the next due in these lanes, or -1. suspended: 1 under `rq suspend`. leased: LEASED of records.py;
 --   one with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one that is
 --   to be dropped. rooms: {route, how many more, …}, what is left of them. rq_jobs: {job id, permit, …} leased to the
 --   caller, which are no notifications of ours. taken: how many jobs came from the queues; queued: how many stay there.
@@ -31,7 +31,7 @@ local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
 for field = 1, PULLED.n do reply[field] = {} end
-reply[PULLED.now], reply[PULLED.next], reply[PULLED.taken] = now, -1, 0
+reply[PULLED.now_us], reply[PULLED.next_us], reply[PULLED.suspended], reply[PULLED.taken] = now, -1, 0, 0
 reply[PULLED.unpublished], reply[PULLED.idle], reply[PULLED.queued], reply[PULLED.rates] = 0, 0, 0, false
 
 -- first: the µs at which the first of a set is due, or nil.
@@ -57,7 +57,7 @@ if not (some_rare or is_told) then
   local next_due = math.huge
   for _, key in ipairs(sets) do next_due = math.min(next_due, first(key) or math.huge) end
   if next_due > now then
-    if next_due < math.huge then reply[PULLED.next] = next_due end
+    if next_due < math.huge then reply[PULLED.next_us] = next_due end
     if ARGV[PULL.leads] == '1' then sleep(next_due < math.huge and next_due) end
     return reply
   end
@@ -84,7 +84,7 @@ end
 
 if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
   leave_told()
-  reply[PULLED.next] = 'suspended'
+  reply[PULLED.suspended] = 1
   return reply
 end
 
@@ -211,7 +211,7 @@ if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do leave_all(user, now) end -- as *place* has noted them
   leave_told()
   waits.write()
-  reply[PULLED.next], reply[PULLED.rq_jobs], reply[PULLED.shut] = now, rq_jobs, false
+  reply[PULLED.next_us], reply[PULLED.rq_jobs], reply[PULLED.shut] = now, rq_jobs, false
   return reply
 end
 
@@ -387,7 +387,7 @@ wake_leaders()
 waits.write()
 local rooms = {}
 for route, left in pairs(look.rooms or {}) do rooms[#rooms + 1], rooms[#rooms + 2] = route, left end
-reply[PULLED.next], reply[PULLED.rq_jobs] = next_due < math.huge and next_due or -1, rq_jobs
+reply[PULLED.next_us], reply[PULLED.rq_jobs] = next_due < math.huge and next_due or -1, rq_jobs
 reply[PULLED.taken], reply[PULLED.shut], reply[PULLED.unread] = taken, shut, unread
 reply[PULLED.rooms], reply[PULLED.idle], reply[PULLED.queued] = rooms, look.idle, math.max(0, in_queues - taken)
 return reply

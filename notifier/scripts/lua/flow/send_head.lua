@@ -33,7 +33,7 @@ local function tell(look, user, backlog, job, permit, names, dropped)
     [LEASED.answered] = job.answered, [LEASED.shut] = names, [LEASED.stands_for] = job.count,
     [LEASED.dropped] = dropped, [LEASED.refusals] = job.refusals}
   local leased = leased_job(job.id, permit, user.name, backlog.category, job.data, job.deadline, look.now, rare)
-  leased[LEASED.since] = user.since
+  leased[LEASED.since_us] = user.since
   look.leased[#look.leased + 1] = leased
 end
 

@@ -71,9 +71,7 @@ def test_a_full_redis_is_named_so(error: ResponseError) -> None:
 
 
 SETTINGS = parse_settings("providers: {fcm: {client: console}}")
-NOTHING: dict[str, Any] = dict.fromkeys(
-    ("leased", "rq_jobs", "orphans", "unread", "untold", "untargeted", "zones", "chosen"), ()
-)
+NOTHING: dict[str, Any] = dict.fromkeys(("leased", "rq_jobs", "orphans", "unread", "untold", "asked", "chosen"), ())
 
 
 class Rounds:

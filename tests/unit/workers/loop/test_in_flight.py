@@ -60,7 +60,7 @@ def flights(sender: Recorder) -> Flights:
 
 def leased(name: str) -> Leased:
     """A leased job of this id."""
-    return Leased(name, "1", f"user-{name}", "default", b"", None, 0, 0, None)
+    return Leased(name, "1", f"user-{name}", "default", b"", None)
 
 
 def test_a_call_that_is_written_within_some_turns_goes_before_the_sends() -> None:

@@ -84,7 +84,7 @@ def tokens(count: int) -> list[str]:
 def leased(count: int = 1, **fields: Any) -> Leased:
     devices = [Device("apns", token) for token in tokens(count)]
     data = encode_data(Notification(user="anna", devices=devices, title="Hello"))
-    made = Leased("job", "7", "anna", "default", data, None, 0, 0, None)
+    made = Leased("job", "7", "anna", "default", data, None)
     return made._replace(**fields)
 
 

@@ -67,13 +67,15 @@ class Replay:
 
     latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
     sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
-    superseded_us: when those were, by their index. ended: all indices, in the order in which they ended.
+    superseded: when those were, and by which, by their index. ended: all indices, in the order in which they ended.
     stands_for: how many one stands for that took the place of others.
     decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
-    gives_up: whether what is muted without end is dropped, as it will never be sent; else it waits.
+    gives_up: whether what is muted without end is dropped, as it will never be sent; else it waits. from_us: nothing
+    goes before.
     """
 
     gives_up = True
+    from_us = 0
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Replay:
         failed: the indices of those that reach nobody, so that their permits are given back.
         """
         self.sent = [EXPIRED] * len(events)
-        self.superseded_us: dict[int, int] = {}
+        self.superseded: dict[int, tuple[int, int]] = {}
         self.ended: list[int] = []
         self.stands_for: dict[int, int] = {}
         self.decided = [""] * len(events)
@@ -128,7 +130,7 @@ class Replay:
             self._look(now)
         if self._begins_us:
             self.sent = [at if at < 0 else at - self._begins_us for at in self.sent]
-            self.superseded_us = {index: at - self._begins_us for index, at in self.superseded_us.items()}
+            self.superseded = {index: (at - self._begins_us, by) for index, (at, by) in self.superseded.items()}
         return self
 
     def _backlog(self, name: str) -> _Backlog:
@@ -167,7 +169,7 @@ class Replay:
             self._gathers[index] = 0
         elif superseded in self._gathers:
             self._gathers[index] = self._gathers[superseded]
-        self.sent[superseded], self.superseded_us[superseded] = SUPERSEDED, event.at_us
+        self.sent[superseded], self.superseded[superseded] = SUPERSEDED, (event.at_us, index)
         self.ended.append(superseded)
         self.stands_for[index] = self.stands_for.get(superseded, 1) + 1
         if old < place:
@@ -188,7 +190,8 @@ class Replay:
             zone, lead_us = zone_or(event.zone, self._zone, now), self._policies.lead_us
             clock = ByClock(rules, zone, event.at_us, lead_us, self._sends.latest, backlog.sends.latest)
         gather_us = self._gathers.get(self._head(backlog), 0)
-        return opens(rules, self._sends, backlog.sends, now, mute=mute, clock=clock, gather_us=gather_us)
+        at, by = opens(rules, self._sends, backlog.sends, now, mute=mute, clock=clock, gather_us=gather_us)
+        return max(at, self.from_us), by
 
     def _muted(self, backlog: _Backlog, now: int) -> Mute | None:
         """Return the mute of its user that holds back the head of a backlog."""

@@ -70,7 +70,7 @@ class Producer:
         if len(self._partitions) != settings.redis.partitions:
             raise SettingsError(f"redis.partitions is {settings.redis.partitions}: make it by `of` or `from_config`")
         self._settings = settings
-        self._asks = self._exchanges_of(settings)
+        self._asks = Exchanges(settings)
         self._jobs = JobBuilder(settings, self._partitions)
         self._live: LiveSettings | None = None
         self._asked_first = False
@@ -120,10 +120,6 @@ class Producer:
     @staticmethod
     def _connect(config: RedisSettings) -> Any:
         raise NotImplementedError
-
-    @staticmethod
-    def _exchanges_of(settings: Settings) -> Exchanges:
-        return Exchanges(settings)
 
     @property
     def _edits(self) -> Edits:

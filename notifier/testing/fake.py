@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 import redis
 import redis.asyncio
@@ -45,8 +45,7 @@ class FakeChannels(Channels):
     """`Channels` in memory: of one app."""
 
     def __init__(self, made: dict[str, bool]) -> None:
-        """made: whether each channel stores."""
-        super().__init__(_no_settings)
+        """made: whether each channel stores. No settings: they ask nobody."""
         self._made = made
 
     def create(self, *, stores: bool = False, app: str | None = None) -> str:  # noqa: ARG002 - as the others
@@ -70,10 +69,6 @@ class FakeChannels(Channels):
         del self._made[self.read(channel_id, app=app).id]
 
 
-def _no_settings() -> Settings:
-    raise AssertionError("channels in memory ask nobody")
-
-
 class FakeNotifier(Notifier):
     """A `Notifier` in memory: real validation, the real rules, and a time that moves by `advance` alone.
 
@@ -92,9 +87,7 @@ class FakeNotifier(Notifier):
         self._memory = MemoryExchanges(settings, now)
         self._channels: dict[str, bool] = {}
         super().__init__(redis.Redis(), settings)  # it connects to nobody
-
-    def _exchanges_of(self, _: Settings) -> Any:  # type: ignore[override]
-        return self._memory
+        self._asks = cast("Any", self._memory)
 
     def _use(self, settings: Settings) -> None:
         super()._use(settings)
@@ -104,7 +97,9 @@ class FakeNotifier(Notifier):
     @cached_property
     def aio(self) -> AsyncNotifier:
         """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
-        return _FakeAsyncNotifier(self._memory, self._settings)
+        made = AsyncNotifier(redis.asyncio.Redis(), self._settings)
+        made._asks = self._asks  # noqa: SLF001 - as above
+        return made
 
     @property
     def channels(self) -> FakeChannels:
@@ -157,15 +152,6 @@ class FakeNotifier(Notifier):
         if not isinstance(how, Exception) and how not in get_args(Failure):
             raise ValueError(f"how must be {' or '.join(map(repr, get_args(Failure)))} or an exception, is {how!r}")
         self._memory.failures.append(how if isinstance(how, Exception) else (how, reason))
-
-
-class _FakeAsyncNotifier(AsyncNotifier):
-    def __init__(self, memory: MemoryExchanges, settings: Settings) -> None:
-        self._memory = memory
-        super().__init__(redis.asyncio.Redis(), settings)
-
-    def _exchanges_of(self, _: Settings) -> Any:  # type: ignore[override]
-        return self._memory
 
 
 def _settings(path: str | Path | None) -> Settings:

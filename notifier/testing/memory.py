@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import chain, count
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from notifier.errors import Refused
 from notifier.forecast.replay import DROPPED, EXPIRED, NEVER, SUPERSEDED, Before, Replay
@@ -34,8 +34,8 @@ from notifier.queue.history import Delay, Record
 from notifier.queue.walk import Kind
 from notifier.rules.evaluator import Sends, opens
 from notifier.rules.policies import Policies, Rules
-from notifier.rules.preferences import Mute, Preferences
-from notifier.rules.quiet_hours import PACE, Decider
+from notifier.rules.preferences import Preferences
+from notifier.rules.quiet_hours import PACE
 from notifier.scripts.records import Job
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
@@ -188,10 +188,8 @@ class MemoryExchanges:
         failed = {n for n, entry in enumerate(going) if entry.failure}
         sends = self._sends[user]  # Redis has forgotten those that no rule asks for
         before = Before(0, {name: deepcopy(each) for name, each in sends.items() if each.until_us > now_us})
-        replay = _Onward(
-            policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed
-        )
-        replay.from_us = now_us
+        replay = Replay(policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed)
+        replay.gives_up, replay.from_us = False, now_us  # what had not gone by now cannot have
         replay.run()
         self._replays += 1
         turns = {n: turn for turn, n in enumerate(replay.ended)}
@@ -201,13 +199,14 @@ class MemoryExchanges:
             expires_in_us = entry.expires_in_us or 0
             entry.sent, entry.count = sent, replay.stands_for.get(n, 1)
             entry.turn = (self._replays, turns[n])
-            entry.into = self._superseding(n, going) if sent == SUPERSEDED else None
+            superseded_us, by = replay.superseded.get(n, (0, None))
+            entry.into = None if by is None else going[by]
             entry.reason = {EXPIRED: backlogs.EXPIRED, SUPERSEDED: "", DROPPED: _why_dropped(replay.decided[n])}.get(
                 sent, entry.refusal
             )
             entry.ends_us = {
                 EXPIRED: entry.arrives_us + expires_in_us,
-                SUPERSEDED: replay.superseded_us.get(n, 0),
+                SUPERSEDED: superseded_us,
                 DROPPED: max(entry.arrives_us, self.now_us),
             }.get(sent, sent)
 
@@ -225,17 +224,6 @@ class MemoryExchanges:
                 category = entry.notification.category
                 at = self._begins_us + entry.ends_us
                 _record(self._sends[user], category, policies.rules(user, category), "", at)
-
-    def _superseding(self, n: int, going: Sequence[Accepted]) -> Accepted:
-        """Return the one that superseded the n-th: the next that comes under the same collapse id, or to its digest."""
-        sent = going[n].notification
-        by_digest = self._policies.category(sent.category).digest is not None
-        return next(
-            each
-            for each in going[n + 1 :]
-            if each.notification.category == sent.category
-            and (by_digest or each.notification.collapse_id == sent.collapse_id)
-        )
 
     @at_once
     def cancel(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
@@ -424,17 +412,6 @@ def _record(sends: SendsOfUser, category: str, rules: Rules, permit: str, at_us:
     for name, policy in ((None, rules.user), (category, rules.category.policy)):
         each = sends[name]
         each.add(policy, permit, at_us, at_us, cost=rules.category.cost, longest_us=each.longest_us(at_us))
-
-
-class _Onward(Replay):
-    """A replay in which nothing goes before `from_us`: what had not gone by then cannot have."""
-
-    gives_up = False
-    from_us = 0
-
-    def _opens(self, backlog: Any, now: int, mute: Mute | None) -> tuple[int, Decider | None]:
-        at, by = super()._opens(backlog, now, mute)
-        return max(at, self.from_us), by
 
 
 def in_order(entry: Accepted) -> tuple[int, tuple[int, int]]:

@@ -262,35 +262,6 @@ def test_by_the_clock_it_leaves_what_the_long_way_leaves(worker: Worker, case: s
         assert step is later or all(each.since_us is None for each in at_once)
 
 
-WAITED: Final = {
-    "the only one that waits": [job("two")],
-    "the first of two": [job("two"), job("three")],
-    "under rules of its category": [job("two", category="default")],
-    "that counts as three": [job("two", category="costly")],
-    "with an expiry": [replace(job("two"), expires_in_us=90 * S)],
-    "before one with an expiry": [job("two"), replace(job("three"), expires_in_us=90 * S)],
-    "with a high priority": [job("two"), job("three", priority="high")],
-    "of several users": [job("two"), job("three", "bob"), job("four", "bob"), job("five", "bob")],
-}
-
-
-@pytest.mark.parametrize("keep", [KEPT, KEPT._replace(history_us=600 * S, max_records=9)])
-@pytest.mark.parametrize("case", WAITED)
-def test_what_has_waited_leaves_what_the_long_way_leaves(worker: Worker, case: str, keep: Retention) -> None:
-    """Its user is looked at in the same step: the same leases, wake-ups, expected times and counts, key for key."""
-
-    def prepare() -> None:
-        worker.accept(job("one", category="default"), job("first", "bob", "default"), *WAITED[case], keep=keep)
-        begun = worker.take(keep)
-        assert [each.job_id for each in begun] == ["one", "first"]
-        worker.settle(begun, keep=keep)
-        worker.now += S // 10
-
-    at_once, by_visits = both_ways(worker, prepare, keep)
-    assert {each.user for each in at_once} == {json.loads(each.meta)["user"] for each in WAITED[case]}
-    assert at_once == by_visits
-
-
 def of_a_plain_producer(worker: Worker) -> None:
     worker.accept(replace(job(), targets=""))
 

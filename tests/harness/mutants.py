@@ -107,7 +107,13 @@ MUTANTS = (
         "order or order, deadline",
         BACKLOGS,
     ),
-    Mutant("the older head goes last", "select", "return a.order < b.order", "return a.order > b.order", PREVIEW),
+    Mutant(
+        "the older head goes last",
+        "select",
+        "return order_of(a) < order_of(b)",
+        "return order_of(a) > order_of(b)",
+        PREVIEW,
+    ),
     Mutant(
         "lower lanes starve",
         "wake_ups",
@@ -153,7 +159,7 @@ MUTANTS = (
     Mutant(
         "settling sets no wake-up",
         "settle",
-        "set_user_wake_ups(rules, user, touched[user], fields, now)",
+        "set_user_wake_ups(rules, user, touched[user], now)",
         "local _ = set_user_wake_ups",
         WAKE_UPS,
     ),
@@ -323,7 +329,7 @@ MUTANTS = (
     ),
     Mutant(
         "probes go one after the other",
-        "send_head",
+        "go",
         "local again = look.now + hold.interval",
         "local again = look.now",
         ROUTES,
@@ -341,7 +347,7 @@ MUTANTS = (
     Mutant(
         "a rest that stepped aside is lost",
         "reschedule",
-        "redis.call('ZADD', waiting_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)",
+        "redis.call('ZADD', waiting_key(name), text(order + (job.refusals and FAR or 0)), 'j' .. backlog.head)",
         "",
         ROUTES,
     ),

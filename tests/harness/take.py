@@ -22,7 +22,7 @@ from notifier.scripts.loader import Script, run, script
 from notifier.scripts.rule_table import RuleTable
 from notifier.units import to_bytes
 
-VISITED: Final = script("pull").source.replace("direct.is_open = not (", "direct.is_open = false and (")
+VISITED: Final = script("pull").source.replace("direct.room = left", "direct.room = 0")
 BY_VISITS: Final = Script("pull", VISITED, hashlib.sha1(VISITED.encode(), usedforsecurity=False).hexdigest(), True)
 
 

@@ -6,8 +6,8 @@
 --          its member; or where sends stand, and a permit of the future that belongs to nothing in flight
 -- returns {finding, …} (see audit.lua)
 -- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
---! needs backlog_key backlogs_in backlogs_key date_permit ensure_wake_up finding findings has_wake_up job_key look_by
---! needs note_due now_us text waits_for_route
+--! needs backlog_key backlogs_key date_permit ensure_wake_up finding findings has_wake_up job_key lanes_of look_by
+--! needs note_due now_us read_backlogs text waits_for_route
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
 local LATEST = now + ARGV[4] + 2000000 -- who is being looked at is looked at again after a lease
 local MAX_CIRCUIT = 2 * 86400000000 -- a provider is asked again within a day
@@ -60,8 +60,7 @@ end
 -- judge_stray: who has a wake-up in a lane, or waits there for a route, has a backlog in it.
 local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
-  local _, lanes_of_user = backlogs_in(redis.call('HGETALL', backlogs_key(user)))
-  if lanes_of_user[lane] then return end
+  if lanes_of(read_backlogs(user))[lane] then return end
   finding('user ' .. user, 'stands in ' .. key .. ' and has no backlog in ' .. lane, 'not there',
     repair and redis.call('ZREM', key, member) and 'taken out')
 end

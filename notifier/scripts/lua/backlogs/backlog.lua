@@ -1,5 +1,5 @@
---! exports new_user new_backlog
---! needs backlog_key rules_of sent_key
+--! exports new_user new_backlog read_backlogs lanes_of
+--! needs backlog_key backlogs_key rules_of sent_key
 -- What is judged: a user, and a backlog of the user's, before anything but their rules is known. What else these tables
 -- get is told of in select.lua.
 
@@ -14,4 +14,30 @@ local function new_backlog(rules, user, category, lane, why)
   local name = user.name
   return {category = category, lane = lane, key = backlog_key(name, category), sent = sent_key(name, category),
     policy = of.policy, bypass = of.bypass, drops = of.drops, cost = of.cost, why = why}
+end
+
+local HASH, O = ('#o'):byte(1, 2) -- HASH: so begins what is no category; O: and behind it what tells of an orphan
+-- read_backlogs: what @backlogs:{user} tells: {category, lane, …} of the backlogs; the other fields by their names; and
+-- whether some tell of orphans.
+local function read_backlogs(user)
+  local found, beside, some_orphans, n = redis.call('HGETALL', backlogs_key(user)), {}, false, 0
+  for i = 1, #found, 2 do
+    local name, value = found[i], found[i + 1]
+    local first, second = name:byte(1, 2)
+    if first == HASH then
+      beside[name], some_orphans = value, some_orphans or second == O
+    else
+      found[n + 1], found[n + 2] = name, value
+      n = n + 2
+    end
+  end
+  for i = #found, n + 1, -1 do found[i] = nil end
+  return found, beside, some_orphans
+end
+
+-- lanes_of: how many of these backlogs stand in each lane.
+local function lanes_of(found)
+  local lanes = {}
+  for i = 2, #found, 2 do lanes[found[i]] = (lanes[found[i]] or 0) + 1 end
+  return lanes
 end

@@ -1,7 +1,7 @@
 --! on_demand forget is_another enter_backlog leave_lane
---! needs arriving_key backlog_key backlogs_in backlogs_key ends goes_by_clock HIGH history is_background is_text
---! needs job_key LANES leave_backlog look_by LOWERED number orders seconds steering tally text UNSENT waiting_key
---! needs waits
+--! needs arriving_key backlog_key backlogs_key ends goes_by_clock HIGH history is_background is_text job_key LANES
+--! needs lanes_of leave_backlog look_by LOWERED number orders read_backlogs seconds steering tally text UNSENT
+--! needs waiting_key waits
 local RANK = {urgent = 1, default = 2, bulk = 3} -- for all workers, whichever lanes each of them serves
 
 local held -- looked up once in a call
@@ -28,8 +28,7 @@ local function open_backlog(user, category, lane)
   local standing = redis.call('HGET', backlogs, category)
   if (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
   redis.call('HSET', backlogs, category, lane)
-  local _, lanes = backlogs_in(redis.call('HGETALL', backlogs))
-  if not lanes[standing] then leave_lane(user, standing) end
+  if not lanes_of(read_backlogs(user))[standing] then leave_lane(user, standing) end
   return lane, true
 end
 

@@ -1,5 +1,5 @@
---! on_demand MAX_LINES LONGEST_PART is_backlog backlogs_in part_of part_wake_up set_part_wake_ups look_again
---! needs backlogs_key note_due text wake_ups_due
+--! on_demand MAX_LINES LONGEST_PART part_of part_wake_up set_part_wake_ups look_again
+--! needs backlogs_key lanes_of note_due read_backlogs text wake_ups_due
 -- A user who waits in very many categories is looked at a part of the backlogs at a time, or one look would block
 -- Redis. The lanes that are more urgent than the first large one are in each part, and the others take turns.
 --   #part  in @backlogs:{user}: '<how many backlogs were passed in all> <how many since something was sent> <the
@@ -8,32 +8,18 @@ local MAX_LINES = 50
 -- In µs: a head whose backlog was not looked at may expire, and its rules may open, before the user's do.
 local LONGEST_PART = 10000000
 
-local function is_backlog(field) return field:sub(1, 1) ~= '#' end
-
--- backlogs_in: how many backlogs a user has, and how many of them stand in each lane.
-local function backlogs_in(fields)
-  local n, lanes = 0, {}
-  for i = 1, #fields, 2 do
-    if is_backlog(fields[i]) then n, lanes[fields[i + 1]] = n + 1, (lanes[fields[i + 1]] or 0) + 1 end
-  end
-  return n, lanes
-end
-
--- part_of: of the fields of @backlogs:{user} those to be looked at now, of the lanes in `rank`; and the whole,
--- {lanes, passed, quiet, least, step, rest}, or nil where these are all.
-local function part_of(fields, rank)
-  local count, lanes = backlogs_in(fields)
-  if count <= MAX_LINES then return fields end
+-- part_of: of so many backlogs those to be looked at now, of the lanes in `rank`, {category, lane, …}; and the whole,
+-- {lanes, passed, quiet, least, step, rest}. state: #part, if it is there.
+local function part_of(found, state, rank)
   local all, part = {}, {}
-  local whole = {lanes = lanes, passed = 0, quiet = 0, least = math.huge, step = 1, rest = 1}
-  local function put(name, value) part[#part + 1], part[#part + 2] = name, value end
-  for i = 1, #fields, 2 do
-    local name, value = fields[i], fields[i + 1]
-    if not is_backlog(name) then put(name, value) elseif rank[value] then all[#all + 1] = {name, value} end
-    if name == '#part' then
-      local passed, quiet, least = value:match('^(%S+) (%S+) (%S+)$')
-      whole.passed, whole.quiet, whole.least = tonumber(passed), tonumber(quiet), tonumber(least) or math.huge
-    end
+  local whole = {lanes = lanes_of(found), passed = 0, quiet = 0, least = math.huge, step = 1, rest = 1}
+  local function put(name, lane) part[#part + 1], part[#part + 2] = name, lane end
+  for i = 1, #found, 2 do
+    if rank[found[i + 1]] then all[#all + 1] = {found[i], found[i + 1]} end
+  end
+  if state then
+    local passed, quiet, least = state:match('^(%S+) (%S+) (%S+)$')
+    whole.passed, whole.quiet, whole.least = tonumber(passed), tonumber(quiet), tonumber(least) or math.huge
   end
   table.sort(all, function(a, b)
     if a[2] ~= b[2] then return rank[a[2]] < rank[b[2]] end
@@ -75,11 +61,8 @@ end
 
 -- look_again: what waits of a user's is looked at now, because its wait may be over. Who waits for a route goes on.
 local function look_again(now, user)
-  local fields = redis.call('HGETALL', backlogs_key(user))
-  local _, lanes = backlogs_in(fields)
-  for lane in pairs(lanes) do
+  for lane in pairs(lanes_of(read_backlogs(user))) do
     redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', text(now), user)
     note_due(now, lane)
   end
-  return fields
 end

@@ -1,6 +1,6 @@
 --! on_demand step_aside lower passes_lowered reschedule
 --! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED next_for
---! needs overall_key waiting_key part_wake_up peek_backlog RESTS_KEPT rests_key set_at set_part_wake_ups
+--! needs order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at set_part_wake_ups
 --! needs set_wake_ups text waits
 -- Reschedule: what does not go now, and when its user is looked at again.
 -- step_aside: the rest of what a device took leaves its backlog, or it would keep back those behind it. It comes back
@@ -8,15 +8,16 @@
 -- its backlog pass. why: as history.lua has it.
 local function step_aside(look, backlog, job, at, why, names)
   at = math.min(at, job.deadline or at)
+  local order = order_of(backlog)
   redis.call('ZREM', backlog.key, backlog.head)
   waits.add(backlog.why, -1)
   history.note(backlog.head, job.accepted, job.held, look.now, why)
   redis.call('ZADD', '@later', text(at), backlog.head)
   look.earliest = math.min(look.earliest, at)
   for _, name in ipairs(names) do
-    redis.call('ZADD', waiting_key(name), text(backlog.order + (job.refusals and FAR or 0)), 'j' .. backlog.head)
+    redis.call('ZADD', waiting_key(name), text(order + (job.refusals and FAR or 0)), 'j' .. backlog.head)
     if not job.refusals then
-      redis.call('ZADD', rests_key(backlog.key, name), text(backlog.order), backlog.head)
+      redis.call('ZADD', rests_key(backlog.key, name), text(order), backlog.head)
       redis.call('EXPIRE', rests_key(backlog.key, name), RESTS_KEPT)
     end
   end
@@ -26,20 +27,21 @@ end
 -- backlog, which have no such limit. It keeps its place among the background pushes. Returns when the head is to be
 -- looked at again, or nil where that may be at once. at: when its device has room.
 local function lower(look, user, backlog, job, at)
-  if backlog.drops or backlog.order >= LOWERED / 2 then return at end
+  if backlog.drops or order_of(backlog) >= LOWERED / 2 then return at end
   if look.to_lower == 0 then return look.now + 1 end -- the others of the backlog in the next call
   look.to_lower = look.to_lower - 1
   local order = text(backlog.order + LOWERED)
   redis.call('ZADD', backlog.key, order, job.id)
   redis.call('HSET', job_key(job.id), 'push_order', order)
   redis.call('HSET', backlogs_key(user.name), '#lowered', '1')
-  peek_backlog(backlog)
+  user.lowered = true
+  peek_next(backlog)
   if job.deadline and backlog.head ~= job.id then redis.call('ZADD', '@expiring', text(job.deadline), job.id) end
 end
 
 -- passes_lowered: a background push at the head would go before an older one that waits for its device.
 local function passes_lowered(backlog, job)
-  if backlog.drops or backlog.order >= LOWERED / 2 or not is_background(job.targets) then return false end
+  if backlog.drops or not is_background(job.targets) or order_of(backlog) >= LOWERED / 2 then return false end
   local first = redis.call('ZRANGEBYSCORE', backlog.key, text(LOWERED / 2), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   return first and first - LOWERED < backlog.order
 end
@@ -107,8 +109,12 @@ end
 -- reschedule: leaves the user at the moments when the next heads may go. lanes: those that a wake-up or a backlog of
 -- the user stood in; since: since when the user was due.
 local function reschedule(look, user, lanes, since)
-  set_times(look, user)
-  set_all_wake_ups(look, user, lanes)
+  if user.backlogs[1] or user.whole then
+    set_times(look, user)
+    set_all_wake_ups(look, user, lanes)
+  else
+    for lane in pairs(lanes) do gather('ZREM', '@wakeups:' .. lane, user.name) end
+  end
   if look.circuits then wait_for_routes(look, user, lanes, since) end
   local is_gone = not (user.backlogs[1] or user.whole or user.closed)
   if is_gone then look.emptied[#look.emptied + 1] = backlogs_key(user.name) end

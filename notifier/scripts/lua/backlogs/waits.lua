@@ -14,14 +14,8 @@ function waits.why(user, category)
   return redis.call('HGET', backlogs_key(user), '#w:' .. category) or UNDECIDED
 end
 
--- read: why each backlog waits, of the fields of @backlogs:{user}.
-function waits.read(fields)
-  local whys = {}
-  for i = 1, #fields, 2 do
-    if fields[i]:sub(1, 3) == '#w:' then whys[fields[i]:sub(4)] = fields[i + 1] end
-  end
-  return whys
-end
+-- why_in: as *why*, of the fields of @backlogs:{user} that *read_backlogs* found.
+function waits.why_in(fields, category) return fields['#w:' .. category] or UNDECIDED end
 
 -- decide: from now on all of a backlog waits for `why`. backlog: {category, why: as it was read, if it was}.
 function waits.decide(user, backlog, why)

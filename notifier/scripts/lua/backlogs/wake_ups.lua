@@ -1,7 +1,7 @@
 --! on_demand sign_of why_of set_wake_up set_wake_ups set_user_wake_ups
---! needs backlog_key backlogs_in backlogs_key bypasses_any CLOSED closed_backlogs history idle_leaders is_closed
---! needs is_dropped job_key LANES LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
---! needs rules_read seconds serves set_part_wake_ups text waits wake_ups_due
+--! needs backlog_key backlogs_key bypasses_any CLOSED closed_backlogs history idle_leaders is_closed is_dropped
+--! needs job_key LANES lanes_of LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
+--! needs read_backlogs rules_read seconds serves set_part_wake_ups text waits wake_ups_due
 -- Wake-ups: when a user who waits is looked at again.
 -- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
 local function expect(id, at, now, by)
@@ -94,25 +94,24 @@ local function set_wake_ups(user, backlogs, now, turn)
   return wake_ups
 end
 
--- set_user_wake_ups: leaves the wake-ups of a user who has something waiting. policy: the user's, or false where a
--- worker has to write it down first. fields: of @backlogs:{user}.
-local function set_user_wake_ups(rules, name, policy, fields, now)
-  local count, lanes = backlogs_in(fields)
-  if not policy then return set_part_wake_ups(name, lanes, now) end -- *pull* is to say so
-  local user, turn, closed, whys = new_user(name, policy), nil, closed_backlogs(name, fields), waits.read(fields)
-  user.backlogs, user.next = {}, count > 1 and {} or nil
-  if count == 0 and not closed then redis.call('DEL', backlogs_key(name)) end
-  if count > MAX_LINES then -- a visit looks at them a part at a time
+-- set_user_wake_ups: leaves the wake-ups of a user who may have something waiting. policy: the user's, or false where a
+-- worker has to write it down first.
+local function set_user_wake_ups(rules, name, policy, now)
+  local found, fields, some_orphans = read_backlogs(name)
+  if not (found[1] or next(fields)) then return end
+  if not policy then return set_part_wake_ups(name, lanes_of(found), now) end -- *pull* is to say so
+  local user, closed = new_user(name, policy), some_orphans and closed_backlogs(name, fields)
+  user.backlogs, user.next = {}, found[3] and {} or nil
+  if not (found[1] or closed) then redis.call('DEL', backlogs_key(name)) end
+  if #found > 2 * MAX_LINES then -- a visit looks at them a part at a time
     local opens = bypasses_any(rules) and 0 or next_for(user.sent, policy, 1)
-    set_part_wake_ups(name, lanes, math.min(math.max(now, opens), now + LONGEST_PART))
-    fields = {}
+    return set_part_wake_ups(name, lanes_of(found), math.min(math.max(now, opens), now + LONGEST_PART))
   end
-  for i = 1, #fields, 2 do
-    local category = fields[i]
-    if category == '#turn' then turn = fields[i + 1] end
-    local head = category:sub(1, 1) ~= '#' and redis.call('ZRANGE', backlog_key(name, category), '0', '0')[1]
+  for i = 1, #found, 2 do
+    local category = found[i]
+    local head = redis.call('ZRANGE', backlog_key(name, category), '0', '0')[1]
     if head then
-      local backlog = new_backlog(rules, user, category, fields[i + 1], whys[category] or '?')
+      local backlog = new_backlog(rules, user, category, found[i + 1], waits.why_in(fields, category))
       backlog.head = head
       backlog.at = opens_at(rules, user, backlog, now) or now -- Where a zone is missing *pull* says so.
       if backlog.at > now and is_dropped(backlog) then backlog.at = now end
@@ -121,5 +120,5 @@ local function set_user_wake_ups(rules, name, policy, fields, now)
       user.backlogs[#user.backlogs + 1] = backlog
     end
   end
-  set_wake_ups(name, user.backlogs, now, turn)
+  set_wake_ups(name, user.backlogs, now, fields['#turn'])
 end

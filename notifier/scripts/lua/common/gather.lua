@@ -10,15 +10,15 @@ local function write_of(command, key, write)
 end
 
 local function gather(command, key, first, second)
-  local write = gathered[command][key]
+  local writes = gathered[command]
+  local write = writes[key]
   if not write then
-    write = {n = 0}
-    gathered[command][key] = write
+    writes[key] = {first, second}
+    return
   end
-  local n = write.n
+  local n = #write
   write[n + 1], write[n + 2] = first, second
-  write.n = n + (second and 2 or 1)
-  if write.n >= MAX_GATHERED then write_of(command, key, write) end
+  if n >= MAX_GATHERED then write_of(command, key, write) end
 end
 
 local function write_gathered()

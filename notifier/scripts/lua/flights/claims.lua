@@ -16,10 +16,12 @@ local function read_claim(claim)
   return {n = tonumber(n), ends = ends, routes = routes, owner = owner}
 end
 
-local function write_claim(key, n, ends, routes, owner, us)
-  local value = text(n) .. ' ' .. ends .. ' ' .. routes .. ' ' .. owner
-  redis.call('SET', key, value, 'PX', text(math.ceil(us / 1000)))
+-- ms: for how long, as text.
+local function write_claim(key, n, ends, routes, owner, ms)
+  redis.call('SET', key, text(n) .. ' ' .. ends .. ' ' .. routes .. ' ' .. owner, 'PX', ms)
 end
+
+local function ms_of(us) return text(math.ceil(us / 1000)) end
 
 -- read_claims: those of these keys, for *claim_of*; in one command.
 local function read_claims(keys)
@@ -55,9 +57,10 @@ end
 
 -- write_claims: what was taken is in flight with this claimant now.
 local function write_claims(claimant, lease, until_text)
+  local ms = ms_of(lease)
   for key, claim in pairs(claims) do
     local routes = claim.taken > 0 and (claim.left and routes_in(claim.left) or '-')
-    if routes then write_claim(key, claim.n + claim.taken, until_text, routes, claimant, lease) end
+    if routes then write_claim(key, claim.n + claim.taken, until_text, routes, claimant, ms) end
   end
 end
 
@@ -72,12 +75,12 @@ local function release(released, now)
     local said = read_ahead[key]
     local held = said and said:sub(1, 2) ~= '1 ' and read_claim(said)
     local left = held and held.n > n and held.ends - now or 0
-    if left > 0 then write_claim(key, held.n - n, held.ends, held.routes, held.owner, left) end
+    if left > 0 then write_claim(key, held.n - n, held.ends, held.routes, held.owner, ms_of(left)) end
   end
 end
 
 -- keep_claim: what this claimant has in flight lasts longer.
 local function keep_claim(key, claimant, lease, until_text)
   local held = read_claim(redis.call('GET', key))
-  if held and held.owner == claimant then write_claim(key, held.n, until_text, held.routes, claimant, lease) end
+  if held and held.owner == claimant then write_claim(key, held.n, until_text, held.routes, claimant, ms_of(lease)) end
 end

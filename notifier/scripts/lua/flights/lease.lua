@@ -12,7 +12,7 @@ local function read_job(id)
       'push_held', 'push_wait'))
   if not origin or status == 'canceled' then return nil, origin end
   return {id = id, data = data or '', origin = origin, status = status, deadline = deadline and number(deadline),
-    attempts = attempts and number(attempts) or 0, crashes = crashes and number(crashes) or 0, answered = answered,
+    attempts = attempts and number(attempts), crashes = crashes and number(crashes), answered = answered,
     targets = targets, collapse = collapse, count = count and number(count), refusals = refusals and number(refusals),
     accepted = accepted, held = held, not_before = not_before and number(not_before)}
 end

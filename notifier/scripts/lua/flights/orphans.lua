@@ -9,21 +9,19 @@
 -- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
 -- push_orphan in the job's hash marks one.
 local ORPHAN = '#o:'
+local OF_ORPHAN = '^' .. ORPHAN .. '(.*)$'
 local CLOSED = 60000000 -- µs until a closed user is looked at again, should nobody settle the orphan
 
 -- closed_backlogs: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
--- @backlogs:{user}. Every orphan is leased, so what is not is forgotten.
+-- *read_backlogs*. Every orphan is leased, so what is not is forgotten.
 local function closed_backlogs(user, fields)
   local closed
-  for i = 1, #fields, 2 do
-    if fields[i]:sub(1, #ORPHAN) == ORPHAN then
-      if redis.call('ZSCORE', '@leases', fields[i]:sub(#ORPHAN + 1)) then
-        closed = closed or {}
-        closed[fields[i + 1]] = true
-      else
-        redis.call('HDEL', backlogs_key(user), fields[i])
-      end
-    end
+  for name, category in pairs(fields) do
+    local id = name:match(OF_ORPHAN)
+    if id and redis.call('ZSCORE', '@leases', id) then
+      closed = closed or {}
+      closed[category] = true
+    elseif id then redis.call('HDEL', backlogs_key(user), name) end
   end
   return closed
 end

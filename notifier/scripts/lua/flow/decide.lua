@@ -1,6 +1,6 @@
 --! on_demand set_at ask is_due decide
 --! needs change_hold counts_devices devices_open has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
---! needs number opens_at overall_opens waiting_key plan_of project_frees routes_of rules_of targets_of text
+--! needs number opens_at order_of overall_opens waiting_key plan_of project_frees routes_of rules_of targets_of text
 -- Decide: whether the head of a backlog may go now. What the rules say is in admits_at.lua; here is what the providers
 -- say, and what is to be known first.
 
@@ -67,7 +67,7 @@ local function is_shut(look, backlog, target, job)
   if not hold then return false end
   if is_paused(hold, look.now) then return true end
   if hold.state == 'open' and hold.probe ~= '1' and (hold.probe ~= 'new' or job.refusals) then return true end
-  return has_older_rest(backlog.key, target.route, backlog.order)
+  return has_older_rest(backlog.key, target.route, order_of(backlog))
 end
 
 local function open_circuit(look, name, ...)

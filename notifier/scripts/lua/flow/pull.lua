@@ -232,17 +232,16 @@ local function ask_for(user, lane, at)
   look.full = look.full - MAX_HEADS
 end
 
--- look_after: visits a user, or asks for more of the user. is_due: since before this call.
-local function look_after(user, lane, at, is_due)
+-- look_after: visits a user, or asks for more of the user.
+local function look_after(user, lane, at)
   if look.rules.forgets then remember(user) end
   local index = preferences.index_of(user)
-  if index and is_due and direct.visit(user, lane, at, index) then return end
   if not index or visit(look, user, lane, at, index) then ask_for(user, lane, at) end
 end
 
 preferences.begin(look.rules)
 reply[PULLED.unpublished] = own_rules.is_missing and 1 or 0
-direct.begin(look, some_rare)
+direct.begin(look)
 -- Those of whom the caller has told more are the first. One visit of each is enough.
 local was_told = {}
 if is_told then
@@ -257,7 +256,7 @@ if is_told then
   preferences.read(names)
   for i = 1, #told, 3 do
     local user, lane, at = told[i], told[i + 1], told[i + 2]
-    if #look.leased >= most then leave_all(user, at) else look_after(user, lane, at, true) end
+    if #look.leased >= most then leave_all(user, at) else look_after(user, lane, at) end
   end
   write_visits()
 end
@@ -302,7 +301,7 @@ end
 if in_queues > 0 then
   local left = look.full - #look.leased
   for _, lane in ipairs(lanes) do left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now)) end
-  if direct.is_open and left >= most * 3 / 4 then direct.room = left end
+  if not some_rare and left >= most * 3 / 4 then direct.room = left end
   room = math.min(room, math.max(half_of_room(), left))
 end
 
@@ -348,10 +347,10 @@ for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most
 end
 
 -- attend: who finds no room is due still.
-local function attend(user, lane, is_due)
+local function attend(user, lane)
   local at = since[user]
   if #look.leased >= (preferences.index_of(user) and look.full or most) then leave(user, lane, at)
-  else look_after(user, lane, at, is_due) end
+  else look_after(user, lane, at) end
 end
 
 -- In each lane those who wait before those who come. The least share of each lane stands in front: there may be room
@@ -359,7 +358,7 @@ end
 local function attend_all(first, last)
   for i, lane in ipairs(lanes) do
     for j = first, math.min(last, #due[i] + #newly[i]) do
-      attend(due[i][j] or newly[i][j - #due[i]], lane, j <= #due[i])
+      attend(due[i][j] or newly[i][j - #due[i]], lane)
     end
   end
 end

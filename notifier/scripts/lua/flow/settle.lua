@@ -153,10 +153,7 @@ if #finished > 0 then redis.call('DEL', unpack(finished)) end
 local backlogs = {}
 for i, user in ipairs(order) do backlogs[i] = backlogs_key(user) end
 local some_wait = #order > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
-for i, user in ipairs(some_wait and order or {}) do
-  local fields = redis.call('HGETALL', backlogs[i])
-  if #fields > 0 then set_user_wake_ups(rules, user, touched[user], fields, now) end
-end
+for _, user in ipairs(some_wait and order or {}) do set_user_wake_ups(rules, user, touched[user], now) end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers)
 note_due(look.earliest)

@@ -47,7 +47,7 @@ local function try(look, user, i)
   local verdict, said
   if job.not_before and job.not_before > look.now then verdict, said = 'wait', {at = job.not_before, by = 'r'}
   else verdict, said = decide(look, user, backlog, job) end
-  if verdict == 'go' and passes_lowered(backlog, job) then
+  if verdict == 'go' and user.lowered and passes_lowered(backlog, job) then
     verdict, said = 'wait', {at = look.now, background = true}
   end
   if verdict == 'go' then
@@ -81,8 +81,9 @@ local function send_due(look, user)
   while backlogs[i] and #leased < full do
     if not is_due(look, user, backlogs[i]) then i = i + 1
     elseif try(look, user, i) then
-      user.sends, user.next = user.sends + 1, nil
+      user.sends = user.sends + 1
       if backlogs[1] then
+        user.next = nil
         for _, backlog in ipairs(backlogs) do
           if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- what is sent opens no route
         end

@@ -1,5 +1,5 @@
 --! on_demand let_go_of_held
---! needs backlog_key backlogs_in backlogs_key change_hold CLAIM drop_hold job_key lane_shares probe_at read_circuits
+--! needs backlog_key change_hold CLAIM drop_hold job_key lane_shares lanes_of probe_at read_backlogs read_circuits
 --! needs rests_key steering text waiting_key
 -- What is held, see routes.lua, and may go now: what waited for a route that is open again, or has room, and the probe
 -- of one that is not. look: of *pull*.
@@ -12,8 +12,7 @@ local function let_go(look, of, member, at)
     if redis.call('ZREM', '@later', id) == 1 then look.place(id) end
     return
   end
-  local _, lanes = backlogs_in(redis.call('HGETALL', backlogs_key(user)))
-  if lanes[lane] then look.look_at(user, lane, look.due, at) end
+  if lanes_of(read_backlogs(user))[lane] then look.look_at(user, lane, look.due, at) end
 end
 
 -- how_many: of what waits for a route may go now.

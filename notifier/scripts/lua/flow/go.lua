@@ -1,0 +1,60 @@
+--! exports go
+--! needs change_hold count_overall count_sends lease_job leased_job routes_of rules_of spend_devices spend_room text
+--! needs text_of_counted
+-- Go: what may go leaves for its worker, from a queue or from a backlog.
+local TRIM_EVERY = 8
+
+-- note_probe: what goes by a route whose circuit is open is the probe.
+local function note_probe(look, route)
+  local hold = look.circuits and look.circuits[route]
+  if not hold or hold.state ~= 'open' then return end
+  local again = look.now + hold.interval
+  change_hold(route, hold, 'probe', '', 'prober', look.worker, 'until', text(again), 'others', text(again),
+    'first', '')
+  look.earliest = math.min(look.earliest, again)
+end
+
+-- spend: counts what goes under `permit`: with the user, the category, all users, the projects and the devices.
+local function spend(look, user, backlog, permit, needs, open)
+  local rules = look.rules
+  count_sends(look, user, backlog, permit)
+  spend_room(rules, look.rooms, needs, look.now)
+  local overall = rules.overall and rules_of(rules, backlog.category).overall
+  if overall then count_overall(look, overall, backlog.category, permit) end
+  if look.circuits then
+    for _, need in ipairs(needs) do note_probe(look, need.route) end
+  end
+  if open then spend_devices(look, user, backlog, open, permit) end
+end
+
+-- leave_out: what is shut to this one stays shut to those behind it. Returns the names of these routes.
+local function leave_out(claim, shut)
+  local routes = routes_of(shut)
+  claim.left = claim.left or {}
+  for _, route in ipairs(routes) do claim.left[route] = true end
+  return table.concat(routes, ' ')
+end
+
+-- go: the job is the worker's, under the permit of this number; what is out of the ordinary is noted beside that, and
+-- told. said: of *decide*; without needs it has expired, or it is not to wait: dropped is what holds it back, as
+-- history.lua has it. More fields of its hash may follow.
+local function go(look, user, backlog, job, number_of, said, ...)
+  local id, permit, needs, open, shut = job.id, text(number_of), said.needs, said.open, said.shut
+  look.trim = number_of % TRIM_EVERY == 0
+  if needs then spend(look, user, backlog, permit, needs, open) end
+  if needs and not open and backlog.cost == 1 then lease_job(look, id, permit, job.origin, ...)
+  else
+    lease_job(look, id, permit, job.origin, 'push_counted', text_of_counted(permit, backlog.cost, open, not needs), ...)
+  end
+  local claim, dropped, rare = backlog.claim, said.dropped, nil
+  claim.taken = claim.taken + 1
+  local names = shut and shut[1] and leave_out(claim, shut)
+  if names or dropped or job.attempts or job.crashes or job.answered or job.count or job.refusals then
+    rare = {[LEASED.attempts] = job.attempts, [LEASED.crashes] = job.crashes, [LEASED.answered] = job.answered,
+      [LEASED.shut] = names, [LEASED.stands_for] = job.count, [LEASED.dropped] = dropped,
+      [LEASED.refusals] = job.refusals}
+  end
+  local leased = leased_job(id, permit, user.name, backlog.category, job.data, job.deadline, look.now, rare)
+  leased[LEASED.since_us] = user.since
+  look.leased[#look.leased + 1] = leased
+end

@@ -17,8 +17,8 @@ from notifier.producer.cancel import each_of
 from notifier.providers import check_payload
 from notifier.queue.spans import NO_SPAN, Operation, Spans
 from notifier.rules.category import Category, check_fits
+from notifier.scripts import records
 from notifier.scripts.loader import settled
-from notifier.scripts.records import Job
 from notifier.store.partitions import Partitions
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class JobBuilder:
 
     def build(
         self, notification: Notification, job_id: str | None = None, trace: Mapping[str, str] | None = None
-    ) -> Job:
+    ) -> records.Job:
         """The job of a notification. Raises InvalidNotificationError.
 
         job_id: None is a random one. trace: of `span`.
@@ -75,7 +75,7 @@ class JobBuilder:
         own = notification.expires_in_us
         expires_in_us = category.expires_us if own is None else own
         dedupe = notification.dedupe_key
-        return Job(
+        return records.Job(
             id=job_id,
             lane=category.lane,
             data=encode_data(notification),
@@ -134,8 +134,8 @@ class Bulk:
         self,
         builder: JobBuilder,
         size: int,
-        enqueue: Callable[[Sequence[Job]], Any],
-        begin: Callable[[Sequence[Job]], Any],
+        enqueue: Callable[[Sequence[records.Job]], Any],
+        begin: Callable[[Sequence[records.Job]], Any],
         on_accepted: Callable[[Sequence[str]], object] | None,
     ) -> None:
         """enqueue: accepts a chunk, and returns its job ids; of either kind of client. begin: returns their future."""
@@ -143,7 +143,7 @@ class Bulk:
         self._size = size
         self._enqueue, self._begin = enqueue, begin
         self._on_accepted = on_accepted
-        self._chunk: list[Job] = []
+        self._chunk: list[records.Job] = []
         self._under_way: Any = None  # the future of the chunk before
         self._over: list[Refused] = []
         self._seen = 0

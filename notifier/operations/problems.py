@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from notifier.queue.circuits import OVERALL
 from notifier.queue.waits import RESUME
-from notifier.store.connection import OUT_OF_MEMORY
+from notifier.store.connection import EVICTS, OUT_OF_MEMORY
 from notifier.store.partitions import ranges
 from notifier.units import seconds_text
 
@@ -95,6 +95,16 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         subject, page = f"{each['route']} {state}", f"route-{state}"
         waiting = _waiting(now, each["route"])
         yield Problem(level, subject, why_of(each), page, what, each["since"], probe, waiting)
+    yield from _of_redis(now)
+    if now["oldest_queued"] > LONG_QUEUED_S:
+        says = f"the oldest queued has waited for {seconds_text(now['oldest_queued'])}, and no worker has looked at it"
+        yield Problem("warning", "Queue", says, "queue-grows")
+
+
+def _of_redis(now: Mapping[str, Any]) -> Iterator[Problem]:
+    """And of its workers: one that refuses takes no word of theirs."""
+    if now["evicts"]:
+        yield Problem("stopped", "Redis evicts", f"it {EVICTS.format(now['evicts'])}", "redis-memory")
     if now["refuses"] == OUT_OF_MEMORY:
         says = "it takes nothing new; let the workers drain it, or raise its maxmemory"
         yield Problem("stopped", "Redis is full", says, "redis-memory")
@@ -105,9 +115,6 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
     if away := now["away"]:
         says = f"partition {ranges([each['partition'] for each in away])} does not answer: {away[0]['why']}"
         yield Problem("stopped", "Away", says, "redis-down")
-    if now["oldest_queued"] > LONG_QUEUED_S:
-        says = f"the oldest queued has waited for {seconds_text(now['oldest_queued'])}, and no worker has looked at it"
-        yield Problem("warning", "Queue", says, "queue-grows")
 
 
 def _waiting(now: Mapping[str, Any], name: str) -> int:

@@ -24,6 +24,7 @@ from notifier.queue.waits import (
 )
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
+from notifier.store.connection import evicts_by
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import Told, ask_all
@@ -70,7 +71,7 @@ class Now:
     is in force, and how many are queued there. served: how many workers look for work in each partition, by its number.
     untaken: what none has taken yet, by partition. away: why other partitions do not answer. looked: µs of the last
     look for work by any worker, or 0. unpaused: of a pause that some partitions lack, which they are. refuses: why
-    Redis takes nothing new, or ''.
+    Redis takes nothing new, or ''. evicts: the policy by which it removes keys when it is full, or ''.
     """
 
     lanes: dict[str, LaneNow]
@@ -90,6 +91,7 @@ class Now:
     away: Mapping[int, str] = field(default_factory=dict)
     unpaused: Mapping[str, Sequence[int]] = field(default_factory=dict)
     refuses: str = ""
+    evicts: str = ""
 
     @property
     def unserved(self) -> list[int]:
@@ -275,6 +277,7 @@ def _find_now() -> Exchange[Now]:
         now_us / 1e6,
         int(looked or 0),
         refuses=(yield from find_refusal(memory)),
+        evicts=evicts_by(memory),
     )
 
 
@@ -341,6 +344,7 @@ def _together(told: Told[Now]) -> Now:
         away,
         unpaused,
         next((now.refuses for now in every if now.refuses), ""),
+        next((now.evicts for now in every if now.evicts), ""),
     )
 
 
@@ -389,6 +393,7 @@ def _now(now: Now) -> dict[str, Any]:
         "totals": now.totals,
         "memory": {"used": now.memory[0], "max": now.memory[1]},
         "refuses": now.refuses,
+        "evicts": now.evicts,
         "unserved": now.unserved,
         "away": [{"partition": number, "why": why} for number, why in now.away.items()],
     }

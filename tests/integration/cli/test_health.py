@@ -156,6 +156,7 @@ def test_a_redis_that_evicts_is_told_of(run: Run, redis: Redis) -> None:
         status, said = run("health")
         assert (status, "maxmemory-policy allkeys-lru" in said) == (0, True)
         assert json.loads(run("health", "--json")[1])["warning"] in said
+        assert "✖ Redis evicts: it removes keys when it is full" in run("stats")[1]
     finally:
         redis.config_set("maxmemory-policy", "noeviction")
     assert json.loads(run("health", "--json")[1])["warning"] == ""

@@ -112,6 +112,13 @@ def test_a_full_redis_is_said_alone() -> None:
     assert [each.partition(" for")[0] for each in said(now(**nearly))] == ["No worker", "w1 hangs: it has not looked"]
 
 
+def test_a_redis_that_evicts_is_said_beside_what_else_is_wrong() -> None:
+    """It does not keep workers from work, and loses what was accepted."""
+    evicts, *rest = said(now(evicts="allkeys-lru", workers=[], looked_us=0))
+    assert evicts.startswith("Redis evicts: it removes keys when it is full, accepted notifications among them (maxme")
+    assert [each.partition(":")[0] for each in rest] == ["No worker"]
+
+
 def test_rates_that_are_refused_are_said_once() -> None:
     """A mistake in a file makes nothing stop, so nothing else would tell of it."""
     why = "notifier.yaml:4:7: user.gap: is empty; give a value, or delete the key"

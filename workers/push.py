@@ -374,6 +374,8 @@ class PushWorker(Worker):
             try:
                 settings = await reload.begin()
             except RedisError as error:
+                if not comes_back(error):
+                    raise unusable(error) from error
                 wait.goes_on(error)
                 await asyncio.sleep(wait.again_s)
             else:

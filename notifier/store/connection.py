@@ -56,6 +56,8 @@ _FORBIDDEN: Final = re.compile(
     r"(?i)no permissions? to run the '([\w|-]+)'|no permissions? to (?:access|call|run)|can't (?:run this|access)|"
     r"NOPERM|ACL failure"
 )
+# With the name where a client calls it: a script's caller is not told which it was.
+_UNKNOWN: Final = re.compile(r"(?i)unknown (?:redis )?command(?: ['`]([\w|-]+))?")
 _UNAUTHENTICATED: Final = "unauthenticated"  # what Redis says without a password if a command is long
 _CONNECTING: Final = re.compile(r"Error (?:-?\d+ )?connecting to (\S+)\. ")
 # Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
@@ -240,7 +242,7 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
     """Return what to raise for people where Redis did not do what it was asked."""
     # Of a pipeline redis-py tells the command with its key, which may name a user.
     said = _OF_PIPELINE.sub("", str(error))
-    if why := refusal(error):
+    if why := refusal(error) or _lack(error):
         return RedisUnusableError(f"Redis {why}")
     if isinstance(error, redis.exceptions.AuthenticationError) or _UNAUTHENTICATED in str(error):
         return RedisUnusableError(f"Redis {_why(error)}")
@@ -264,6 +266,13 @@ def refusal(error: Exception) -> str:
     return REFUSALS.get(word, "")
 
 
+def _lack(error: Exception) -> str:
+    """Which command this Redis has for nobody, for people; '' where it is something else."""
+    found = _UNKNOWN.search(_OF_PIPELINE.sub("", str(error)))
+    which = found and (found[1] or "a command of a script")
+    return f"does not know {which}; `notifier redis acl` prints what is needed" if which else ""
+
+
 def _no_primary(error: Exception) -> str:
     """Why the sentinels name no primary, for people."""
     return next((why for word, why in SENTINELS.items() if word in str(error)), NO_PRIMARY)
@@ -277,8 +286,8 @@ def unreadable(error: Exception) -> RedisUnusableError:
 
 
 def is_forbidden(error: redis.exceptions.RedisError) -> bool:
-    """Whether Redis does not let this user do it, also inside a script."""
-    return _FORBIDDEN.search(str(error)) is not None
+    """Whether Redis does not let this user do it, or anybody, also inside a script."""
+    return bool(_FORBIDDEN.search(str(error)) or _lack(error))
 
 
 def check(client: redis.Redis) -> None:
@@ -369,7 +378,7 @@ def _why(error: redis.exceptions.RedisError) -> str:
         return f"cannot be reached: {_system_error(error)}"
     number = "has no database of this number: DB index is out of range; look at the end of redis.url"
     # No other text is shown, as it may hold a secret.
-    other = refusal(error) or f"answers with an error: {type(error).__name__}"
+    other = refusal(error) or _lack(error) or f"answers with an error: {type(error).__name__}"
     return number if "DB INDEX IS OUT OF RANGE" in text else other
 
 

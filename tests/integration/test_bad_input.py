@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -273,6 +273,21 @@ def test_no_worker_starts_where_redis_evicts(tmp_path: Path) -> None:
         line = _one_line(_start(write_config(tmp_path, server.url)), 4)
     assert "maxmemory-policy allkeys-lru" in line
     assert "noeviction" in line
+
+
+@pytest.mark.parametrize("command", ["SCRIPT", "EVALSHA", "HMGET", "ZADD"])
+def test_a_worker_ends_where_redis_lacks_a_command(tmp_path: Path, command: str) -> None:
+    """It is not what Redis holds that cannot be read. A host without scripts lacks the first two."""
+    with EmbeddedRedis(extra_args=("--rename-command", command, "")) as server:
+        config = write_config(tmp_path, server.url)
+        with notifier(config) as producer, suppress(RedisUnusableError):
+            producer.send(note("ann"))
+        done = _start(config, "--burst")
+    assert done.returncode == 4, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert line.startswith("Redis does not know ")
+    assert command == "ZADD" or command in line
+    assert "unreadable" not in done.stderr
 
 
 def test_a_worker_waits_for_a_redis_that_is_not_there(tmp_path: Path) -> None:

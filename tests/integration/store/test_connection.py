@@ -20,7 +20,7 @@ from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.settings import load_settings, parse_settings
 from notifier.settings.schema import RedisSettings
 from notifier.store.aio import async_of
-from notifier.store.connection import address, check, connect, eviction_warning, unusable
+from notifier.store.connection import address, check, connect, eviction_warning, is_forbidden, unusable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually, note, write_config
 from workers.configuration.wiring import asyncio_client
@@ -237,6 +237,7 @@ def test_a_redis_that_does_not_tell_its_policy_is_taken_with_a_warning() -> None
         (b"-LOADING Redis is loading the dataset in memory\r\n", "is still loading its data"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers with an error: "),
         (b"$30\r\nredis_version:7.0.0\r\nloading:1\r\n", "is still loading its data"),
+        (b"-ERR unknown command 'INFO', with args beginning with: \r\n", "does not know INFO; `notifier redis acl`"),
         (b"-ERR hunter2\r\n", "answers with an error: ResponseError"),
         (b"-ERR DB index is out of range\r\n", "has no database of this number: DB index is out of range; look at"),
     ],
@@ -245,6 +246,22 @@ def test_what_is_no_ready_redis_is_one_line(reply: bytes, says: str) -> None:
     """A Redis that loads, another protocol, an unknown error: one line each, no traceback."""
     with answering(reply) as port:
         assert says in refusal(named(f"redis://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("unknown command `EVALSHA`, with args beginning with: `af743e`, `2`, `alice`, ", "EVALSHA"),
+        ("Command # 1 (RPUSH alice unknown command) of pipeline caused error: unknown command 'RPUSH', with", "RPUSH"),
+        ("@user_script: 973: Unknown Redis command called from Lua script", "a command of a script"),
+        ("Unknown Redis command called from script script: f_9, on @user_script:9.", "a command of a script"),
+    ],
+)
+def test_a_command_that_redis_does_not_know_is_named(error: str, says: str) -> None:
+    """A host may have taken it away for all. Nothing of the call is told, which may name a user."""
+    refused = redis.exceptions.ResponseError(error)
+    assert str(unusable(refused)) == f"Redis does not know {says}; `notifier redis acl` prints what is needed"
+    assert is_forbidden(refused)
 
 
 def test_nothing_is_sent_twice() -> None:

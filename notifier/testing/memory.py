@@ -144,8 +144,14 @@ class MemoryExchanges:
         kept_us, earlier = self._by_key.get(job.dedupe, (0, ""))
         if earlier and self.now_us < kept_us and self.state(self.accepted[earlier]) not in _UNSENT:
             return earlier
-        if job.id in self.accepted:
-            return job.id
+        if before := self.accepted.get(job.id):
+            kept_us = self._settings.keep_failed_us
+            if self.state(before) == "delivered":
+                kept_us = max(self._settings.keep_delivered_us, 60_000_000)  # its id for a minute at least
+            if self.now_us < max(before.accepted_us, before.ends_us) + kept_us:
+                return job.id
+            aside = f"{job.id} {self.now_us}"  # what became of it is told on
+            self.accepted = {aside if each is before else key: each for key, each in self.accepted.items()}
         meta = json.loads(job.meta)
         user: str = meta["user"]
         change(user)

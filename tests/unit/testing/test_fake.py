@@ -152,6 +152,32 @@ def test_each_end_is_told() -> None:
     assert [status.reason for status in [made.status(dropped)] if status] == ["user gap 10s"]
 
 
+def test_a_job_id_is_accepted_again_once_it_is_not_kept() -> None:
+    """As Redis does: for `keep_delivered`, at least a minute, or `keep_failed`; never while it waits."""
+    made = fake("keep_delivered: 0s\nkeep_failed: 1h\ncategories: {chat: {lane: urgent, gap: 2h}}")
+
+    def send(title: str, job_id: str, **more: Any) -> None:
+        assert made.send(note("anna", title, **more), job_id=job_id) == job_id
+
+    made.advance("1d")
+    for title, by in (("today", "0s"), ("too soon", "59s"), ("tomorrow", "1s"), ("too soon", "0s")):
+        made.advance(by)
+        send(title, "daily")
+    made.fail_next("failed")
+    for title, by in (("fails", "0s"), ("is kept", "59m"), ("goes", "1m")):
+        made.advance(by)
+        send(title, "fails")
+    for title in ("first", "second"):
+        send(title, title, category="chat")
+    made.advance("119m")
+    send("still waits", "second", category="chat")
+    made.advance("1m")
+    titles = ["today", "tomorrow", "fails", "goes", "first", "second"]
+    assert [each.title for each in made.accepted] == titles
+    assert [each.title for each in made.delivered("anna")] == [each for each in titles if each != "fails"]
+    assert [sent.job_id for sent in made.outbox] == ["daily", "daily", "fails", "first", "second"]
+
+
 COLLAPSING = (
     "user: {windows: [1/10m]}\ncategories: {default: {lane: default}, score: {lane: urgent, when_blocked: collapse}}"
 )

@@ -29,7 +29,7 @@ class Message:
 
 
 class HttpsSimulator(Simulator):
-    """A server over HTTPS. connections: the peers that ever sent a message."""
+    """A server over HTTPS. connections: those on which a message ever came."""
 
     _running: tuple[web.AppRunner, socket.socket] | None
 
@@ -76,7 +76,7 @@ class HttpsSimulator(Simulator):
         """The body of a message."""
         body = await request.read()
         if request.transport is not None:
-            self.connections.add(request.transport.get_extra_info("peername"))
+            self.connections.add(request.transport)  # its port may be another one's later
         return body
 
     def _read_message(self, request: web.Request, body: bytes) -> Message:

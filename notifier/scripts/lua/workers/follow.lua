@@ -6,6 +6,5 @@
 local key, version = '@leaders', ARGV[2]
 local rules, walked = unpack(redis.call('HMGET', key, '#rules', '#walked'), 1, 2)
 if rules == version then return walked == version and 0 or 1 end
-redis.call('HSET', key, '#rules', version, '#since', text(now_us(ARGV[1])))
-redis.call('HDEL', key, '#walked')
-return 1
+redis.call('HSET', key, '#rules', version, '#since', text(now_us(ARGV[1])), '#walked', rules and '' or version)
+return rules and 1 or 0 -- the first rules of all: nothing waits by others

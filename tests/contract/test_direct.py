@@ -569,3 +569,24 @@ def test_what_waits_for_its_time_does_not_go_when_it_is_queued_again(worker: Wor
     assert worker.take() == []
     worker.now += 3601 * S
     assert [each.job_id for each in worker.take()] == ["one"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_push_that_waited_for_its_device_and_came_back_is_not_passed(worker: Worker, first: int) -> None:
+    """Law 4: by one in the background that came while it was in flight, whichever of the two is given back first."""
+    pushes = [replace(job(f"{n}", category="alarm"), targets="- apns:b|somewhere") for n in range(4)]
+    worker.accept(*pushes[:2])
+    worker.settle(worker.take())
+    worker.accept(pushes[2], job("alert", category="alarm"))
+    alert = worker.take()
+    assert [each.job_id for each in alert] == ["alert"], "the other has stepped behind it"
+    worker.settle(alert)
+    worker.now += 61 * S
+    taken = worker.take()
+    worker.accept(pushes[3])
+    taken += worker.take()
+    assert [each.job_id for each in taken] == ["2", "3"]
+    back = [Settlement(each.job_id, each.permit, each.user, each.category, False, "backlog") for each in taken]
+    for each in (back[first], back[1 - first]):
+        run(worker.redis, calls.settle([each], worker.rules, calls.Worker(name=worker.name, clock=str(worker.now))))
+    assert [each.job_id for each in worker.take()] == ["2", "3"]

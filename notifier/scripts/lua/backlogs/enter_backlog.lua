@@ -199,6 +199,8 @@ end
 local function stand(now, job, meta, expected, needs_recheck)
   local user, backlog = meta.user, backlog_key(meta.user, meta.category)
   local lane, is_new, was_empty = open_backlog(user, meta.category, job.origin)
+  -- One that *lower* put behind the alerts comes back to its place; what knew of it may have gone meanwhile.
+  if tonumber(job.order) >= LOWERED / 2 then redis.call('HSET', backlogs_key(user), '#lowered', '1') end
   if is_new then expected = seconds(now)
   elseif not expected then
     local passes

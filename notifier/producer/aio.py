@@ -29,6 +29,7 @@ from notifier.queue.history import Record
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.scripts.records import Job
 from notifier.store.aio import in_turn
+from notifier.store.connection import redis_answers
 from notifier.store.exchange import Exchange, Search, exchange_async
 from notifier.store.partitions import connect_all_async
 
@@ -215,8 +216,10 @@ class AsyncNotifier(Producer):
         return self._timeout if timeout is None else ahead_us(timeout) / 1e6
 
     async def _apart(self, client: Any, steps: Exchange[T]) -> T:
-        async with redis.asyncio.Redis(connection_pool=client.connection_pool, single_connection_client=True) as one:
-            return await exchange_async(one, steps)
+        made = redis.asyncio.Redis(connection_pool=client.connection_pool, single_connection_client=True)
+        with redis_answers():
+            async with made as one:
+                return await exchange_async(one, steps)
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -224,6 +224,22 @@ def test_replicas_are_waited_for(redis: Redis, config: Path, redis_server: Embed
     assert redis.exists("rq:job:kept") == 1
 
 
+def test_where_replicas_are_waited_for_a_redis_that_is_away_is_told_of_alike(tmp_path: Path) -> None:
+    """The connection that such a call has alone cannot be made; nothing of redis-py comes through."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"
+        config = write_config(tmp_path, url, redis={"url": url, "wait_replicas": 1})
+
+        async def session(made: AsyncNotifier) -> None:
+            with pytest.raises(RedisUnusableError):
+                await made.send(note("anna"))
+
+        with_notifier(config, session)
+        with notifier(config) as plain, pytest.raises(RedisUnusableError):
+            plain.send(note("anna"))
+
+
 def _who_waits(seen: Any) -> str:
     """Which connection sent the next WAIT: Redis counts what that one wrote."""
     writer = None

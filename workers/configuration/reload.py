@@ -17,6 +17,7 @@ from notifier.errors import SettingsError
 from notifier.operations.action_log import KEPT, action_entry
 from notifier.queue import backlogs, leaders
 from notifier.queue.writes import write
+from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run_async
@@ -195,7 +196,8 @@ class Retimed:
     """One partition, whose users are retimed after a change of the rates."""
 
     def __init__(self, at: Partition, lanes: Sequence[str]) -> None:
-        self._prefixes, self._redis, self._lanes = at.prefixes, at.client, lanes
+        self._prefixes, self._redis = at.prefixes, at.client
+        self._lanes = dict.fromkeys((*LANES, *lanes))  # a walk serves others, who may serve other lanes
         self._number = 0  # of this worker among those who took up the same rates
         self._missed = False  # that it takes up others
 

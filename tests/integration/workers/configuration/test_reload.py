@@ -505,3 +505,23 @@ def test_new_rates_are_not_lost_where_redis_refuses_in_between(
         assert redis.get(f"notifier:reload:{reload.version}:walked") == b"1"
 
     following(tmp_path, redis_server.url, story)
+
+
+def test_a_walk_is_over_all_lanes(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """Laws 3 and 7: it serves all who changed before it, and these may serve other lanes than who walks."""
+    later = 4_000_000_000 * UNITS["s"]
+    (path := tmp_path / "n.yaml").write_text("user: {gap: 1s}", encoding="utf-8")
+    for lane in LANES:
+        redis.zadd(f"notifier:wakeups:{lane}", {"ann": later})
+
+    async def both() -> None:
+        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+            settings = load_settings(path, environ={})
+            urgent, bulk = (Reload(path, Partitions.around(client), [lane], settings) for lane in ("urgent", "bulk"))
+            await urgent.begin()
+            await bulk.begin()
+            await urgent.retime()
+            await bulk.retime()
+
+    asyncio.run(both())
+    assert [lane for lane in LANES if redis.zscore(f"notifier:wakeups:{lane}", "ann") == later] == []

@@ -150,8 +150,6 @@ class MemoryExchanges:
                 kept_us = max(self._settings.keep_delivered_us, 60_000_000)  # its id for a minute at least
             if self.now_us < max(before.accepted_us, before.ends_us) + kept_us:
                 return job.id
-            aside = f"{job.id} {self.now_us}"  # what became of it is told on
-            self.accepted = {aside if each is before else key: each for key, each in self.accepted.items()}
         meta = json.loads(job.meta)
         user: str = meta["user"]
         change(user)
@@ -159,7 +157,7 @@ class MemoryExchanges:
             self._replay(user)
             # Redis has queued all of a call before the first can go.
             waiting = sum(
-                entry.ends_us > self.now_us or (entry.job_id in together and entry.into is None)
+                entry.ends_us > self.now_us or (entry.job_id in together and not (entry.into or entry.fixed))
                 for entry in self._of(user)
             )
             if waiting >= job.max_waiting:
@@ -172,6 +170,9 @@ class MemoryExchanges:
         entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
         if self.failures and not isinstance(self.failures[0], Exception):
             entry.failure, entry.refusal = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
+        if before:
+            aside = f"{job.id} {self.now_us}"  # what became of it is told on
+            self.accepted = {aside if each is before else key: each for key, each in self.accepted.items()}
         self.accepted[job.id] = entry
         return job.id
 

@@ -178,6 +178,19 @@ def test_a_job_id_is_accepted_again_once_it_is_not_kept() -> None:
     assert [sent.job_id for sent in made.outbox] == ["daily", "daily", "fails", "first", "second"]
 
 
+def test_what_had_a_job_id_before_takes_no_room_and_is_told_if_it_is_refused() -> None:
+    """`max_waiting` counts what waits alone, and a dedupe key finds the earlier one as long as it holds."""
+    made = fake("user: {windows: [1/1h], max_waiting: 1}\nkeep_delivered: 0s\ndedupe_for: 1d")
+    made.send(note("anna", "first", dedupe_key="day"), job_id="daily")
+    made.advance("2h")
+    assert made.send(note("anna", "second"), job_id="daily") == "daily"
+    assert made.send(note("anna", "waits")) != "daily"
+    made.advance("2m")
+    with pytest.raises(OverloadedError):
+        made.send(note("anna", "no room"), job_id="daily")
+    assert made.send(note("anna", "again", dedupe_key="day")) == "daily"
+
+
 COLLAPSING = (
     "user: {windows: [1/10m]}\ncategories: {default: {lane: default}, score: {lane: urgent, when_blocked: collapse}}"
 )

@@ -115,6 +115,44 @@ def test_a_probe_of_http2(identity: Identity) -> None:
         assert hear(talker, play()) == []
 
 
+def test_a_probe_of_http2_that_is_not_answered(identity: Identity) -> None:
+    """It says so in time, and that is all."""
+    tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
+    tls.set_alpn_protocols(["h2"])
+
+    def mute(peer: H2Peer) -> None:
+        with contextlib.suppress(OSError):
+            while peer.sock.recv(65_536):
+                pass
+
+    async def play() -> None:
+        assert not await Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=0.5).lives()
+
+    talker = Talker(mute, PINGS)
+    with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
+        assert hear(talker, play()) == []
+
+
+def test_a_probe_of_http2_says_what_is_wrong_once(identity: Identity) -> None:
+    """A route that is probed for hours is told of once a minute, by the connections and the probes together."""
+    tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
+    tls.set_alpn_protocols(["h2"])
+
+    def confused(peer: H2Peer) -> None:
+        peer.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async def play() -> list[Any]:
+        with capture_logs() as lines:
+            channel = Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=5.0)
+            assert not any([await channel.lives() for _ in range(3)])
+        return [line["event"] for line in lines if line["log_level"] != "debug"]
+
+    with HostileServer(identity.certificates, confused, serve_http2_well, H2Peer) as server:
+        said = asyncio.run(play())
+    assert "http2_protocol_error" in said
+    assert len(said) == len(set(said))
+
+
 def test_a_probe_of_http1_is_cut(identity: Identity) -> None:
     """It does not even take leave: nobody reads the rest."""
     tls = ssl.create_default_context(cafile=identity.certificates.ca_file)

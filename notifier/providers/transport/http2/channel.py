@@ -48,8 +48,9 @@ class Channel:
         self._unjudged: Connection | None = None  # it takes leave in order, and shows by its end whether it is well
         self._living: set[Connection] = set()  # with those that still finish what they began
         self._opening: asyncio.Task[None] | None = None
+        self._said = Said()
         self._new_connection = partial(
-            Connection, self._waiting, timeout_s=timeout_s, on_retire=self._on_retire, said=Said()
+            Connection, self._waiting, timeout_s=timeout_s, on_retire=self._on_retire, said=self._said
         )
         self._failures = 0
         self._not_before = 0.0  # no connection is begun earlier; on the loop's clock
@@ -88,11 +89,13 @@ class Channel:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
-                wire = await self._connect(partial(Wire, timeout_s=self._timeout_s, said=Said()))
+                wire = await self._connect(partial(Wire, timeout_s=self._timeout_s, said=self._said))
                 try:
                     for _ in range(2):
                         answered = wire.has_read(loop.time())
-                        if answered is None or not await answered:
+                        if answered is None or not await asyncio.shield(
+                            answered
+                        ):  # the wire resolves it, whatever comes
                             return False
                 finally:
                     wire.hang_up()

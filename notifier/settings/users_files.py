@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from notifier.errors import SettingsError
 from notifier.notification.json_values import read_object
-from notifier.settings.checks import check_user
+from notifier.settings.checks import check_user, kind
 from notifier.settings.errors import line_of, message
 from notifier.settings.schema_rules import UserSettings
 from notifier.settings.yaml_source import Problem, YamlError, decode
 
-LINE_FORM: Final = 'write a JSON object such as {"user": "44", "tier": "quiet"} or {"user": "45", "gap": "10s"}'
+SUCH_AS: Final = 'such as {"user": "44", "tier": "quiet"} or {"user": "45", "gap": "10s"}'
 MAX_BYTES: Final = 50_000_000
 MAX_PROBLEMS: Final = 50
 
@@ -98,23 +98,33 @@ def _entries(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tupl
     """Line, user and entry of each line that is not blank; a file that is only being written may have none yet."""
     entries: dict[str, tuple[Entry, Written] | Problem] = {}  # there are few rules and many users
     if not text.strip():
-        yield 1, "", Problem(None, (), f"is empty; {LINE_FORM}")
+        yield 1, "", Problem(None, (), f"is empty; write a JSON object {SUCH_AS}")
     for number, line in enumerate(io.StringIO(text), 1):
         if not line.strip():
             continue
-        given = read_object(line)
-        user = given.pop("user", None) if given else None
-        if given is None or not isinstance(user, str):
-            yield number, "", Problem(None, (), f"names no user; {LINE_FORM}")
+        if (given := read_object(line)) is None:
+            yield number, "", Problem(None, (), f"is no JSON object; write one {SUCH_AS}")
+            continue
+        if not isinstance(user := given.pop("user", None), str):
+            yield number, "", _no_user(user)
             continue
         if (rules := repr(given)) not in entries:
             entries[rules] = _entry(given, tiers)
         yield number, user, _of_user(user) or entries[rules]
 
 
+def _no_user(given: object) -> Problem:
+    if given is None:
+        return Problem(None, (), f"names no user; write a JSON object {SUCH_AS}")
+    such_as = f' such as "{given}"' if type(given) is int else ""
+    return Problem(None, ("user",), f"must be text{such_as}, is {kind(given)}")
+
+
 def _of_user(user: str) -> Problem | None:
     try:
         check_user(user)
+    except UnicodeError:
+        return Problem(None, ("user",), "is not valid Unicode text")
     except ValueError as error:
         return Problem(None, ("user",), f"{user[:20]!r} {error}")
     return None
@@ -122,6 +132,8 @@ def _of_user(user: str) -> Problem | None:
 
 def _entry(given: Mapping[str, Any], tiers: Collection[str]) -> tuple[Entry, Written] | Problem:
     tier = given.get("tier")
+    if tier is None and "tier" in given:
+        return Problem(None, ("tier",), "is empty; give a value, or delete the key")
     if tier is not None and len(given) > 1:
         return Problem(None, ("tier",), f"names {str(tier)[:40]!r} beside rules of its own; keep one")
     if isinstance(tier, str) and tier in tiers:

@@ -133,13 +133,15 @@ def test_large_limits_and_bursts_are_as_in_the_configuration(tmp_path: Path) -> 
 
 A = '{"user": "a", '
 WRONG = {
-    "user,tier\n": ':1: names no user; write a JSON object such as {"user": "44", "tier": "quiet"} or',
-    "[]\n": ":1: names no user",
-    '{"tier": "quiet"}\n': ":1: names no user",
-    '{"user": 7}\n': ":1: names no user",
-    A + '"gap": "5s"\n': ":1: names no user",  # half of a line
-    "": ":1: is empty; write a JSON object",
+    "user,tier\n": ':1: is no JSON object; write one such as {"user": "44", "tier": "quiet"} or',
+    "[]\n": ":1: is no JSON object",
+    '{"tier": "quiet"}\n': ":1: names no user; write a JSON object such as",
+    '{"user": 7}\n': ':1: user: must be text such as "7", is a number',
+    '{"user": "\\ud800"}\n': ":1: user: is not valid Unicode text",
+    A + '"gap": "5s"\n': ":1: is no JSON object",  # half of a line
+    "": ":1: is empty; write a JSON object such as",
     A + '"tier": "loud"}\n': ":1: tier: unknown tier 'loud'; tiers are quiet",
+    A + '"tier": null}\n': ":1: tier: is empty; give a value, or delete the key",
     A + '"tier": 7}\n': ":1: tier: unknown tier '7'; tiers are quiet",
     A + '"tier": "quiet", "gap": "1s"}\n': ":1: tier: names 'quiet' beside rules of its own; keep one",
     A + '"windows": ["10/fortnight"]}\n': ":1: windows[0]: '10/fortnight': unknown unit 'fortnight'",

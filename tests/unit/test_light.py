@@ -131,6 +131,19 @@ def test_what_lacks_an_extra_says_which(tmp_path: Path, hidden: str, code: str, 
     assert last.endswith(f"needs the package {hidden}, which is not installed: pip install 'push-throttle[{extra}]'")
 
 
+def test_the_command_of_django_says_which_extra_it_lacks() -> None:
+    """As any error of a command of `manage.py`: that sentence, and no traceback."""
+    code = """
+import django.conf
+django.conf.settings.configure()
+from notifier.django.management.commands.push_worker import Command
+Command().run_from_argv(["manage.py", "push_worker", "--skip-checks", "--no-color"])
+"""
+    done = run_without(["typer"], code)
+    lacks = "the package typer, which is not installed: pip install 'push-throttle[worker]'"
+    assert (done.returncode, done.stderr) == (3, f"CommandError: manage.py push_worker needs {lacks}\n")
+
+
 @pytest.mark.parametrize(
     ("run", "says"),
     [

@@ -26,13 +26,12 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """See `BaseCommand.handle`."""
-        with needs_extra("manage.py push_worker", "worker"):
-            from notifier.cli.worker import run  # noqa: PLC0415 - other commands of manage.py need no RQ
-
         lanes = options["lanes"] or LANES
         if unknown := [lane for lane in lanes if lane not in LANES]:
             raise CommandError(f"{unknown[0]!r} is no lane; the lanes are {', '.join(LANES)}", returncode=2)
         try:
+            with needs_extra("manage.py push_worker", "worker"):
+                from notifier.cli.worker import run  # noqa: PLC0415 - other commands of manage.py need no RQ
             run(config_path(), lanes, name=options["name"], burst=options["burst"])
         except NotifierError as error:
             raise CommandError(str(error), returncode=error.exit_status) from None

@@ -42,7 +42,7 @@ CHANGES: Final = frozenset(
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
 RECORDS: Final = 50  # on the page of a user
-MAX_RECORDS: Final = 1_000
+MAX_RECORDS: Final = 10_000  # as `history.max` may keep
 MAX_USERS: Final = 200  # with rates of their own, as far as they are shown
 ROUTE_MINUTES: Final = 10
 

@@ -187,6 +187,9 @@ def test_it_says_how_much_of_a_history_it_shows(config: Path, redis: Redis, kept
     with serving(config) as ask:
         told = json.loads(ask("/api/v1/users?id=ann")[1])
         page = ask("/user?id=ann")[1]
+        every = json.loads(ask("/api/v1/users?id=ann&history=10000")[1])["history"]
+        assert (len(every), every[:50]) == (kept, told["history"])
+        assert ask("/api/v1/users?id=ann&history=0")[0] == ask("/api/v1/users?id=ann&history=10001")[0] == 422
     assert (len(told["history"]), told["history_in_all"], told["history"][0]["job_id"]) == (50, kept, f"job-{kept - 1}")
     assert f"<h2>{said}</h2>" in page
 

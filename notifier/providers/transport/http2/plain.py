@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
-from h2.exceptions import StreamClosedError
+from h2.errors import ErrorCodes
+from h2.exceptions import FrameTooLargeError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from notifier.providers.transport.http2.headers import HeaderEncoder
@@ -48,8 +49,11 @@ class PlainH2(H2Connection):
     def next_frame(self) -> list[Event] | None:
         """See `LeanH2`. h2 gets one frame after the other: of several it forgets all if one is wrong."""
         length = int.from_bytes(self._came[:3], "big")
-        size = FRAME_HEADER_BYTES + (length if length <= self.max_inbound_frame_size else 0)  # else h2 refuses it
-        if len(self._came) < size:
+        if length > self.max_inbound_frame_size and len(self._came) >= FRAME_HEADER_BYTES:
+            # h2 would first wait for all of it, and keep it.
+            self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+            raise FrameTooLargeError(f"a frame of {length} bytes")
+        if len(self._came) < (size := FRAME_HEADER_BYTES + length):
             return None
         frame, self._came = self._came[:size], self._came[size:]
         return self.receive_data(frame)

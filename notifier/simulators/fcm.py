@@ -184,8 +184,8 @@ def public_key_of(private_key: str) -> str:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def make_service_account(folder: Path, token_uri: str, project_id: str) -> Path:
-    """Write a new service account as Google hands it out (RSA 2048) into the folder; its path."""
+def make_service_account(folder: Path, token_uri: str, project_id: str, name: str = "service-account") -> Path:
+    """Write a new service account as Google hands it out (RSA 2048) into the folder, as `name`.json; its path."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     account = {
         "type": "service_account",
@@ -196,6 +196,6 @@ def make_service_account(folder: Path, token_uri: str, project_id: str) -> Path:
         "client_id": "100000000000000000000",
         "token_uri": token_uri,
     }
-    path = folder / "service-account.json"
+    path = folder / f"{name}.json"
     write_whole(path, f"{json.dumps(account, indent=2)}\n".encode(), mode=0o600)
     return path

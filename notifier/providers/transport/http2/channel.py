@@ -93,9 +93,8 @@ class Channel:
                 try:
                     for _ in range(2):
                         answered = wire.has_read(loop.time())
-                        if answered is None or not await asyncio.shield(
-                            answered
-                        ):  # the wire resolves it, whatever comes
+                        # The wire resolves it, whatever comes.
+                        if answered is None or not await asyncio.shield(answered):
                             return False
                 finally:
                     wire.hang_up()

@@ -511,6 +511,7 @@ def test_a_walk_is_over_all_lanes(tmp_path: Path, redis: Redis, redis_server: Em
     """Laws 3 and 7: it serves all who changed before it, and these may serve other lanes than who walks."""
     later = 4_000_000_000 * UNITS["s"]
     (path := tmp_path / "n.yaml").write_text("user: {gap: 1s}", encoding="utf-8")
+    redis.hset("notifier:leaders", "#rules", "others")
     for lane in LANES:
         redis.zadd(f"notifier:wakeups:{lane}", {"ann": later})
 

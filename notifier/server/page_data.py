@@ -30,6 +30,7 @@ from notifier.server.pages.help import read_help
 from notifier.server.pages.problems import OUTCOMES
 from notifier.server.state import State
 from notifier.settings.checks import check_user
+from notifier.settings.schema_processes import MAX_HISTORY
 from notifier.settings.yaml_source import write_yaml
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.pipelining import ask_all
@@ -42,7 +43,6 @@ CHANGES: Final = frozenset(
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
 RECORDS: Final = 50  # on the page of a user
-MAX_RECORDS: Final = 10_000  # as `history.max` may keep
 MAX_USERS: Final = 200  # with rates of their own, as far as they are shown
 ROUTE_MINUTES: Final = 10
 
@@ -78,7 +78,7 @@ def user(state: State, request: Request) -> dict[str, Any]:
     with state.redis.at(name) as redis:
         view = view_user(redis, known, name, request.query_params.get("category") or None)
     kept = state.notifier().history(name)
-    shown = _number(request, "history", RECORDS, range(1, MAX_RECORDS + 1))
+    shown = _number(request, "history", RECORDS, range(1, MAX_HISTORY + 1))
     history = [record_json(record) for record in kept[:shown]]
     return view | {"at": state.now(), "history": history, "history_in_all": len(kept)}
 

@@ -16,6 +16,7 @@ from notifier.units import UNITS, format_duration
 SECOND: Final = UNITS["s"]
 MINUTE: Final = UNITS["m"]
 DAY: Final = UNITS["d"]
+MAX_HISTORY: Final = 10_000  # records of a user
 
 
 class BackoffSettings(Section):
@@ -79,7 +80,7 @@ class HistorySettings(Section):
     """History of each user: what held each notification back and what became of it. `none` keeps nothing."""
 
     keep_us: Duration = Field(default=3 * DAY, alias="keep")
-    max: int = Field(default=100, ge=1, le=10_000)
+    max: int = Field(default=100, ge=1, le=MAX_HISTORY)
 
 
 def _history(value: object) -> object:

@@ -39,7 +39,7 @@ from notifier.rules.quiet_hours import PACE
 from notifier.scripts.records import Job
 from notifier.settings import Settings
 from notifier.store.exchange import Exchange, Item, Search
-from notifier.units import moment
+from notifier.units import UNITS, moment
 
 Failure = Literal["rejected", "failed"]
 _UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # they free their dedupe keys
@@ -147,7 +147,7 @@ class MemoryExchanges:
         if before := self.accepted.get(job.id):
             kept_us = self._settings.keep_failed_us
             if self.state(before) == "delivered":
-                kept_us = max(self._settings.keep_delivered_us, 60_000_000)  # its id for a minute at least
+                kept_us = max(self._settings.keep_delivered_us, UNITS["m"])  # its id for a minute at least
             if self.now_us < max(before.accepted_us, before.ends_us) + kept_us:
                 return job.id
         meta = json.loads(job.meta)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from notifier.providers.apns.tls import context
 from notifier.providers.contract import Outcome
 from notifier.providers.transport.http2.channel import Channel
 from notifier.providers.transport.probes import http1_lives
@@ -24,6 +25,12 @@ from tests.contract.apns_rig import Identity, dispatch, make_provider
 from tests.hostile.servers import ACK, PING, H1Peer, H2Peer, HostileServer, frame, serve_http1_well, serve_http2_well
 from tests.hostile.suffering import Complaints
 from tests.hostile.test_hostile_http1 import Stage
+
+
+def channel_to(server: HostileServer, identity: Identity, timeout_s: float = 5.0) -> Channel:
+    """A channel to this server, to be probed."""
+    tls = context(identity.certificates.ca_file)
+    return Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=timeout_s)
 
 
 class Talker:
@@ -105,11 +112,9 @@ def test_connections_of_http1(identity: Identity, by: str, tmp_path: Path) -> No
 def test_a_probe_of_http2(identity: Identity) -> None:
     """What a worker asks by, whether a provider still reads."""
     talker = Talker(serve_http2_well, PINGS)
-    tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
-    tls.set_alpn_protocols(["h2"])
 
     async def play() -> None:
-        assert await Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=5.0).lives()
+        assert await channel_to(server, identity).lives()
 
     with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
         assert hear(talker, play()) == []
@@ -117,8 +122,6 @@ def test_a_probe_of_http2(identity: Identity) -> None:
 
 def test_a_probe_of_http2_that_is_not_answered(identity: Identity) -> None:
     """It says so in time, and that is all."""
-    tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
-    tls.set_alpn_protocols(["h2"])
 
     def mute(peer: H2Peer) -> None:
         with contextlib.suppress(OSError):
@@ -126,7 +129,7 @@ def test_a_probe_of_http2_that_is_not_answered(identity: Identity) -> None:
                 pass
 
     async def play() -> None:
-        assert not await Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=0.5).lives()
+        assert not await channel_to(server, identity, timeout_s=0.5).lives()
 
     talker = Talker(mute, PINGS)
     with HostileServer(identity.certificates, talker, serve_http2_well, H2Peer) as server:
@@ -135,15 +138,13 @@ def test_a_probe_of_http2_that_is_not_answered(identity: Identity) -> None:
 
 def test_a_probe_of_http2_says_what_is_wrong_once(identity: Identity) -> None:
     """A route that is probed for hours is told of once a minute, by the connections and the probes together."""
-    tls = ssl.create_default_context(cafile=identity.certificates.ca_file)
-    tls.set_alpn_protocols(["h2"])
 
     def confused(peer: H2Peer) -> None:
         peer.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async def play() -> list[Any]:
         with capture_logs() as lines:
-            channel = Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=5.0)
+            channel = channel_to(server, identity)
             assert not any([await channel.lives() for _ in range(3)])
         return [line["event"] for line in lines if line["log_level"] != "debug"]
 

@@ -90,7 +90,7 @@ class Reload:
         if policies is None or followed == (self.version, ""):
             return None
         for each in self._served:
-            await each.take_up(self.version)
+            await each.follow(self.version, changed=True)
         self._log.info("config_taken_up", source=self._source, version=self.version)
         if was_file and not published.version and before.rates_version != self.version:
             with contextlib.suppress(RedisError):
@@ -201,11 +201,17 @@ class Retimed:
         self._number = 0  # of this worker among those who took up the same rates
         self._missed = False  # that it takes up others
 
-    async def follow(self, version: str) -> None:
-        """Tell that this worker follows these rules; where they are new to what waits, it is looked at again."""
+    async def follow(self, version: str, *, changed: bool = False) -> None:
+        """Tell that this worker follows these rules; where they are new to what waits, it is looked at again.
+
+        changed: this worker followed others, so what it has set by them is looked at in any case.
+        """
+        self._missed = False
         with self._here():
-            if await run_async(self._redis, leaders.follow(version)):
-                await self._ask_for_a_walk(version)
+            if await run_async(self._redis, leaders.follow(version)) or changed:
+                key = redis_key("reload", version, "taken")
+                self._number = await run_async(self._redis, write("INCR", key))
+                await self._redis.expire(key, KEPT_S)
 
     @contextlib.contextmanager
     def _here(self) -> Iterator[None]:
@@ -216,18 +222,6 @@ class Retimed:
         except RedisError:
             self._missed = True
 
-    async def take_up(self, version: str) -> None:
-        """Tell that this worker takes up other rules."""
-        self._missed = False
-        with self._here():
-            await run_async(self._redis, leaders.follow(version))
-            await self._ask_for_a_walk(version)
-
-    async def _ask_for_a_walk(self, version: str) -> None:
-        key = redis_key("reload", version, "taken")
-        self._number = await run_async(self._redis, write("INCR", key))
-        await self._redis.expire(key, KEPT_S)
-
     async def retime(self, version: str) -> None:
         """Have every wake-up looked at again, once all workers that follow the new rules are known to.
 
@@ -235,7 +229,7 @@ class Retimed:
         over the wake-ups began after it had changed; one walk serves all who changed before.
         """
         if self._missed:
-            await self.take_up(version)
+            await self.follow(version, changed=True)
         if not self._number:
             return
         with under(self._prefixes):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from notifier.rules.preferences import Mute as Mute, Preferences as Preferences
     from notifier.settings import Settings as Settings, load_settings as load_settings
 
-__getattr__, __dir__, __all__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "notifier.queue.circuits": "Held",

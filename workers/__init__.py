@@ -7,7 +7,7 @@ from notifier.lazy import lazily
 if TYPE_CHECKING:
     from workers.push import PushWorker as PushWorker
 
-__getattr__, __dir__, __all__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "workers.push": "PushWorker",

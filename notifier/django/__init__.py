@@ -11,4 +11,4 @@ if TYPE_CHECKING:
     from notifier.django.sending import get_notifier as get_notifier, send_on_commit as send_on_commit
 
 # Django imports this package before its settings are known.
-__getattr__, __dir__, __all__ = lazily(__name__, {"notifier.django.sending": "get_notifier send_on_commit"})
+__getattr__, __dir__ = lazily(__name__, {"notifier.django.sending": "get_notifier send_on_commit"})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from notifier.rules.calendar_windows import CalendarWindow as CalendarWindow
     from notifier.rules.policy import Burst as Burst, Policy as Policy, Window as Window
 
-__getattr__, __dir__, __all__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "notifier.errors": "LimiterUnreachableError",

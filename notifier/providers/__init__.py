@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from notifier.settings.schema_providers import PlatformSettings as PlatformSettings
     from notifier.settings.schema_types import Section as Section
 
-__getattr__, __dir__, __all__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "notifier.notification.platforms": "PROTOCOL Kind Platform check_payload installed",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from notifier.settings.schema import Settings as Settings
     from notifier.settings.schema_redis import RedisSettings as RedisSettings
 
-__getattr__, __dir__, __all__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "notifier.settings.loading": "load_settings parse_settings read_source settings_path",

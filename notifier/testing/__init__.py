@@ -9,4 +9,4 @@ from notifier.lazy import lazily
 if TYPE_CHECKING:
     from notifier.testing.fake import FakeNotifier as FakeNotifier, Sent as Sent
 
-__getattr__, __dir__, __all__ = lazily(__name__, {"notifier.testing.fake": "FakeNotifier Sent"})
+__getattr__, __dir__ = lazily(__name__, {"notifier.testing.fake": "FakeNotifier Sent"})

@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from notifier.errors import RedisUnusableError
 from notifier.notification.job import targets_in
 from notifier.queue import backlogs, calls, in_flight, own_rules
 from notifier.queue.calls import Room, Told, Worker
@@ -41,6 +42,7 @@ SUSPENDED_S: Final = 1.0
 PATIENCE_S: Final = 1.0  # of the jobs of other functions that stand behind one that runs
 UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # what cannot be read is tried again at once, and then ever later
 RECONNECT_S: Final = (0.1, 5.0)
+REFUSED_S: Final = 0.5  # between tries to settle what is in flight, where Redis refuses its user
 
 
 class Engine:
@@ -109,7 +111,7 @@ class Engine:
         """Work until stopped. burst: return when nothing is due; max_jobs and max_idle_s bound it as in RQ."""
         loop = asyncio.get_running_loop()
         last_worked = loop.time()
-        begun = False
+        begun, refused = False, None
         self._most = sys.maxsize if max_jobs is None else max_jobs
         while not self._stopping.is_set():
             try:
@@ -119,6 +121,10 @@ class Engine:
                 worked = await self._round(wait=not burst or self.flights.hopeful)
                 self._note_reachable()
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
+                if is_forbidden(error):
+                    refused = unusable(error)
+                    await self._finish(refused)
+                    break
                 await self._wait_for_redis(error)
                 continue
             if worked or self.flights.busy or self.flights.hopeful or self._awaits_turn:
@@ -131,6 +137,8 @@ class Engine:
             with contextlib.suppress(RedisError):
                 await self._hand_over(self._idle.hand_over())  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
+        if refused is not None:
+            raise refused
 
     async def _round(self, *, wait: bool) -> bool:
         """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
@@ -328,8 +336,6 @@ class Engine:
             self._may_look = await self._idle.wait(due_in, yields=yields)
 
     async def _wait_for_redis(self, error: RedisError) -> None:
-        if is_forbidden(error):
-            raise unusable(error) from error
         if isinstance(error, ResponseError) and not is_passing(error):
             await self.mender.mend(error)
             self._unreadable = min(self._unreadable + 1, MAX_UNREADABLE)
@@ -344,6 +350,18 @@ class Engine:
         self.is_away = is_away(error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), wait)
+
+    async def _finish(self, refused: RedisUnusableError) -> None:
+        """Settle what is in flight, within the grace time: a right that was taken away may come back meanwhile."""
+        if self.flights.busy:
+            self._log.warning("limiter_unreachable", reason=str(refused))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._tuning.grace_us / 1e6):
+                while self.flights.busy and not self._stop_now.is_set():
+                    with contextlib.suppress(RedisError):
+                        await self.flights.drain()
+                    await asyncio.sleep(REFUSED_S)
+        self.stop_now()
 
     def _note_look(self) -> None:
         if self._redis_ahead_us:

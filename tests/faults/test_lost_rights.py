@@ -1,0 +1,37 @@
+"""Where Redis takes a right away from its user for a while: a worker ends, and nothing of it comes twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from redis import Redis
+
+from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.processes import total
+from tests.harness.support import PATIENCE_S, Simulators, apns, eventually, note, notifier, worker, write_config
+
+
+def test_what_is_in_flight_comes_once(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """The worker takes nothing more, settles what is in flight once the right is back, and ends; another goes on."""
+    redis.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all")
+    with Simulators(tmp_path / "simulators") as simulators:
+        url = f"redis://app@127.0.0.1:{redis_server.port}/0"
+        config = write_config(tmp_path, url, simulators.providers(), worker={"lease": "60s", "grace": "60s"})
+        let_go = simulators.hold(apns("ann"))
+        with notifier(config) as producer:
+            with worker(config) as process:
+                process.ready(redis)
+                producer.send(note("ann", "in flight", apns("ann")))
+                eventually(lambda: simulators.arrived("in flight"), "it to leave")
+                redis.execute_command("ACL", "SETUSER", "app", "-evalsha")
+                try:
+                    eventually(lambda: "limiter_unreachable" in process.log, "the worker to be refused")
+                    let_go()
+                finally:
+                    redis.execute_command("ACL", "SETUSER", "app", "+evalsha")
+                assert process.process.wait(PATIENCE_S) == 4
+                assert "may not run EVALSHA; `notifier redis acl` prints what to grant" in process.log
+            producer.send(note("ann", "after", apns("ann")))
+            with worker(config, name="another"):
+                eventually(lambda: total(redis, "delivered") == 2, "both to be delivered")
+        assert [arrival.title for arrival in simulators.all()] == ["in flight", "after"]

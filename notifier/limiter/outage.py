@@ -28,7 +28,7 @@ class Breaker:
     """Lets one call in a while try a Redis that has failed; the others are answered at once. Safe for threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may ask in the middle
         self._wait_s = 0.0
         self._tries_at = 0.0
 

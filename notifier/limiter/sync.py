@@ -24,6 +24,7 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
+from notifier.scripts.connection_wait import make_whole
 from notifier.scripts.keys import PREFIX
 from notifier.scripts.loader import finished, settled
 from notifier.scripts.pooled import send
@@ -123,6 +124,8 @@ class InRedis(Asking):
             client = cls._cluster(nodes, OF_CLUSTER | within(timeout, cls._retry, tries=1) | of_url)
         else:
             client = cls._client.from_url(url, protocol=2, **within(timeout, cls._retry))
+            if not cls._is_awaited:
+                make_whole(client)
         return cls(client, namespace=namespace, **options)
 
     @classmethod

@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -28,6 +29,34 @@ _tasks: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
 if hasattr(os, "register_at_fork"):  # the calls that are under way are the parent's
     os.register_at_fork(after_in_child=_threads.clear)
     os.register_at_fork(after_in_child=_tasks.clear)
+
+
+class Whole:
+    """A connection of redis-py's that is made whole or not at all; put it before a class that blocks.
+
+    redis-py takes one for made that a signal's handler broke off by raising: without its password or its database.
+    """
+
+    def connect(self) -> None:
+        """See redis-py."""
+        self._whole(super().connect)  # type: ignore[misc]
+
+    def connect_check_health(self, **how: Any) -> None:
+        """See redis-py, from 5.3 on; it connects by this one too."""
+        self._whole(partial(super().connect_check_health, **how))  # type: ignore[misc]
+
+    def _whole(self, connect: Callable[[], object]) -> None:
+        try:
+            connect()
+        except BaseException:
+            self.disconnect()  # type: ignore[attr-defined]
+            raise
+
+
+def make_whole(client: Any) -> None:
+    """Let a `redis.Redis` make each of its connections whole or not at all."""
+    pool = client.connection_pool
+    pool.connection_class = type(f"Whole{pool.connection_class.__name__}", (Whole, pool.connection_class), {})
 
 
 def in_turn(client: Any, do: Callable[[], T]) -> T:

@@ -21,6 +21,7 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.scripts import keys
+from notifier.scripts.connection_wait import make_whole
 from notifier.settings import redis_url
 from notifier.store import cluster, sentinel, tags, tls
 from notifier.store.sign_in import read_files_again
@@ -139,6 +140,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
             pool.connection_class(**pool.connection_kwargs)  # checks them
             pool.connection_kwargs |= {"protocol": 2, "decode_responses": False}  # whatever else the URL asks for
+        make_whole(client)
         read_files_again(client, config)  # a password that stands in the URL goes before the file's
     except (TypeError, ValueError, redis.exceptions.RedisError) as error:
         # Of the text no more than a name: a URL may hold a password.

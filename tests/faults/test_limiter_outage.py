@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
+import threading
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
@@ -24,6 +26,7 @@ from notifier.limiter.outage import share_of
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.cutting_proxy import CuttingProxy
 from tests.harness.mortal_redis import MortalRedis
+from tests.harness.support import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -239,6 +242,26 @@ def test_calls_that_fail_together_are_one_failure(monkeypatch: pytest.MonkeyPatc
         clock.now += 0.002
     breaker.worked()
     assert breaker.lets_through()
+
+
+def test_a_signals_handler_may_ask_in_the_middle() -> None:
+    """At any line of a call that fails it asks the limiter that the program asks: nobody waits for themselves."""
+    breaker = outage.Breaker()
+
+    def handler(*_: object) -> Any:
+        breaker.lets_through()
+        breaker.failed()
+        return handler
+
+    def ask() -> None:
+        sys.settrace(handler)
+        breaker.failed()
+        breaker.lets_through()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    assert not asking.is_alive()
 
 
 def test_a_process_limits_by_its_share() -> None:

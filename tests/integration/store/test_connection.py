@@ -17,11 +17,13 @@ from structlog.testing import capture_logs
 
 from notifier import AsyncNotifier, Notifier
 from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
+from notifier.limiter import Limiter
 from notifier.settings import load_settings, parse_settings
 from notifier.settings.schema import RedisSettings
 from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, is_forbidden, unusable
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.ended import TimeLimitError
 from tests.harness.support import eventually, note, write_config
 from workers.configuration.wiring import asyncio_client
 from workers.push import wait_for_redis
@@ -286,6 +288,25 @@ def test_nothing_is_sent_twice() -> None:
         with pytest.raises(BlockingIOError):  # another try would have come
             listener.accept()
     assert len(received) == 1
+
+
+@pytest.mark.parametrize("whose", ["a notifier's", "a limiter's"])
+def test_a_connection_that_is_broken_off_is_made_anew(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal's handler raises before the database is chosen: the next call goes to that one, not to number 0."""
+    with EmbeddedRedis() as running:
+        url = running.url.removesuffix("/0") + "/9"
+        of_limiter = Limiter.from_url(url, namespace="x").redis if whose == "a limiter's" else None
+        with closing(of_limiter or connect(named(url))) as client:
+            with monkeypatch.context() as patch:
+                patch.setattr(redis.Connection, "send_packed_command", _ended)
+                with pytest.raises(TimeLimitError):
+                    client.ping()
+            client.set("a", "1")
+            assert client.info("keyspace").keys() == {"db9"}
+
+
+def _ended(*_: object, **__: object) -> None:
+    raise TimeLimitError
 
 
 def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:

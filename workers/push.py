@@ -536,7 +536,8 @@ class PushWorker(Worker):
         self._hears_no_more = True
         if self.pubsub_thread is not None:
             self.pubsub_thread.stop()
-        super().unsubscribe()  # type: ignore[no-untyped-call]
+        with contextlib.suppress(AttributeError):  # redis-py's, where that thread has just ended and closed it too
+            super().unsubscribe()  # type: ignore[no-untyped-call]
 
     def _tell(self, told: dict[Any, str]) -> None:
         if told != self._told:

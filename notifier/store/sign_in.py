@@ -57,17 +57,20 @@ class _Renewing:
     """An asyncio connection over TLS that reads its certificates whenever it connects, as redis-py's others do."""
 
     ssl_context: Any
+    _told = ""  # of all connections, so that a problem is logged once
 
     def _connection_arguments(self) -> Any:
         kept, self.ssl_context.context = self.ssl_context.context, None
+        told, _Renewing._told = _Renewing._told, ""
         try:
             return super()._connection_arguments()  # type: ignore[misc]
         except (OSError, ssl.SSLError) as error:
             if kept is None:
                 raise
             why = f"redis: the files for TLS cannot be used: {getattr(error, 'reason', None) or type(error).__name__}"
-            refuse("redis", why)
-            self.ssl_context.context = kept
+            if why != told:
+                refuse("redis", why)
+            _Renewing._told, self.ssl_context.context = why, kept
             return super()._connection_arguments()  # type: ignore[misc]
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OURS: Final = "it makes no TLS handshake; if it speaks no TLS, write redis:// in place of rediss://"
 THEIRS: Final = "it closes new connections; if it speaks TLS alone, write rediss:// in place of redis://"
+UNREADABLE: Final = "a file of redis.ca_file, cert_file or cert_key_file cannot be read: {}"
 # Any other answer to a handshake is one of TLS, such as a refused certificate.
 NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"})
 CLOSED: Final = ("Connection closed by server", "Connection reset by peer")  # as redis-py tells it
@@ -42,6 +43,8 @@ class TlsConnection(Leaving, redis.SSLConnection):
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:
         try:
             return super()._wrap_socket_with_ssl(sock)  # type: ignore[no-untyped-call]
+        except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+            raise redis.exceptions.ConnectionError(UNREADABLE.format(error.strerror)) from None
         except OSError as error:
             if isinstance(error, ssl.SSLError) and error.reason not in NO_TLS:
                 raise

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -201,3 +202,23 @@ def test_a_thread_that_listens_still_is_not_told_of(redis: Redis, caplog: pytest
     closed = ValueError("argument must be an int, or have a fileno() method.")
     stopped._pubsub_exception_handler(closed, stopped.pubsub, stopped.pubsub_thread)
     assert "pubsub thread exiting" not in caplog.text
+
+
+def test_the_connection_of_a_thread_that_listens_may_be_closed_twice(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has its end meanwhile, and redis-py's closing is not for two at once."""
+    stopped = PushWorker(["default"], connection=redis, settings=parse_settings("providers: {fcm: {client: console}}"))
+    stopped.subscribe()
+    thread, close = stopped.pubsub_thread, stopped.pubsub.close
+
+    def closed_meanwhile() -> None:
+        close()
+        if threading.current_thread() is not thread:
+            raise AttributeError("'NoneType' object has no attribute 'deregister_connect_callback'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stopped.pubsub, "close", closed_meanwhile)
+        stopped.unsubscribe()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()

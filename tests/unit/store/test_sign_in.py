@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import ssl
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from notifier.settings import parse_settings
 from notifier.simulators.certificates import make_certificates
 from notifier.store.connection import connect
 from notifier.store.sign_in import renewing
+from notifier.store.tls import TlsConnection
 
 RIGHT = {"ca_file": "cert", "cert_file": "cert", "cert_key_file": "key"}
 
@@ -95,8 +97,17 @@ def test_certificates_are_read_for_each_connection(tmp_path: Path) -> None:
     file.write_text(whole[:100])
     with capture_logs() as logs:
         assert connection._connection_arguments()["ssl"] is first
+        assert connection._connection_arguments()["ssl"] is first  # each connection asks, and one tells of it
     assert [line["event"] for line in logs] == ["secrets_refused"]
     with pytest.raises(ssl.SSLError):
         renewing(redis.asyncio.SSLConnection)(ssl_ca_certs=str(file))._connection_arguments()
     file.write_text(whole)
     assert connection._connection_arguments()["ssl"] is not first
+
+
+def test_a_file_that_is_gone_is_no_fault_of_the_server(tmp_path: Path) -> None:
+    """Nobody is told to give TLS up for it."""
+    connection = TlsConnection(ssl_ca_certs=str(tmp_path / "gone"))
+    says = r"redis\.ca_file, .* cannot be read: No such file"
+    with socket.socket() as sock, pytest.raises(redis.exceptions.ConnectionError, match=says):
+        connection._wrap_socket_with_ssl(sock)

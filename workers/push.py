@@ -304,9 +304,10 @@ class PushWorker(Worker):
         if reload is not None:
             settings = await self._begin(reload, settings)
         sender = self._serve(settings, served, providers, "" if reload is None else reload.version)
-        for each in self._served:
+        for number, each in enumerate(self._served):
             if reload is not None:
                 each.engine.look_at_rates, each.engine.rates = partial(self._follow_rates, reload), reload.published
+                each.retimed = reload.retimed[number]
             if self._stop_requested:
                 each.engine.stop()
         tended = asyncio.Event()

@@ -15,6 +15,7 @@ from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, rq_key, under
 from notifier.scripts.loader import run_async
 from notifier.store.partitions import Partition
+from workers.configuration.reload import Retimed
 from workers.loop.engine import Engine
 from workers.loop.parts import Parts
 
@@ -32,6 +33,7 @@ class Served:
         self.at, self.parts = at, parts
         self.engine = Engine(parts, policies, version)
         self._key = rq_key("worker", parts.name)
+        self.retimed: Retimed | None = None  # told of the last walk, which a Redis that crashed may have lost
         self.tending: asyncio.Task[None] | None = None
         self._turn = 0  # of those in which it was registered
         self._swept = sweep(parts.lanes, parts.tuning.keep)
@@ -50,7 +52,10 @@ class Served:
         """See `backlogs.sweep`."""
         with under(self.at.prefixes):
             for _ in range(SWEEPS):
-                if await run_async(self.parts.redis, self._swept) < SWEPT_AT_ONCE:
+                ended, walked = await run_async(self.parts.redis, self._swept)
+                if self.retimed is not None:
+                    self.retimed.walked = walked
+                if ended < SWEPT_AT_ONCE:
                     return
 
     async def register(self, told: dict[Any, Any], ttl_s: int) -> None:

@@ -24,12 +24,12 @@ def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[
     return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
 
 
-def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[int]:
-    """End what RQ's own cancel has left behind, and what has expired behind others; the reply is how many jobs.
+def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[tuple[int, int]]:
+    """End what RQ's own cancel has left behind, and what has expired behind others.
 
-    It ends at most `SWEPT_AT_ONCE` of each kind.
+    The reply is how many jobs, at most `SWEPT_AT_ONCE` of each kind; and when a walk over all wake-ups began last.
     """
-    return Call(script("sweep"), [], [clock, keep.encode(), encode_reason(EXPIRED), *lanes], int)
+    return Call(script("sweep"), [], [clock, keep.encode(), encode_reason(EXPIRED), *lanes], tuple)
 
 
 def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:

@@ -19,9 +19,12 @@ def leader_key(what: Literal["leader", "wake", "handover"], lanes: Sequence[str]
     return redis_key(what, joined(lanes))
 
 
-def follow(version: str, *, clock: str = "") -> Call[bool]:
-    """Note that a worker takes up rules of this version; the reply tells whether they are new to what waits."""
-    return Call(script("follow"), [], [clock, version], bool)
+def follow(version: str, *, changed: bool = False, clock: str = "") -> Call[tuple[int, int]]:
+    """Note that a worker takes up rules of this version; changed: it followed others.
+
+    The reply is when rules were taken up last, and when that was as a walk over all wake-ups began last.
+    """
+    return Call(script("follow"), [], [clock, version, int(changed)], tuple)
 
 
 def lead(worker: str, lanes: Sequence[str], *, lapse_ms: int) -> Call[int]:

@@ -82,7 +82,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     # Configuration and workers.
     "looked": " string; µs of the last look for work by any worker",
     "rates": " hash; the rates in force, published by `notifier config apply`",
-    "reload": ":… string; how far the users are retimed after a change of the rates; who logs a changed file",
+    "reload": ":… string; the one worker that walks over the wake-ups now; who logs a changed file",
     "layout": " string; the number of this layout of keys; see store/layout.py",
     "partition": " string; which partition this is, of how many; see store/partitions.py",
     "slots": " string; the one worker that looks at RQ's RateLimits now",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,22 @@ def test_a_copy_that_was_taken_while_workers_sent(
         assert {int(arrival.data["n"]) for arrival in after} | {int(n) for n in before} == set(OF)
         assert len(after) >= len(OF) - known  # what went after the copy goes once more
         assert broken_rules(fleet, sends([*fleet.arrivals()[:copied], *after], OF)) == []
+
+
+def test_a_redis_that_crashes_back_to_before_a_change_of_the_rates() -> None:
+    """Laws 3 and 7: what waits in it goes by the rates that the workers follow, which run on."""
+    with start_fleet({"user": {"windows": ["1/1h"]}}, workers=1) as fleet:
+        with fleet.notifier() as producer:
+            producer.send_many(notification("u", n) for n in range(5))
+        fleet.await_delivered(1)
+        fleet.redis.save()
+        fleet.config.write_text(fleet.config.read_text(encoding="utf-8").replace("1/1h", "100/1s"), encoding="utf-8")
+        fleet.await_delivered(5)
+        walks = partial(fleet.redis.hmget, "notifier:leaders", "#walked", "#since")
+        await_that(lambda: len(set(walks())) == 1, "the end of the walk")
+        fleet.server.kill()
+        fleet.server.restart()
+        await_that(lambda: len(fleet.arrivals()) == 9, "those that Redis does not know of any more", 30)
 
 
 def stop_workers(fleet: Fleet) -> None:

@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 CHUNK: Final = 500  # wake-ups in one call
 TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
-KEPT_S: Final = 3_600
 ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
 EARLY_S: Final = 5.0  # before published rates begin they are read
 LOOK_S: Final = 0.5  # until they begin, whether they are still to
@@ -50,7 +49,7 @@ class Reload:
         """served: with asyncio clients; all have the same rates. settings: as read from the file."""
         self.problem = ""
         self._at = Partitions(served)
-        self._served = [Retimed(at, lanes) for at in served]
+        self.retimed = [Retimed(at, lanes) for at in served]
         self._followed = Followed(path, settings=settings)
         self._log = structlog.get_logger("notifier.worker")
 
@@ -69,7 +68,7 @@ class Reload:
         published, field = await self._in_force()
         if published.version:
             await self._load((), published, field)
-        for each in self._served:
+        for each in self.retimed:
             await each.follow(self.version)
         return self._followed.settings
 
@@ -89,7 +88,7 @@ class Reload:
         policies = await self._load(seen, published)
         if policies is None or followed == (self.version, ""):
             return None
-        for each in self._served:
+        for each in self.retimed:
             await each.follow(self.version, changed=True)
         self._log.info("config_taken_up", source=self._source, version=self.version)
         if was_file and not published.version and before.rates_version != self.version:
@@ -187,18 +186,21 @@ class Reload:
 
     async def retime(self) -> None:
         """See `Retimed.retime`; a partition that is away holds up no other."""
-        for each in self._served:
-            with contextlib.suppress(*[RedisError] * (len(self._served) > 1)):
+        for each in self.retimed:
+            with contextlib.suppress(*[RedisError] * (len(self.retimed) > 1)):
                 await each.retime(self.version)
 
 
 class Retimed:
-    """One partition, whose users are retimed after a change of the rates."""
+    """One partition, whose users are retimed after a change of the rates.
+
+    walked: `#walked` as Redis told it last, see idle_leaders.lua.
+    """
 
     def __init__(self, at: Partition, lanes: Sequence[str]) -> None:
         self._prefixes, self._redis = at.prefixes, at.client
         self._lanes = dict.fromkeys((*LANES, *lanes))  # a walk serves others, who may serve other lanes
-        self._number = 0  # of this worker among those who took up the same rates
+        self._since = self.walked = 0  # from when on there is to be a walk, and when there was one
         self._missed = False  # that it takes up others
 
     async def follow(self, version: str, *, changed: bool = False) -> None:
@@ -208,10 +210,7 @@ class Retimed:
         """
         self._missed = False
         with self._here():
-            if await run_async(self._redis, leaders.follow(version)) or changed:
-                key = redis_key("reload", version, "taken")
-                self._number = await run_async(self._redis, write("INCR", key))
-                await self._redis.expire(key, KEPT_S)
+            self._since, self.walked = await run_async(self._redis, leaders.follow(version, changed=changed))
 
     @contextlib.contextmanager
     def _here(self) -> Iterator[None]:
@@ -226,27 +225,21 @@ class Retimed:
         """Have every wake-up looked at again, once all workers that follow the new rules are known to.
 
         A worker that still followed the old ones may have set a wake-up by them, so each sees to it that one walk
-        over the wake-ups began after it had changed; one walk serves all who changed before.
+        over the wake-ups began after it had changed; one walk serves all who changed before. So it does where Redis
+        crashed and came back with what it held before the change.
         """
-        if self._missed:
-            await self.follow(version, changed=True)
-        if not self._number:
+        if self._missed or self.walked < self._since:
+            await self.follow(version, changed=self._missed)
+        if self.walked >= self._since:
             return
         with under(self._prefixes):
-            walked = int(await self._redis.get(redis_key("reload", version, "walked")) or 0)
-            if walked < self._number:
-                turn = write("SET", redis_key("reload", "turn"), "1", "NX", "PX", TURN_MS)
-                if not await run_async(self._redis, turn):
-                    return  # somebody walks; it will be asked again
-                taken = await self._redis.get(redis_key("reload", version, "taken"))
-                for lane in self._lanes:
-                    await self._walk(lane)
-                walked_by = taken or self._number
-                await run_async(
-                    self._redis, write("SET", redis_key("reload", version, "walked"), walked_by, "EX", KEPT_S)
-                )
-                await run_async(self._redis, write("HSET", redis_key("leaders"), "#walked", version))
-        self._number = 0
+            turn = write("SET", redis_key("reload", "turn"), "1", "NX", "PX", TURN_MS)
+            if not await run_async(self._redis, turn):
+                return  # somebody walks; it will be asked again
+            for lane in self._lanes:
+                await self._walk(lane)
+            await run_async(self._redis, write("HSET", redis_key("leaders"), "#walked", self._since))
+        self.walked = self._since
 
     async def _walk(self, lane: str) -> None:
         cursor = await run_async(self._redis, backlogs.retime(lane, "0", max_users=CHUNK))

@@ -1,10 +1,14 @@
 -- follow: notes that a worker follows these rules from now on.
--- ARGV 1 clock  2 their version
--- returns 1 where they are new to what waits: others were taken up last, or nobody has walked since; else 0
+-- ARGV 1 clock  2 their version  3 1 where the worker followed others, by which it may have set wake-ups
+-- returns {#since, #walked}, see idle_leaders.lua
 --! first_write
---! needs now_us text
-local key, version = '@leaders', ARGV[2]
-local rules, walked = unpack(redis.call('HMGET', key, '#rules', '#walked'), 1, 2)
-if rules == version then return walked == version and 0 or 1 end
-redis.call('HSET', key, '#rules', version, '#since', text(now_us(ARGV[1])), '#walked', rules and '' or version)
-return rules and 1 or 0 -- the first rules of all: nothing waits by others
+--! needs now_us number text
+local key, version, changed = '@leaders', ARGV[2], ARGV[3] == '1'
+local rules, since, walked = unpack(redis.call('HMGET', key, '#rules', '#since', '#walked'), 1, 3)
+since, walked = number(since) or 0, number(walked) or 0
+if rules ~= version or changed then
+  since = math.max(now_us(ARGV[1]), since + 1)
+  if not (rules or changed) then walked = since end -- the first rules of all: nothing waits by others
+  redis.call('HSET', key, '#rules', version, '#since', text(since), '#walked', text(walked))
+end
+return {since, walked}

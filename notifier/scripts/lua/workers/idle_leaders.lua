@@ -7,7 +7,7 @@
 -- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
 -- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
 -- anyway, stand #rules, the version of the rules that a worker took up last, #since, µs when that was, and #walked, the
--- version by which all wake-ups were looked at since.
+-- #since that stood there when the last walk over all wake-ups began.
 local newest_rules = {} -- {version, since}
 local known_leaders -- lanes -> µs; both are read once in a call
 local function idle_leaders()

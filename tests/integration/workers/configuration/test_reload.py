@@ -502,7 +502,7 @@ def test_new_rates_are_not_lost_where_redis_refuses_in_between(
         assert taken is not None
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
         await reload.retime()
-        assert redis.get(f"notifier:reload:{reload.version}:walked") == b"1"
+        assert redis.hget("notifier:leaders", "#walked") == redis.hget("notifier:leaders", "#since")
 
     following(tmp_path, redis_server.url, story)
 

@@ -107,6 +107,18 @@ class FreeConnections:
         return self.queue.pop()
 
 
+class Pool(BlockingConnectionPool):
+    """redis-py's, but a connection that is not made to its end, as a signal's handler raised, costs no place."""
+
+    def make_connection(self) -> Any:
+        """See redis-py."""
+        try:
+            return super().make_connection()  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.pool.put_nowait(None)
+            raise
+
+
 def connect(config: RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
@@ -135,7 +147,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
             # Where all connections are in use, whoever asks next waits for one.
             within = config.socket_timeout_us / 1_000_000
             waiting = {"timeout": within, "queue_class": FreeConnections}
-            client = redis.Redis.from_pool(BlockingConnectionPool.from_url(config.url, **waiting, **options))
+            client = redis.Redis.from_pool(Pool.from_url(config.url, **waiting, **options))
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
             pool.connection_class(**pool.connection_kwargs)  # checks them

@@ -18,10 +18,12 @@ from notifier.store.connection import time_us
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all, on_all
+from notifier.units import UNITS
 
 HOLDS_IN_US: Final = 2_000_000  # from when published rates hold, so that all workers change at once
 PART: Final = 1_000  # entries of a section in a line
 MAX_US: Final = 2**53  # a moment; what is later is none
+MAX_DELAY_US: Final = UNITS["m"]  # what is further ahead held before Redis's clock was set back; see also pull.lua
 
 # What a worker tells of itself in its hash rq:worker:<name>, beside RQ's own fields.
 VERSION, SOURCE, PROBLEM = "rates_version", "rates_from", "rates_problem"
@@ -34,6 +36,10 @@ class Published:
     version: str = ""
     at_us: int = 0
 
+    def begins_later(self, now_us: int) -> bool:
+        """Whether they do not hold yet."""
+        return now_us < self.at_us <= now_us + MAX_DELAY_US
+
 
 def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     """Let these rates hold `delay_us` from now, by Redis's clock; if they are published already, no later for that."""
@@ -43,7 +49,7 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     made = Published(version, min(at_us, known.at_us) if known.version == version else at_us)
     fields: dict[str, Any] = {"version": version, "at": made.at_us, "rates": _written(rates)}
     # Else those before stand there already: it is repeated, or what it corrects was never in force.
-    if known.version != version and known.at_us <= now_us:
+    if known.version != version and not known.begins_later(now_us):
         fields["before"] = so_far or b""
     # One command, so that nobody reads a part of it.
     redis.hset(redis_key("rates"), mapping=fields)
@@ -80,7 +86,7 @@ def written_in_force(redis: Any) -> tuple[Published, bytes | None]:
     """As `rates_in_force`, not yet read: what cannot be is refused once. Those of before have no version."""
     version, at_us, rates = redis.hmget(redis_key("rates"), "version", "at", "rates")
     published = decode(version, at_us)
-    if published.at_us > time_us(redis):
+    if published.begins_later(time_us(redis)):
         return Published(), redis.hget(redis_key("rates"), "before")
     return published, rates
 
@@ -88,7 +94,7 @@ def written_in_force(redis: Any) -> tuple[Published, bytes | None]:
 def read_due(redis: Any, known: Published) -> Published:
     """Return what is published; while that begins later `known`, or that others still hold, for who knows of none."""
     published = published_now(redis)
-    if published in {known, Published()} or time_us(redis) >= published.at_us:
+    if published in {known, Published()} or not published.begins_later(time_us(redis)):
         return published
     return known if known.version or not redis.hget(redis_key("rates"), "before") else Published("before")
 

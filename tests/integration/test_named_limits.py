@@ -114,7 +114,7 @@ def test_a_child_of_a_fork_reads_what_its_parent_was_about_to_read(file: File, m
 def test_what_is_published_stands_in_the_place_of_the_file(file: File, redis: Redis) -> None:
     """Rates applied through Redis hold from their moment on, until they are withdrawn."""
     with Limiter.from_config(file.path, namespace="n") as limiter:
-        publish(redis, {"limits": {"login": "7/day"}}, 3_600_000_000)
+        publish(redis, {"limits": {"login": "7/day"}}, 60_000_000)
         assert how_many(limiter, "early") == 2
         publish(redis, {"limits": {"login": "4/day"}}, -1)
         goes_by(limiter, "4/day")

@@ -28,6 +28,7 @@ from notifier.settings.rates import change_to
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partition, Partitions
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
+from notifier.units import clock_us
 
 T = TypeVar("T")
 
@@ -36,7 +37,6 @@ TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by
 ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
 EARLY_S: Final = 5.0  # before published rates begin they are read
 LOOK_S: Final = 0.5  # until they begin, whether they are still to
-LONGEST_WAIT_S: Final = 60.0  # for them to begin
 
 
 class Reload:
@@ -166,23 +166,22 @@ class Reload:
 
     async def _is_early(self, published: Published) -> bool:
         """Whether these rates begin later: a worker that only waited for them would look dead."""
-        return bool(published.version) and EARLY_S < await self._left_s(published) <= LONGEST_WAIT_S
+        return bool(published.version) and await self._left_s(published) > EARLY_S
 
     async def _begins(self, published: Published) -> bool:
         """Wait until these rates begin; False if by then they were withdrawn, or others published: they never hold."""
-        for _ in range(int(LONGEST_WAIT_S / LOOK_S)):
+        while True:
             left_s = await self._left_s(published)
             if await self._ask() != published:
                 return False
             if left_s <= 0:
-                break
+                return True
             await asyncio.sleep(min(left_s, LOOK_S))
-        return True
 
     async def _left_s(self, published: Published) -> float:
         """Return how long until they begin, by Redis's clock, so that every host changes at the same moment."""
-        seconds, us = await self._any(lambda at: at.time())
-        return float(published.at_us - int(seconds) * 1_000_000 - int(us)) / 1_000_000
+        now_us = clock_us(await self._any(lambda at: at.time()))
+        return (published.at_us - now_us) / 1e6 if published.begins_later(now_us) else 0.0
 
     async def retime(self) -> None:
         """See `Retimed.retime`; a partition that is away holds up no other."""

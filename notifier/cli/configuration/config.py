@@ -32,6 +32,7 @@ from notifier.store.partitions import opened_all, ranges
 from notifier.store.pipelining import on_all
 from notifier.store.published import (
     HOLDS_IN_US,
+    MAX_DELAY_US,
     followers,
     newest,
     publish,
@@ -40,7 +41,7 @@ from notifier.store.published import (
     rates_in_force,
     withdraw,
 )
-from notifier.units import UNITS, counted, moment
+from notifier.units import counted, moment
 
 MAX_SHOWN: Final = 40  # of the lines that change
 OWN_FILES: Final = "none; each worker follows its own file"
@@ -144,7 +145,7 @@ def apply(
     They replace those of each worker's own file, until others are applied or they are withdrawn. The other sections,
     such as the providers, stay each host's own. Waiting notifications follow the new rates.
     """
-    rates, delay_us = load_settings(file).rates, duration_us(after, "--in", max_us=UNITS["m"])
+    rates, delay_us = load_settings(file).rates, duration_us(after, "--in", max_us=MAX_DELAY_US)
     # What cannot stand in this host's own file is not sent to others.
     own = load_settings(context.obj, rates=rates, of=read_source(file))
     _apply(context, own, delay_us, By(who, message, yes=yes, json=json), replaces=replace)

@@ -222,7 +222,7 @@ def test_rates_in_force_hold_until_others_begin(make: Make, config: Path, redis:
     publish(redis, rates_in(with_news(config)), 0)
     running = make(follow=False)
     running.reload()
-    publish(redis, rates_in(yaml.safe_load(config.read_text(encoding="utf-8"))), 3_600_000_000)
+    publish(redis, rates_in(yaml.safe_load(config.read_text(encoding="utf-8"))), 60_000_000)
     starting = make(follow=False)
     for producer in (running, starting):
         producer.reload()
@@ -241,7 +241,7 @@ def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(config
 
     def ask(question: Callable[[Redis], Any]) -> Any:
         told = question(redis)
-        publish(redis, own, 3_600_000_000)
+        publish(redis, own, 60_000_000)
         return told
 
     taken = followed.look(ask)

@@ -88,9 +88,11 @@ if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
   return reply
 end
 
--- A caller that stood still would send by rates that were replaced long ago.
+-- A caller that stood still would send by rates that were replaced long ago. Those that begin later than anybody can
+-- ask for held before Redis's clock was set back.
 local version, holds_at = unpack(redis.call('HMGET', '@rates', 'version', 'at'))
-if (version or '') ~= ARGV[PULL.rates] and (tonumber(holds_at or '') or 0) <= now then
+local left = (tonumber(holds_at or '') or 0) - now
+if (version or '') ~= ARGV[PULL.rates] and (left <= 0 or left > 60000000) then
   leave_told()
   reply[PULLED.rates], reply[PULLED.shut] = version or '', false
   return reply

@@ -15,12 +15,16 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from notifier.operations.action_log import read_actions
+from notifier.queue.calls import Job, Room, Told, Worker, enqueue, pull
 from notifier.rules.category import LANES
+from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions
-from notifier.store.published import publish, rates_before, rates_in_force, withdraw
+from notifier.store.published import Published, publish, rates_before, rates_in_force, read_due, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from workers.configuration.reload import Reload
@@ -480,6 +484,25 @@ def test_rates_in_force_stay_so_until_others_begin(redis: Redis, then: list[dict
     for user in then:
         publish(redis, {"user": user}, 30 * UNITS["s"])
     assert rates_in_force(redis)[1] == {"user": {"gap": "1s"}}
+
+
+def test_rates_that_held_before_redis_clock_was_set_back_hold_on(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis
+) -> None:
+    """For whoever starts, and for everybody else: nobody can apply rates for a moment so far ahead."""
+    rates = {"user": {"gap": "9s"}}
+    publish(redis, rates, 0)
+    redis.hincrby("notifier:rates", "at", UNITS["h"])
+    assert rates_in_force(redis)[1] == rates
+    assert read_due(redis, Published()).version
+    worker = Worker(name="w", lanes=LANES, lease_us=UNITS["m"])
+    run(redis, enqueue([Job("a", "bulk", b"", b"")], dedupe_for_us=0, timeout_s=60, stamp=""))
+    assert run(redis, pull(worker, Room(1), RuleTable(Policies(Policy())), Told())).rates
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        assert reload.version == read_due(redis, Published()).version
+
+    following(tmp_path, redis_server.url, story)
 
 
 @pytest.mark.parametrize("lost", ["time", "evalsha"])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from notifier.rules.kinds.kind import RuleOfSends
-from notifier.rules.kinds.window import Window
 from notifier.rules.policy import Policy
 from notifier.settings.yaml_source import Path, Problem, Source
-from notifier.units import format_duration
+from notifier.units import LONGEST_US, format_duration
 
 if TYPE_CHECKING:
     from notifier.settings.schema import CategorySettings, Settings
+
+LONG_RUN_US: Final = 100 * LONGEST_US
 
 
 def advise(settings: Settings, source: Source) -> list[Problem]:
@@ -28,38 +29,20 @@ def advise(settings: Settings, source: Source) -> list[Problem]:
 Said = Iterator[tuple[Path, str]]
 
 
-def implied(window: Window, others: Iterable[RuleOfSends]) -> RuleOfSends | None:
-    """The rule beside which this window can never hold anything back, if there is one."""
-    return next((other for other in others if other.max_in(window.interval_us) <= window.limit), None)
+def implied(rule: RuleOfSends, others: Iterable[RuleOfSends]) -> RuleOfSends | None:
+    """The rule beside which this one can never hold anything back, if there is one: at once, and in the long run."""
+    spans_us = (1, rule.horizon_us, LONG_RUN_US)
+    return next((it for it in others if all(it.max_in(us) <= rule.max_in(us) for us in spans_us)), None)
 
 
 def _of_policy(path: Path, policy: Policy) -> Said:
-    for index, window in enumerate(policy.windows):
-        at = (*path, "windows", index)
-        if policy.gap_us > window.interval_us:
-            gap, interval = format_duration(policy.gap_us), format_duration(window.interval_us)
-            yield at, f"{window} can never bind: the gap of {gap} is longer than its {interval}"
-            continue
-        others = [rule for rule in policy.rules if rule != window] + [w for w in policy.windows[:index] if w == window]
-        if rule := implied(window, others):  # of two that say the same, the first stays
-            yield at, f"{window} can never bind: {rule} admits no more; delete it, or make it smaller"
-    apart = next((w for w in policy.windows if w.limit == 1 and w.interval_us >= policy.gap_us), None)
-    if policy.gap_us and apart:
-        gap = format_duration(policy.gap_us)
-        yield (*path, "gap"), f"a gap of {gap} can never bind: {apart} keeps sends further apart"
-    yield from _of_burst((*path, "burst"), policy)
-
-
-def _of_burst(at: Path, policy: Policy) -> Said:
-    burst = policy.burst
-    if burst is None:
-        return
-    if policy.gap_us >= burst.every_us:
-        yield at, f"{burst} can never bind: the gap of {format_duration(policy.gap_us)} is no shorter than its refill"
-    for window in policy.windows:
-        if window.limit <= burst.limit and window.limit * burst.every_us <= window.interval_us:
-            yield at, f"{burst} can never bind: {window} admits no more"
-            return
+    places: list[Path] = [("windows", index) for index in range(len(policy.windows))]
+    places = [("gap",)] * (policy.gap_us > 0) + places + [("burst",)] * (policy.burst is not None)
+    for index, (place, rule) in enumerate(zip(places, policy.rules, strict=True)):
+        later = [other for other in policy.rules[index + 1 :] if not implied(other, [rule])]
+        if stricter := implied(rule, [*policy.rules[:index], *later]):  # of two that say the same, the first stays
+            at = (*path, *place)
+            yield at, f"{rule} can never bind: {stricter} admits no more; delete it, or make it stricter"
 
 
 def _of_overrides(settings: Settings) -> Said:

@@ -26,7 +26,7 @@ class Late:
 Report: TypeAlias = Callable[[Late, str | None], None]  # and of which app
 
 
-def keep_silent(late: Late, app: str | None = None) -> None:
+def keep_silent(late: Late, app: str | None) -> None:
     """Tell nobody."""
     del late, app
 

@@ -34,15 +34,7 @@ class Expo(Platform):
         """See `Platform`."""
         from notifier.providers.expo.provider import ExpoProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
-        mine = settings.app(app)
-        return ExpoProvider(
-            access_token=settings.read_access_token(build.environ, app),
-            endpoint=mine.endpoint,
-            ca_file=mine.ca_file,
-            timeout_us=mine.timeout_us,
-            receipts_after_us=settings.receipts_after_us,
-            report=build.for_app(app),
-        )
+        return ExpoProvider(settings.app(app), settings.read_access_token(build.environ, app), build.for_app(app))
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification.json_values import fields_of
 from notifier.providers.answers import unsendable
-from notifier.providers.build import Late, keep_silent
+from notifier.providers.build import Late
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.expo import answers as expo_answers
 from notifier.providers.expo.batches import MAX_REQUESTS, OK, Batches, Replied, Waiting
 from notifier.providers.expo.payload import PAYLOAD_BYTES, message
 from notifier.providers.expo.receipts import Receipts
+from notifier.providers.expo.settings import ExpoSettings
 from notifier.providers.transport.backoff import SECOND_US
 from notifier.providers.transport.http1 import Response
 from notifier.providers.transport.pooled import PooledProvider
@@ -28,32 +28,27 @@ MAX_ANSWER_BYTES: Final = 1_000_000  # a hundred tickets with their messages, or
 class ExpoProvider(PooledProvider):
     """Sends to Expo over kept connections; neither sleeps nor retries.
 
-    access_token: of Expo's dashboard; '' where the project takes messages from anybody. endpoint: scheme, host and
-    port. ca_file: trust these authorities and no others. timeout_us: for a connection and for an answer, each.
-    receipts_after_us: how long after a message its receipt is asked for; 0 is never. report: is told of dead tokens
-    that a receipt names. Raises SettingsError where the CA file cannot be used.
+    settings: of one app. access_token: of Expo's dashboard; '' where the project takes messages from anybody. report:
+    is told of dead tokens that a receipt names. Raises SettingsError where the CA file cannot be used.
     """
 
     platform: str = "expo"
 
-    def __init__(
-        self,
-        *,
-        access_token: str = "",
-        endpoint: str = "https://exp.host",
-        ca_file: Path | None = None,
-        timeout_us: int = 5 * SECOND_US,
-        receipts_after_us: int = 0,
-        report: Callable[[Late], None] = keep_silent,
-    ) -> None:
-        # And one connection for receipts.
-        super().__init__(endpoint, ca_file, timeout_us, max_connections=MAX_REQUESTS + 1, max_bytes=MAX_ANSWER_BYTES)
+    def __init__(self, settings: ExpoSettings, access_token: str, report: Callable[[Late], None]) -> None:
+        super().__init__(
+            settings.endpoint,
+            settings.ca_file,
+            settings.timeout_us,
+            max_connections=MAX_REQUESTS + 1,  # the last one is for receipts
+            max_bytes=MAX_ANSWER_BYTES,
+        )
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if access_token:
             headers["Authorization"] = f"Bearer {access_token}"
         self._headers: Callable[[], dict[str, str]] = lambda: headers  # a secret that no print of this object shows
         self._batches = Batches(self._post)
-        self._receipts = Receipts(self._fetch, receipts_after_us / SECOND_US, report) if receipts_after_us else None
+        after_s = settings.receipts_after_us / SECOND_US  # 0 is never
+        self._receipts = Receipts(self._fetch, after_s, report) if after_s else None
 
     async def _send(self, dispatch: Dispatch) -> Answer:
         token = dispatch.device.token

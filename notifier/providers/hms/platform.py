@@ -33,16 +33,7 @@ class Hms(Platform):
         """See `Platform`."""
         from notifier.providers.hms.provider import HmsProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
-        mine = settings.app(app)
-        return HmsProvider(
-            app_id=mine.app_id,
-            project_id=mine.project_id,
-            secret=settings.read_client_secret(build.environ, app),
-            endpoint=mine.endpoint,
-            token_endpoint=mine.token_endpoint,
-            ca_file=mine.ca_file,
-            timeout_us=mine.timeout_us,
-        )
+        return HmsProvider(settings.app(app), settings.read_client_secret(build.environ, app))
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
         Provider as Provider,
     )
     from notifier.providers.transport.backoff import Backoff as Backoff, Turns as Turns
-    from notifier.providers.transport.http1 import Pool as Pool, Response as Response, tls_context as tls_context
-    from notifier.providers.transport.probes import http1_lives as http1_lives
+    from notifier.providers.transport.http1 import (
+        Pool as Pool,
+        Response as Response,
+        http1_lives as http1_lives,
+        tls_context as tls_context,
+    )
     from notifier.rules.category import PlatformLimits as PlatformLimits
     from notifier.settings.checks import (
         Duration as Duration,
@@ -47,8 +51,7 @@ __getattr__, __dir__ = lazily(
         "notifier.providers.build": "Build Late",
         "notifier.providers.contract": "Answer Dispatch Outcome Provider",
         "notifier.providers.transport.backoff": "Backoff Turns",
-        "notifier.providers.transport.http1": "Pool Response tls_context",
-        "notifier.providers.transport.probes": "http1_lives",
+        "notifier.providers.transport.http1": "Pool Response http1_lives tls_context",
         "notifier.rules.category": "PlatformLimits",
         "notifier.settings.schema_providers": "PlatformSettings",
         "notifier.settings.checks": "Duration File HttpsEndpoint Rate Rates",

@@ -90,10 +90,11 @@ class Provider(Protocol):
         ...
 
     async def probe(self, device: Device) -> bool:
-        """Whether that server reads and answers now, by two exchanges that send no message; see `probes`.
+        """Whether that server reads and answers now, by two exchanges that send no message, apart from the sends.
 
-        True means that it has read what had come to it before. Never raises; works after `close` too, for what was
-        still under way then.
+        The second begins after the answer to the first. One would not do: a server that was stopped and goes on may
+        read its sockets in any order. After the second answer it has read what had come to it before. Never raises;
+        works after `close` too, for what was still under way then.
         """
         ...
 

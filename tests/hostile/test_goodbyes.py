@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 
 from notifier.providers.apns.tls import context
 from notifier.providers.contract import Outcome
+from notifier.providers.transport.http1 import http1_lives
 from notifier.providers.transport.http2.channel import Channel
-from notifier.providers.transport.probes import http1_lives
 from notifier.simulators.fcm import make_service_account
 from tests.contract.apns_rig import Identity, dispatch, make_provider
 from tests.hostile.servers import ACK, PING, H1Peer, H2Peer, HostileServer, frame, serve_http1_well, serve_http2_well

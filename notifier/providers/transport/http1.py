@@ -35,6 +35,7 @@ BODY_BYTES: Final = 16_384  # more of an answer is not read: it may have no end
 # What aiohttp would add to each request, and no push service looks at: a twentieth of a send's cost.
 NOT_ASKED_FOR: Final = ("Accept", "User-Agent")
 AS_IT_IS: Final = {"Accept-Encoding": "identity"}  # who does not say so may get it compressed
+SERVER_ERROR: Final = 500  # that, or more, may be a proxy's word on a server that does not answer
 MAX_BACKOFFS: Final = 1000
 FAULT_US: Final = 60_000_000
 
@@ -182,6 +183,22 @@ async def _beginning(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
         while len(body) < max_bytes and (part := await content.read(max_bytes - len(body))):
             body += part
     return bytes(body)
+
+
+async def http1_lives(origin: str, tls: ssl.SSLContext, timeout_s: float) -> bool:
+    """Whether a server answers two requests for nothing; origin: ``https://host[:port]``. See `Provider.probe`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _answers(origin, tls) and await _answers(origin, tls)
+    except (aiohttp.ClientError, OSError, ValueError):  # a TimeoutError is an OSError
+        return False
+
+
+async def _answers(origin: str, tls: ssl.SSLContext) -> bool:
+    connector = Connector(0, ssl=tls)
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(origin, allow_redirects=False) as got:
+        got.close()  # nobody reads the rest
+        return got.status < SERVER_ERROR
 
 
 def tls_context(ca_file: Path | None, key: str) -> ssl.SSLContext:

@@ -9,8 +9,7 @@ from typing import Any
 from notifier.notification import Device
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.backoff import SECOND_US, Turns
-from notifier.providers.transport.http1 import Pool, tls_context
-from notifier.providers.transport.probes import http1_lives
+from notifier.providers.transport.http1 import Pool, http1_lives, tls_context
 
 
 class PooledProvider(ABC):

@@ -82,7 +82,7 @@ class Channel:
                 self._drop(request, "Cancelled")
 
     async def lives(self) -> bool:
-        """Whether the server answers two PINGs, one after the other, on a connection of their own; see `probes`.
+        """Whether the server answers two PINGs, on a connection of their own; see `Provider.probe`.
 
         Works after `close` too.
         """

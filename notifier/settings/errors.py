@@ -76,10 +76,11 @@ def line_of(name: str, problem: Problem) -> str:
 def _mark(path: KeyPath, source: Source, *, of_key: bool) -> Mark | None:
     if not of_key and path in source.values:
         return source.values[path]
-    # What is missing is shown at the key that should contain it.
+    # What is missing is shown at the key, or the item of a list, that should contain it.
     while path:
-        if path in source.keys:
-            return source.keys[path]
+        places = source.values if isinstance(path[-1], int) else source.keys
+        if path in places:
+            return places[path]
         path = path[:-1]
     return Mark(1, 1) if source.values else None
 
@@ -150,6 +151,7 @@ def _section(path: KeyPath, schema: Any) -> Any:
 
 def _alternative(annotation: Any) -> Any:
     """Return the one among a type's alternatives that has keys: `X` of `X | None`, or of `str | X`."""
+    annotation = getattr(annotation, "json_schema_input_type", annotation)  # of a validator: what may stand in the file
     if isinstance(annotation, type) or get_origin(annotation) is dict:
         return annotation if get_origin(annotation) is dict or issubclass(annotation, BaseModel) else None
     found = (_alternative(inner) for inner in get_args(annotation))

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from notifier.rules.calendar_windows import CALENDAR_FORM, CalendarWindow, parse_calendar_window
 from notifier.rules.hours import Hours, closed_minutes, longest_open_us, text_of
 from notifier.rules.kinds.window import Window, parse_window
 from notifier.rules.policy import MAX_BUCKETS, NO_RULES, Burst, Policy
 from notifier.settings import hours
-from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, WINDOWS, Duration, kind
+from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, WINDOWS, Duration, Rate, kind
 from notifier.settings.schema_types import Section
 from notifier.units import LARGEST_LIMIT, LONGEST_US, UNITS, format_duration, parse_duration, shown
 
@@ -22,7 +22,6 @@ MAX_EXACT: Final = 10_000  # about 1 MB for each user who fills it
 AUTOMATIC_BUCKETS: Final = 96  # of a day a quarter of an hour
 MAX_CAPACITY: Final = 100
 
-NONE: Final = "none"
 BurstRule = Burst | Literal["none"]
 
 
@@ -30,47 +29,61 @@ def _without_default(schema: dict[str, Any]) -> None:
     del schema["default"]  # it depends on the limit
 
 
-class WindowForm(BaseModel):
+def _text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"must be text such as 1d, is {kind(value)}")  # noqa: TRY004
+    return str(value)  # of a bare number, the parser asks for the unit
+
+
+class WindowForm(Section):
     """A window in its long form."""
 
-    model_config = ConfigDict(extra="forbid")
-    limit: Annotated[int, Field(ge=1, description="How many sends.")]
-    interval: Annotated[INTERVAL_TEXT, Field(description="In any interval of this length.")]
-    precision: Literal["exact"] | DURATION_TEXT = Field(
-        default="exact",
+    limit: int = Field(ge=1, description="How many sends.")
+    interval: Annotated[str, BeforeValidator(_text, INTERVAL_TEXT)] = Field(
+        description="In any interval of this length."
+    )
+    precision: Annotated[str, BeforeValidator(_text, Literal["exact"] | DURATION_TEXT)] = Field(
+        default="",
         json_schema_extra=_without_default,
         description="How wide the buckets are in which it counts; `exact` keeps each send. "
         "Default: exact up to a limit of 1000, else a 96th of the interval.",
     )
 
+    def value(self) -> Window:
+        """Return the window. Raises ValueError, saying what would be right."""
+        rate, precision = parse_window(f"{self.limit}/{self.interval}"), self.precision
+        if not precision:
+            return automatic(rate)
+        if precision != "exact":
+            return replace(rate, precision_us=_precision_us(rate, precision))
+        if rate.limit > MAX_EXACT:
+            raise ValueError(f"{rate}: exact is for limits up to {MAX_EXACT}, as each send is kept; give a precision")
+        return rate
 
-class BurstForm(BaseModel):
+
+class BurstForm(Section):
     """A burst: so many at once, and then one more each time."""
 
-    model_config = ConfigDict(extra="forbid")
-    capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY, description="So many at once.")]
-    refill: Annotated[RATE_TEXT, Field(description="How fast there is room for more: one more each time.")]
+    capacity: int = Field(ge=1, le=MAX_CAPACITY, description="So many at once.")
+    refill: Rate = Field(description="How fast there is room for more: one more each time.")
+
+    def value(self) -> Burst:
+        """Return the burst. Raises ValueError, saying what would be right."""
+        every_us = -(-self.refill.interval_us // self.refill.limit)
+        if every_us < UNITS["ms"]:
+            raise ValueError(f"refill: {self.refill} is more than one in each ms; use windows, or none at all")
+        if self.capacity * every_us > LONGEST_US:
+            longest = format_duration(LONGEST_US)
+            raise ValueError(f"takes over {longest} to refill; give less capacity, or refill faster")
+        return Burst(self.capacity, every_us=every_us)
 
 
-def window(value: object) -> Window | CalendarWindow:
-    """A window: `2000/day`, `3/calendar-day`, or {limit, interval, precision}.
-
-    Raises ValueError, saying what would be right.
-    """
+def _window(value: object) -> Window | CalendarWindow:
     if isinstance(value, str):
         return parse_calendar_window(value) or automatic(parse_window(value))
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a rate such as 10/minute or 5/10s, is {kind(value)}")  # noqa: TRY004
-    _check_keys(value, "limit", "interval", may=("precision",))
-    rate = parse_window(f"{_whole(value, 'limit')}/{_text(value, 'interval')}")
-    if "precision" not in value:
-        return automatic(rate)
-    precision = _text(value, "precision")
-    if precision == "exact":
-        if rate.limit > MAX_EXACT:
-            raise ValueError(f"{rate}: exact is for limits up to {MAX_EXACT}, as each send is kept; give a precision")
-        return rate
-    return replace(rate, precision_us=_precision_us(rate, precision))
+    return WindowForm.model_validate(value).value()
 
 
 def automatic(rate: Window) -> Window:
@@ -92,58 +105,17 @@ def _precision_us(rate: Window, text: str) -> int:
     return precision_us
 
 
-def burst(value: object) -> BurstRule:
-    """A burst: {capacity, refill}, as many at once and then as many as `refill` says, one by one; or `none`.
-
-    Raises ValueError, saying what would be right.
-    """
-    if value == NONE:
+def _burst(value: object) -> BurstRule:
+    if value == "none":
         return "none"
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a mapping such as {{capacity: 20, refill: 1/3m}}, or none, is {kind(value)}")  # noqa: TRY004
-    _check_keys(value, "capacity", "refill")
-    capacity, refill = _whole(value, "capacity"), _text(value, "refill")
-    if not 1 <= capacity <= MAX_CAPACITY:
-        raise ValueError(f"capacity: must be from 1 to {MAX_CAPACITY}, is {capacity}")
-    try:
-        rate = parse_window(refill)
-    except ValueError as error:
-        raise ValueError(f"refill: {error}") from None
-    every_us = -(-rate.interval_us // rate.limit)
-    if every_us < UNITS["ms"]:
-        raise ValueError(f"refill: {shown(refill)} is more than one in each ms; use windows, or none at all")
-    if capacity * every_us > LONGEST_US:
-        raise ValueError(f"takes over {format_duration(LONGEST_US)} to refill; give less capacity, or refill faster")
-    return Burst(capacity, every_us=every_us)
-
-
-def _check_keys(value: Mapping[Any, object], *must: str, may: tuple[str, ...] = ()) -> None:
-    known = (*must, *may)
-    for key in value:
-        if key not in known:
-            raise ValueError(f"unknown key {shown(key)}; known are {', '.join(known)}")
-    for key in must:
-        if key not in value:
-            raise ValueError(f"{key} is missing; give {', '.join(must)}")
-
-
-def _whole(value: Mapping[Any, object], key: str) -> int:
-    number = value[key]
-    if type(number) is not int:
-        raise ValueError(f"{key}: must be a whole number, is {kind(number)}")
-    return number
-
-
-def _text(value: Mapping[Any, object], key: str) -> str:
-    text = value[key]
-    if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"{key}: must be text such as 1d, is {kind(text)}")  # noqa: TRY004
-    return str(text)  # of a bare number, the parser asks for the unit
+    return BurstForm.model_validate(value).value()
 
 
 CALENDAR_TEXT: Final = Annotated[str, Field(pattern=f"^{CALENDAR_FORM}$", examples=["3/calendar-day"])]
-_WINDOW: Final = PlainValidator(window, json_schema_input_type=RATE_TEXT | CALENDAR_TEXT | WindowForm)
-_BURST: Final = PlainValidator(burst, json_schema_input_type=Literal["none"] | BurstForm)
+_WINDOW: Final = PlainValidator(_window, json_schema_input_type=RATE_TEXT | CALENDAR_TEXT | WindowForm)
+_BURST: Final = PlainValidator(_burst, json_schema_input_type=Literal["none"] | BurstForm)
 
 Windows = Annotated[tuple[Annotated[Window | CalendarWindow, _WINDOW], ...], WINDOWS]
 BurstOrNone = Annotated[BurstRule, _BURST]

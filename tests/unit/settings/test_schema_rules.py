@@ -62,19 +62,22 @@ WRONG = {
     "windows: [{limit: 2000, interval: 1d, precision: 1s}]": "precision: '1s' makes over 1000 buckets",
     "windows: [{limit: 2000, interval: 1d, precision: 3}]": "precision: '3': a number without a unit",
     "windows: [{limit: 20000, interval: 1d, precision: exact}]": "exact is for limits up to 10000",
-    "windows: [{limit: 0, interval: 1d}]": "the limit must be at least 1",
+    "windows: [{limit: 0, interval: 1d}]": ".limit: must be at least 1, is 0",
     "windows: [{limit: 5, interval: 0s}]": "the interval '0s' is outside what is allowed",
     "windows: [{limit: 5, interval: 36500d}]": "the interval '36500d' is outside",
     "windows: [{limit: 5, interval: fortnight}]": "unknown unit 'fortnight'",
-    "windows: [{limit: many, interval: 1d}]": "limit: must be a whole number, is text",
-    "windows: [{limit: 5, interval: [1d]}]": "interval: must be text such as 1d, is a list",
-    "windows: [{limit: 5, intervall: 1d}]": "unknown key 'intervall'; known are limit, interval, precision",
-    "windows: [{limit: 5}]": "interval is missing; give limit, interval",
+    "windows: [{limit: many, interval: 1d}]": ".limit: must be a whole number without a unit, is 'many'",
+    "windows: [{limit: 5, interval: [1d]}]": ".interval: must be text such as 1d, is a list",
+    "windows: [{limit: 5, interval: 1d, intervall: 1d}]": ".intervall: unknown key; did you mean interval?",
+    "windows: [{limit: 5, interval: 1d, per: 1d}]": ".per: unknown key; known are limit, interval, precision",
+    "windows: [{limit: 5}]": ".interval: is missing",
+    "windows: [{limit: 5, interval: 1d, precision: }]": ".precision: must be text such as 1d, is empty",
     "windows: [7]": "must be a rate such as 10/minute or 5/10s, is a number",
     "burst: 5": "must be a mapping such as {capacity: 20, refill: 1/3m}, or none, is a number",
-    "burst: {capacity: 0, refill: 1/m}": "capacity: must be from 1 to 100, is 0",
-    "burst: {capacity: 5}": "refill is missing; give capacity, refill",
-    "burst: {capacity: 5, refill: 3m}": "refill: '3m' is not a rate",
+    "burst: {capacity: 0, refill: 1/m}": ".capacity: must be at least 1, is 0",
+    "burst: {capacity: 5}": ".refill: is missing",
+    "burst: {capacity: 101, refill: 1/m}": ".capacity: must be at most 100, is 101",
+    "burst: {capacity: 5, refill: 3m}": ".refill: '3m' is not a rate",
     "burst: {capacity: 5, refill: 5000/s}": "is more than one in each ms",
     "burst: {capacity: 100, refill: 1/52w}": "takes over 366d to refill",
 }
@@ -87,8 +90,9 @@ def test_what_is_wrong_is_said_at_its_place(rules: str) -> None:
         user(rules)
     (line,) = str(refused.value).splitlines()
     place = "user.windows[0]" if rules.startswith("windows") else "user.burst"
-    assert f"{place}: " in line
-    assert WRONG[rules] in line
+    words = WRONG[rules]
+    assert (f"{place}{words}" if words.startswith(".") else f"{place}: ") in line
+    assert words in line
 
 
 def test_a_cost_that_never_fits_is_said() -> None:

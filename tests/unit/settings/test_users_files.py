@@ -150,7 +150,7 @@ WRONG = {
     A + '"gap": "5"}\n': ":1: gap: '5': a number without a unit",
     A + '"gap": null}\n': ":1: gap: is empty; give a value, or delete the key",
     A + '"quiet_hours": "21-8"}\n': ":1: quiet_hours: '21-8' are no quiet hours; write from when until when",
-    A + '"burst": {"capacity": 20}}\n': ":1: burst: refill is missing; give capacity, refill",
+    A + '"burst": {"capacity": 20}}\n': ":1: burst.refill: is missing",
     A + '"gaps": "5s"}\n': ":1: gaps: unknown key; did you mean gap?",
     '{"user": "", "gap": "5s"}\n': ":1: user: '' is not a user's id",
     A + '"gap": "5s"}\n\n' + A + '"gap": "6s"}\n': ":3: 'a' has an entry in users.jsonl:1 already; keep one",

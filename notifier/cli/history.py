@@ -37,7 +37,7 @@ def history(
     oldest = None if since is None else timedelta(microseconds=duration_us(since, "--since", least_us=1))
     settings = load_settings(context.obj, rates={})
     if not settings.history.keep_us:
-        complain("history is none in the configuration: what ends now leaves no record")
+        complain("history.keep is 0s in the configuration: what ends now leaves no record")
     if job is not None:
         _show_one(context.obj, settings, user, job, json=json)
         return

@@ -25,7 +25,6 @@ from notifier.settings.schema_processes import (
     MINUTE,
     SECOND,
     EventsSettings,
-    History,
     HistorySettings,
     LogSettings,
     WorkerSettings,
@@ -150,7 +149,7 @@ class Settings(Section):
     keep_delivered_us: Duration = Field(default=10 * MINUTE, alias="keep_delivered")
     keep_feedback_us: Positive = Field(default=30 * DAY, alias="keep_feedback")
     events: EventsSettings = EventsSettings()
-    history: History = HistorySettings()
+    history: HistorySettings = HistorySettings()
     dedupe_for_us: Positive = Field(default=DAY, alias="dedupe_for")
     log: LogSettings = LogSettings()
     tracing: Literal["none", "opentelemetry"] = "none"

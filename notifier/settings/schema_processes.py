@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from notifier.errors import SettingsError
 from notifier.settings import checks
@@ -77,19 +77,10 @@ class EventsSettings(Section):
 
 
 class HistorySettings(Section):
-    """History of each user: what held each notification back and what became of it. `none` keeps nothing."""
+    """History of each user: what held each notification back and what became of it."""
 
     keep_us: Duration = Field(default=3 * DAY, alias="keep")
     max: int = Field(default=100, ge=1, le=MAX_HISTORY)
-
-
-def _history(value: object) -> object:
-    return {"keep": "0s"} if value == "none" else value
-
-
-History = Annotated[
-    HistorySettings, BeforeValidator(_history, json_schema_input_type=HistorySettings | Literal["none"])
-]
 
 
 class LogSettings(Section):

@@ -196,7 +196,7 @@ async def _history(config: Path, job_id: str) -> tuple[list[Record], Status | No
 
 
 def test_asyncio_and_the_fake_have_a_history(config: Path, redis: Redis) -> None:
-    """AsyncNotifier and FakeNotifier tell what became of each, and what held it back; `none` keeps nothing."""
+    """AsyncNotifier and FakeNotifier tell what became of each, and what held it back; `keep: 0s` keeps nothing."""
     with notifier(config) as producer:
         job_id = producer.send(note("ann", "1", fcm("ann")))
         assert producer.cancel(job_id) == "cancelled"
@@ -204,7 +204,7 @@ def test_asyncio_and_the_fake_have_a_history(config: Path, redis: Redis) -> None
     assert (record.job_id, record.outcome) == (job_id, "cancelled")
     assert (status and status.record) == record
     redis.flushall()
-    config.write_text(config.read_text(encoding="utf-8") + "history: none\n", encoding="utf-8")
+    config.write_text(config.read_text(encoding="utf-8") + "history: {keep: 0s}\n", encoding="utf-8")
     with notifier(config) as producer:
         job_id = producer.send(note("ann", "1", fcm("ann")))
         assert not redis.hexists(f"rq:job:{job_id}", "push_accepted")

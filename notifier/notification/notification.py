@@ -157,16 +157,16 @@ class Notification:
         payload on the wire) are made by `Notifier.send`.
         """
         check_user(self.user)
-        check_category(self.category)
+        check_name("category", self.category)
         if self.app is not None:
-            _check_name("app", self.app)
+            check_name("app", self.app)
         if self.priority is not None and (not is_text(self.priority) or self.priority not in PRIORITIES):
             raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
         self._check_shown()
         _check_content(self, MAPPINGS)
         if self.collapse_id is not None:
-            check_collapse_id(self.collapse_id)
+            check_text("collapse_id", self.collapse_id, COLLAPSE_ID_BYTES)
         if self.dedupe_key is not None:
             check_text("dedupe_key", self.dedupe_key, USER_BYTES)
         _check_tags(self.tags)
@@ -260,21 +260,6 @@ def unknown_field(name: str, known: Iterable[str]) -> str:
     )
 
 
-def check_tag(tag: object, name: str = "tag") -> None:
-    """Raise InvalidNotificationError where this is no tag. name: of the field."""
-    check_text(name, tag, TAG_BYTES)
-
-
-def check_collapse_id(collapse_id: object) -> None:
-    """Raise InvalidNotificationError where this is no collapse id."""
-    check_text("collapse_id", collapse_id, COLLAPSE_ID_BYTES)
-
-
-def check_category(category: object) -> None:
-    """Raise InvalidNotificationError where this cannot be the name of a category."""
-    _check_name("category", category)
-
-
 def check_user(user: object) -> str:
     """Return the name of a user as plain text. Raise InvalidNotificationError where it can be none."""
     return check_text("user", user, USER_BYTES)
@@ -288,7 +273,7 @@ def _check_tags(tags: object) -> None:
     if len(tags) > MAX_TAGS:
         raise InvalidNotificationError("tags", f"are {len(tags)}; at most {MAX_TAGS} are allowed")
     for index, tag in enumerate(tags):
-        check_tag(tag, f"tags[{index}]")
+        check_text(f"tags[{index}]", tag, TAG_BYTES)
 
 
 def _check_zone(zone: object) -> None:
@@ -300,7 +285,8 @@ def _check_zone(zone: object) -> None:
         raise InvalidNotificationError("zone", str(error)) from None
 
 
-def _check_name(field: str, value: object) -> None:
+def check_name(field: str, value: object) -> None:
+    """Refuse what cannot be the name of a category, or of an app."""
     if not is_text(value) or not NAME_FORM.fullmatch(value):
         what = "an app" if field == "app" else "a category"
         raise InvalidNotificationError(field, f"{value!r} is not a name of {what}")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.json_values import check_unicode
-from notifier.notification.notification import check_category, check_collapse_id, check_tag
+from notifier.notification.json_values import check_text, check_unicode
+from notifier.notification.notification import COLLAPSE_ID_BYTES, TAG_BYTES, check_name
 from notifier.queue import backlogs
 from notifier.queue.walk import Kind
 
@@ -65,9 +65,9 @@ def check_job_id(job_id: str) -> str:
 def kind_of(category: str | None, collapse_id: str | None, tag: str | None) -> Kind:
     """The kind that is meant. Raises InvalidNotificationError for what no notification could have."""
     if category is not None:
-        check_category(category)
+        check_name("category", category)
     if collapse_id is not None:
-        check_collapse_id(collapse_id)
+        check_text("collapse_id", collapse_id, COLLAPSE_ID_BYTES)
     if tag is not None:
-        check_tag(tag)
+        check_text("tag", tag, TAG_BYTES)
     return Kind(category, collapse_id, tag)

@@ -92,7 +92,7 @@ class Edits:
     def _checked(self, user: str, given: Mapping[str, Any]) -> Preferences:
         check_user(user)
         wanted = _read(Preferences.of, given)
-        tiers = self._policies().combining.tiers
+        tiers = self._policies().may_choose
         if wanted.tier is not None and wanted.tier not in tiers:
             known = ", ".join(sorted(tiers)) or "none"
             raise InvalidPreferenceError("tier", f"users may not choose {wanted.tier!r}; users_may.tier allows {known}")
@@ -100,7 +100,7 @@ class Edits:
 
     def _check_time(self, user: str, wanted: Preferences, *others: Preferences) -> None:
         """Raise InvalidPreferenceError for quiet hours that would not count here, if they do in one of the others."""
-        is_void = partial(self._policies().combining.is_void, self._policies().for_user(user))
+        is_void = partial(self._policies().is_void, user)
         if wanted.quiet_hours is not None and is_void(wanted) and not all(map(is_void, others)):
             why = f"{text_of(wanted.quiet_hours)}, beside what is configured, leave no time to send"
             raise InvalidPreferenceError("quiet_hours", why)

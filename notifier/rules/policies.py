@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Final
 
 from notifier.rules.category import DEFAULT_CATEGORY, NO_LIMITS, Category, PlatformLimits
+from notifier.rules.hours import closed_minutes, longest_open_us
 from notifier.rules.policy import NO_RULES, Policy
-from notifier.rules.preferences import Chosen, Combining, Mute, Preferences
+from notifier.rules.preferences import Chosen, Mute, Preferences
 from notifier.rules.zones import DEFAULT_ZONE
 
 MAX_CHOSEN: Final = 10_000  # kept in memory, of those that were asked for last
@@ -56,11 +57,12 @@ class Policies:
         "_chosen",
         "_default",
         "_under",
+        "also_closed",
         "categories",
-        "combining",
         "everyone",
         "lead_us",
         "limits",
+        "may_choose",
         "tiers",
         "users",
         "uses_local_time",
@@ -99,10 +101,10 @@ class Policies:
             (user,), self.tiers.values(), self.users.values(), (c.policy for c in self.categories.values())
         )
         of_categories = (c.policy for c in self.categories.values() if not c.ignores_quiet and not c.bypass)
-        closed = {policy.closed_minutes for policy in of_categories}
+        # The minutes of a week that each category closes.
+        self.also_closed = {policy.closed_minutes for policy in of_categories}
         self._chosen: dict[tuple[Policy, Preferences], Chosen] = {}
-        may = {name: policy for name, policy in self.tiers.items() if name in users_may}
-        self.combining = Combining(may, tuple(closed), lead_us)
+        self.may_choose = {name: policy for name, policy in self.tiers.items() if name in users_may}
         self.uses_local_time = any(policy.uses_local_time for policy in policies)
 
     def knows(self, name: str) -> bool:
@@ -123,8 +125,24 @@ class Policies:
         if (found := self._chosen.get(both)) is None:
             if len(self._chosen) >= MAX_CHOSEN:
                 self._chosen.clear()
-            found = self._chosen[both] = self.combining.chosen(*both)
+            found = self._chosen[both] = self._with(user, preferences)
         return found
+
+    def _with(self, user: str, preferences: Preferences) -> Chosen:
+        policy = self.may_choose.get(preferences.tier or "", self.for_user(user))
+        windows = (*policy.windows, *policy.calendar, *(preferences.windows or ()))
+        own = () if self.is_void(user, preferences) else preferences.quiet_hours or ()
+        gap_us = max(policy.gap_us, preferences.gap_us or 0)
+        policy = policy.replaced(windows, gap_us=gap_us, quiet=(*policy.quiet, *own))
+        return Chosen(policy, None if preferences.unknown_zone else preferences.zone, preferences.mutes)
+
+    def is_void(self, user: str, preferences: Preferences) -> bool:
+        """Whether quiet hours were chosen that do not count: beside all other hours they leave no time to send."""
+        if preferences.quiet_hours is None:
+            return False
+        policy = self.may_choose.get(preferences.tier or "", self.for_user(user))
+        closed = closed_minutes((*policy.quiet, *preferences.quiet_hours), policy.send)
+        return any(longest_open_us(closed | also) <= self.lead_us for also in self.also_closed)
 
     def under(self, preferences: Mapping[str, Preferences]) -> Policies:
         """These rules, with what some users chose in force for them."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 from notifier.rules.calendar_windows import CalendarWindow, parse_calendar_window
-from notifier.rules.hours import Hours, closed_minutes, longest_open_us, parse_hours, text_of
+from notifier.rules.hours import Hours, parse_hours, text_of
 from notifier.rules.kinds.window import Window, parse_window
 from notifier.rules.policy import Policy
 from notifier.rules.zones import DEFAULT_ZONE, check_zone
@@ -140,36 +140,6 @@ class Chosen:
     policy: Policy
     zone: str | None = None
     mutes: tuple[Mute, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Combining:
-    """How preferences combine with the rules. tiers: those that users may choose.
-
-    also_closed: the minutes of a week that each category closes. lead_us: how long a send takes; it must be left
-    somewhere in a week.
-    """
-
-    tiers: Mapping[str, Policy] = field(default_factory=dict)
-    also_closed: tuple[int, ...] = (0,)
-    lead_us: int = 0
-
-    def chosen(self, of_user: Policy, preferences: Preferences) -> Chosen:
-        """Return the effect of these preferences for a user of this policy."""
-        policy = self.tiers.get(preferences.tier or "", of_user)
-        windows = (*policy.windows, *policy.calendar, *(preferences.windows or ()))
-        own = () if self.is_void(of_user, preferences) else preferences.quiet_hours or ()
-        gap_us = max(policy.gap_us, preferences.gap_us or 0)
-        policy = policy.replaced(windows, gap_us=gap_us, quiet=(*policy.quiet, *own))
-        return Chosen(policy, None if preferences.unknown_zone else preferences.zone, preferences.mutes)
-
-    def is_void(self, of_user: Policy, preferences: Preferences) -> bool:
-        """Whether quiet hours were chosen that do not count: beside all other hours they leave no time to send."""
-        if preferences.quiet_hours is None:
-            return False
-        policy = self.tiers.get(preferences.tier or "", of_user)
-        closed = closed_minutes((*policy.quiet, *preferences.quiet_hours), policy.send)
-        return any(longest_open_us(closed | also) <= self.lead_us for also in self.also_closed)
 
 
 def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[str, Preferences]:

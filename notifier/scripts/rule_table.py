@@ -152,14 +152,13 @@ def digest(*parts: object) -> str:
 
 def _chosen_by(policies: Policies) -> list[object]:
     """All that decides what a choice comes to."""
-    combining, limits = policies.combining, _limited(policies)
     return [
-        sorted((name, repr(policy)) for name, policy in combining.tiers.items()),
-        sorted(combining.also_closed),
-        combining.lead_us,
+        sorted((name, repr(policy)) for name, policy in policies.may_choose.items()),
+        sorted(policies.also_closed),
+        policies.lead_us,
         repr(policies.everyone),
         own_text(policies, policies.everyone),
-        [(name, policy_json(of.device)) for name, of in limits.items()],
+        [(name, policy_json(of.device)) for name, of in _limited(policies).items()],
         any(category.bypass for category in policies.categories.values()),
         policies.uses_local_time,
     ]

@@ -227,4 +227,4 @@ categories:
   weekend: {lane: bulk, quiet_hours: ignore, send_hours: "sat 10:00-12:00"}
   alarm: {lane: urgent, bypass: true, send_hours: "sat 10:00-12:00"}
 """).policies()
-    assert not policies.combining.is_void(policies.everyone, Preferences.of({"quiet_hours": "sat 09:00-13:00"}))
+    assert not policies.is_void("ann", Preferences.of({"quiet_hours": "sat 09:00-13:00"}))

@@ -21,17 +21,18 @@ from collections.abc import (
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from notifier.errors import InvalidNotificationError, NotifierError, RedisUnusableError, SettingsError
 from notifier.limiter import Hold
 from notifier.limiter.requests import Timeout
 from notifier.notification import Notification
 from notifier.notification.notification import check_user
-from notifier.producer.cancel import NEITHER, Cancellation, check_job_id, kind_of
+from notifier.producer.cancel import NEITHER, Cancellation, check_job_id, each_of, kind_of
 from notifier.producer.exchanges import CHUNK, Exchanges, Status
-from notifier.producer.jobs import Bulk, JobBuilder, check_no_more, ids_of, next_id
+from notifier.producer.jobs import Bulk, JobBuilder
 from notifier.producer.permits import UserPermit
 from notifier.producer.routing import FOLLOW_S, Split, ended, first_known
 from notifier.producer.users import Asked, Edits
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Enqueue = Callable[[Sequence[Job]], Coroutine[Any, Any, list[str]]]
+NO_MORE: Final[Any] = object()
 
 
 class Producer:
@@ -164,17 +166,14 @@ class Producer:
         on_accepted: Callable[[Sequence[str]], object] | None,
         enqueue: Enqueue,
     ) -> int:
-        ids = ids_of(job_ids)
         with self._beside(enqueue) as begin:
             bulk = Bulk(self._builder, CHUNK * len(self._partitions), enqueue, begin, on_accepted)
             try:
-                async for notification in _each(notifications):
-                    if bulk.add(notification, next_id(ids)):
+                async for notification, job_id in _with_ids(notifications, job_ids):
+                    if bulk.add(notification, job_id):
                         if not await bulk.go_on():
                             break
                         await self._pause(0)  # what has begun is written now
-                else:
-                    check_no_more(ids)
             except BaseException as error:
                 await bulk.finish(error)
                 raise
@@ -289,6 +288,19 @@ class Producer:
     def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[Job]], Any]]:
         """Give a function that begins to enqueue a chunk, and returns its future."""
         raise NotImplementedError
+
+
+async def _with_ids(
+    notifications: Iterable[Notification] | AsyncIterable[Notification], job_ids: Iterable[str] | None
+) -> AsyncIterator[tuple[Notification, str | None]]:
+    """Each with its job id; None is a random one. Raises ValueError where there are more of one than of the other."""
+    ids = repeat(None) if job_ids is None else each_of(job_ids)
+    async for notification in _each(notifications):
+        if (job_id := next(ids, NO_MORE)) is NO_MORE:
+            raise ValueError("job_ids has fewer entries than there are notifications")
+        yield notification, job_id
+    if job_ids is not None and next(ids, NO_MORE) is not NO_MORE:
+        raise ValueError("job_ids has more entries than there are notifications")
 
 
 async def _each(notifications: Iterable[Notification] | AsyncIterable[Notification]) -> AsyncIterator[Notification]:

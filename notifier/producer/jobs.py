@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from notifier.errors import InvalidNotificationError, NotReplicatedError, OverloadedError, Refused, SettingsError
 from notifier.notification import Notification
 from notifier.notification.job import encode_data, encode_meta, encode_targets
-from notifier.producer.cancel import each_of
 from notifier.providers import check_payload
 from notifier.queue.spans import NO_SPAN, Operation, Spans
 from notifier.rules.category import Category, check_fits
@@ -223,25 +221,6 @@ class Bulk:
             raise NotReplicatedError(error.job_ids, error.why, over) from error
         self.tried += error.tried
         return self._over[-1].limit == "user"
-
-
-def ids_of(job_ids: Iterable[str] | None) -> Iterator[str | None]:
-    """The job ids that `send_many` was given, for `next_id`. Raises InvalidNotificationError for text."""
-    return repeat(None) if job_ids is None else each_of(job_ids)
-
-
-def next_id(ids: Iterator[str | None]) -> str | None:
-    """The job id of the next notification; None is a random one. Raises ValueError where none is left."""
-    try:
-        return next(ids)
-    except StopIteration:
-        raise ValueError("job_ids has fewer entries than there are notifications") from None
-
-
-def check_no_more(ids: Iterator[str | None]) -> None:
-    """Raise ValueError where job ids are left when all notifications have theirs."""
-    if next(ids, None) is not None:
-        raise ValueError("job_ids has more entries than there are notifications")
 
 
 def _checked(job_id: str | None) -> str | None:

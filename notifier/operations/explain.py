@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import count
 from typing import Any, Final, Literal
 
 from redis import Redis
@@ -38,7 +39,8 @@ CHUNK: Final = 100
 OF_BACKLOG: Final = ("origin", "meta", "push_attempts", "push_deadline", "push_count")
 UNKNOWN: Final = Expected(None)
 PREFERENCES: Final = "preferences and file"
-KEYS: Final = {"quiet": "quiet_hours", "send": "send_hours"}  # of rules whose first word is another than their key
+# The keys of rules, by their first word; a window begins with itself.
+KEYS: Final = {"gap": "gap", "burst": "burst", "quiet": "quiet_hours", "send": "send_hours", "overall": "overall"}
 Scope = Literal["user", "category"]
 
 
@@ -200,7 +202,7 @@ class Inspection:
             ids = self._redis.zrange(_backlog_key(user, category), place, place + CHUNK - 1)
             more = len(ids) == CHUNK
             jobs = ask_each(self._redis, ids, lambda pipe, job_id: pipe.hmget(job_key(job_id), *OF_BACKLOG))
-            for job_id, (origin, meta, attempts, deadline, count) in zip(ids, jobs, strict=True):
+            for job_id, (origin, meta, attempts, deadline, stands_for) in zip(ids, jobs, strict=True):
                 place += 1
                 expected = forecast.of(job_id.decode()) or UNKNOWN
                 yield Standing(
@@ -214,7 +216,7 @@ class Inspection:
                     not_before=expected.not_before,
                     held_by=expected.held_by,
                     expires_at=None if deadline is None else moment(float(deadline)),
-                    count=int(count or 1),
+                    count=int(stands_for or 1),
                 )
 
 
@@ -260,17 +262,13 @@ def placed(found: Explanation, known: Known) -> Explanation:
         "user": known.places.of_user(found.user),
         "category": known.places.of_category(found.category),
     }
-    windows = {scope: iter(of.windows) for scope, of in places.items()}
+    numbers = {scope: count() for scope in places}
 
     def place(use: Use) -> str:
-        others = places[use.scope].others
-        word = use.rule.partition(" ")[0]
-        key = KEYS.get(word, word)
-        if key not in others:
-            key = "windows"  # a rate begins with itself
+        key = KEYS.get(use.rule.partition(" ")[0], "windows")
         if use.scope == "user" and {"tier", key} & found.preferences.keys():
             return PREFERENCES
-        return next(windows[use.scope]) if key == "windows" else others[key]
+        return places[use.scope].at(key, *([next(numbers[use.scope])] if key == "windows" else ()))
 
     return replace(found, uses=[replace(use, at=place(use)) for use in found.uses])
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from notifier.rules.category import DEFAULT_CATEGORY
-from notifier.settings.schema_rules import UserSettings
 from notifier.settings.yaml_source import Path as KeyPath
 from notifier.settings.yaml_source import Source
 
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where rules stand, as `file:line`; an empty text for what is not in the file. path: of their section in it.
+    """Where rules stand. path: of their section in the file.
 
-    windows: of each one. others: of the other rules, by their keys.
+    at: where one stands, as `file:line`, by its key, of a window also its number; '' for what is not in the file.
     """
 
     path: str
-    windows: tuple[str, ...]
-    others: Mapping[str, str]
+    at: Callable[..., str]
 
 
 class Provenance:
@@ -38,32 +37,25 @@ class Provenance:
     def of_user(self, user: str) -> Places:
         """Of the rules in force for a user."""
         entry = _get(self._rates, "users", user)
-        own: KeyPath = ("tiers", entry) if isinstance(entry, str) else ("users", user) if entry is not None else ()
-        named = ".".join(map(str, own)) or "user"
+        own = [("tiers", entry)] if isinstance(entry, str) else [("users", user)] if entry is not None else []
+        named = ".".join(own[0]) if own else "user"
         if isinstance(entry, str):
             named = f"{self._in_files.get(user) or f'users.{user}'} → {named}"
         elif user in self._in_files:
             named = f"users_from, {user}"
-        return self._places(named, own, ("user",))
+        return Places(named, partial(self._at, [*own, ("user",)]))
 
     def of_category(self, category: str) -> Places:
         """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
         known = _get(self._rates, "categories", category) is not None
         name = category if known else DEFAULT_CATEGORY
-        return self._places(f"categories.{name}", ("categories", name))
+        return Places(f"categories.{name}", partial(self._at, [("categories", name)]))
 
-    def _places(self, path: str, *sections: KeyPath) -> Places:
-        windows = self._first("windows", sections)
-        count = len(_get(self._rates, *windows) or ()) if windows else 0
-        each = tuple(self._at((*windows, index)) for index in range(count))
-        others = {key: self._first(key, sections) for key in (*UserSettings.keys(), "overall") if key != "windows"}
-        return Places(path, each, {key: self._at(at) if at else "" for key, at in others.items()})
-
-    def _first(self, key: str, sections: tuple[KeyPath, ...]) -> KeyPath:
-        found = ((*section, key) for section in sections if section)
-        return next((path for path in found if _get(self._rates, *path) is not None), ())
-
-    def _at(self, path: KeyPath) -> str:
+    def _at(self, sections: Iterable[KeyPath], key: str, *index: int) -> str:
+        given = (section for section in sections if _get(self._rates, *section, key) is not None)
+        if (section := next(given, None)) is None:
+            return ""
+        path = (*section, key, *index)
         if path[0] == "users" and (place := self._in_files.get(str(path[1]))):
             return place
         mark = self._source.values.get(path)

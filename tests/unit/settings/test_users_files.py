@@ -113,8 +113,8 @@ def test_where_they_stand_is_known(tmp_path: Path) -> None:
     assert policies.for_user("c") == Policy(gap_us=S)
     source = read_source(tmp_path / "n.yaml")
     places = Provenance(found, source, "n.yaml")
-    assert places.of_user("e").others["gap"] == "n.yaml:1", "no rules are those of user"
-    quiet = [places.of_user(user).others["quiet_hours"] for user in ("a", "b", "d")]
+    assert places.of_user("e").at("gap") == "n.yaml:1", "no rules are those of user"
+    quiet = [places.of_user(user).at("quiet_hours") for user in ("a", "b", "d")]
     assert quiet == ["n.yaml:1", "users.jsonl:2", "n.yaml:1"]
 
 

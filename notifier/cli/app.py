@@ -3,60 +3,100 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
+from notifier.cli.given import GIVEN, Given
 from notifier.cli.output import EXIT_STATUSES, say
 
 MARKUP: Final = "markdown"
 HELP_NAMES: Final = ["-h", "--help"]
 ANYWHERE: Final = ("--config", "--partition")  # options of all commands
 
-# Where each command is written: module and name. A module is imported when its command is asked for, because each
-# takes part of a second that the others need not wait for.
-PLACES: Final[Mapping[str, tuple[str, str]]] = {
-    "worker": ("worker", "worker"),
-    "send": ("send", "send"),
-    "send-file": ("send", "send_file"),
-    "status": ("explain", "status"),
-    "cancel": ("cancel", "cancel"),
-    "pause": ("pause", "pause"),
-    "resume": ("pause", "resume"),
-    "line": ("explain", "line"),
-    "explain": ("explain", "explain"),
-    "routes": ("explain", "routes"),
-    "history": ("history", "history"),
-    "health": ("health", "health"),
-    "stats": ("stats", "stats"),
-    "serve": ("serve", "serve"),
-    "audit": ("audit", "audit"),
-    "preview": ("trials.preview", "preview"),
-    "trace": ("trials.record", "trace"),
-    "config": ("configuration.config", "commands"),
-    "redis": ("configuration.redis", "commands"),
-    "users": ("users", "commands"),
-    "partition": ("configuration.partition", "partition"),
+# Each command: the module and the function where it is written, and those options of `Given` that it has. A module is
+# imported when its command is asked for, because each takes part of a second that the others need not wait for.
+COMMANDS: Final[Mapping[str, tuple[str, str, Sequence[str]]]] = {
+    "worker": ("worker", "worker", ()),
+    "send": ("send", "send", ("json",)),
+    "send-file": ("send", "send_file", ("json",)),
+    "status": ("explain", "status", ("json",)),
+    "cancel": ("cancel", "cancel", ("yes", "json")),
+    "pause": ("pause", "pause", ("who", "json")),
+    "resume": ("pause", "resume", ("who", "json")),
+    "line": ("explain", "line", ("json",)),
+    "explain": ("explain", "explain", ("json",)),
+    "routes": ("explain", "routes", ("json",)),
+    "history": ("history", "history", ("json",)),
+    "health": ("health", "health", ("json",)),
+    "stats": ("stats", "stats", ("json",)),
+    "serve": ("serve", "serve", ()),
+    "audit": ("audit", "audit", ("json",)),
+    "preview": ("trials.preview", "preview", ("json",)),
+    "trace record": ("trials.record", "record", ("json",)),
+    "config init": ("configuration.first_config", "init", ()),
+    "config check": ("configuration.config", "check", ("json",)),
+    "config schema": ("configuration.config", "schema", ()),
+    "config apply": ("configuration.config", "apply", ("message", "who", "yes", "json")),
+    "config revert": ("configuration.config", "revert", ("message", "who", "yes", "json")),
+    "config withdraw": ("configuration.config", "withdraw_rates", ("who", "yes", "json")),
+    "config log": ("configuration.config", "log", ("json",)),
+    "config status": ("configuration.config", "status", ("json",)),
+    "redis acl": ("configuration.redis", "acl", ("json",)),
+    "users export": ("users", "export", ()),
+    "users apply": ("users", "apply", ()),
+    "users forget": ("users", "forget", ("yes", "json")),
+    "partition": ("configuration.partition", "partition", ("json",)),
+}
+GROUPS: Final[Mapping[str, str]] = {
+    "trace": "Record traffic, to try rates on it with `notifier preview`.",
+    "config": "Write and check the configuration, and publish its rates.",
+    "redis": "What Redis has to know of the notifier.",
+    "users": "What is kept of users: copy what they chose, or forget one.",
 }
 
 
 def _made(name: str) -> Any:
-    module, attribute = PLACES[name]
-    written = getattr(import_module(f"notifier.cli.{module}"), attribute)
     alone = typer.Typer(rich_markup_mode=MARKUP)
-    if isinstance(written, typer.Typer):
-        alone.add_typer(written, name=name)
+    if name in GROUPS:
+        group = typer.Typer(help=GROUPS[name], no_args_is_help=True)
+        for each in COMMANDS:
+            if each.startswith(f"{name} "):
+                group.command(each.removeprefix(f"{name} "))(_read(each))
+        alone.add_typer(group, name=name)
     else:
-        alone.command(name)(written)
+        alone.command(name)(_read(name))
     made = typer.main.get_group(alone).commands[name]
     for command in (made, *getattr(made, "commands", {}).values()):
         _show_flags(command.get_params(typer.Context(command, help_option_names=HELP_NAMES)))
     return made
+
+
+def _read(name: str) -> Callable[..., None]:
+    """A command as it is written, with the shared options behind its own; what is given for these stands in GIVEN."""
+    module, function, shared = COMMANDS[name]
+    command = getattr(import_module(f"notifier.cli.{module}"), function)
+    types, defaults = get_type_hints(Given, include_extras=True), Given()
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        vars(GIVEN).update(vars(Given(GIVEN.config, **{option: given.pop(option) for option in shared})))
+        command(**given)
+
+    of_function = signature(command, eval_str=True)
+    options = [*of_function.parameters.values()]
+    options += [Parameter(n, Parameter.KEYWORD_ONLY, default=getattr(defaults, n), annotation=types[n]) for n in shared]
+    # By these Typer makes the options.
+    run.__signature__ = of_function.replace(parameters=options)  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    return run
 
 
 def _show_flags(options: Iterable[Any]) -> None:
@@ -70,11 +110,11 @@ class Commands(TyperGroup):
     """The command `notifier`. Its --config and --partition may stand anywhere, also behind the name of a command."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options | {"commands": dict.fromkeys(PLACES)})
+        super().__init__(**options | {"commands": dict.fromkeys(name.partition(" ")[0] for name in COMMANDS)})
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         """See click: it is made when it is asked for."""
-        return _made(cmd_name) if cmd_name in PLACES else None
+        return _made(cmd_name) if cmd_name in self.commands else None
 
     def get_params(self, ctx: Any) -> list[Any]:
         """See click."""
@@ -120,7 +160,6 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _common(
-    context: typer.Context,
     *,
     config: Annotated[
         Path | None,
@@ -135,6 +174,6 @@ def _common(
         bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    context.obj = config
+    GIVEN.config = config
     if partition is not None:
         os.environ["NOTIFIER_PARTITION"] = str(partition)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption
+from notifier.cli.given import GIVEN
 from notifier.cli.output import ProgressBar, answer, print_json, say
 from notifier.operations.audit.audit import Audit
 from notifier.settings import load_settings
@@ -16,18 +16,16 @@ from notifier.units import counted
 
 
 def audit(
-    context: typer.Context,
     *,
     repair: Annotated[
         bool, typer.Option("--repair", help="repair what is found; nothing is lost or sent twice")
     ] = False,
-    json: JsonOption = False,
 ) -> None:
     """Check Redis for inconsistent or orphaned entries, while the workers work. Exit status 1 if there is one.
 
     With --repair: exit status 1 if one is left. With --json: a line for each problem, and one with the counts.
     """
-    settings = load_settings(context.obj)
+    settings = load_settings(GIVEN.config)
     found = left = jobs = users = 0
     for at in each_opened(settings):
         with ProgressBar("audit") as bar:
@@ -35,10 +33,10 @@ def audit(
             for finding in work.findings():
                 found += 1
                 left += finding.left
-                print_json(asdict(finding) | {"left": finding.left}) if json else say(str(finding))
+                print_json(asdict(finding) | {"left": finding.left}) if GIVEN.json else say(str(finding))
         jobs, users = jobs + work.jobs, users + work.users
     counts = f"{counted(jobs, 'job')}, {counted(users, 'user')}: {_verdict(found, left, repair=repair)}"
-    answer({"jobs": jobs, "users": users, "found": found, "left": left}, counts, json=json, right=not left)
+    answer({"jobs": jobs, "users": users, "found": found, "left": left}, counts, right=not left)
 
 
 def _verdict(found: int, left: int, *, repair: bool) -> str:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption, settings_to_stop
+from notifier.cli.given import GIVEN
+from notifier.cli.options import settings_to_stop
 from notifier.cli.output import ProgressBar, answer, confirm, log_of, say_before
 from notifier.operations.action_log import logged
 from notifier.producer.cancel import Cancellation
@@ -21,7 +22,6 @@ from notifier.units import counted
 
 
 def cancel(
-    context: typer.Context,
     job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="the ids that send printed")] = None,
     *,
     user: Annotated[str | None, typer.Option(help="in place of ids: all that waits for this user …")] = None,
@@ -32,8 +32,6 @@ def cancel(
         bool, typer.Option("--all-users", help="in place of a user: of everybody, by --category or --tag")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --all-users: say how many, and cancel none")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="with --all-users: do not ask")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Cancel notifications that no worker has taken yet. Exit status 1 if it is too late for one.
 
@@ -43,34 +41,32 @@ def cancel(
     if all_users:
         if ids or user is not None or collapse_id is not None or category is tag is None:
             raise typer.BadParameter("--all-users goes with --category, --tag or both, and with nothing else")
-        _cancel_of_all(context, category, tag, dry_run=dry_run, yes=yes, json=json)
+        _cancel_of_all(category, tag, dry_run=dry_run)
         return
-    if dry_run or yes:
+    if dry_run or GIVEN.yes:
         raise typer.BadParameter("--dry-run and --yes go with --all-users only: nothing was cancelled")
     if bool(ids) == (user is not None) or (ids and not category is collapse_id is tag is None):
         raise typer.BadParameter("give job ids, or --user and what else is to match; not both")
-    settings, _ = settings_to_stop(context.obj)
+    settings, _ = settings_to_stop()
     with Notifier.of(settings) as notifier, opened_all(settings) as partitions:
         if user is not None:
             kind = Kind(category, collapse_id, tag)
             with logged(log_of(partitions), "cancel of user", f"{user} {kind}".rstrip()) as words:
                 done = notifier.cancel(user=user, category=category, collapse_id=collapse_id, tag=tag)
                 words.append(str(done))
-            tell(done, json=json)
+            tell(done)
         elif len(ids) > 1:
             with logged(log_of(partitions), "cancel", ", ".join(ids)) as words:
                 words.append(str(done := notifier.cancel_many(ids)))
-            tell(done, json=json)
+            tell(done)
         else:
             with logged(log_of(partitions), "cancel", ids[0]) as words:
                 words.append(told := notifier.cancel(ids[0]))
-            answer({"job_id": ids[0], "answer": told}, told, json=json, right=told == "cancelled")
+            answer({"job_id": ids[0], "answer": told}, told, right=told == "cancelled")
 
 
-def _cancel_of_all(
-    context: typer.Context, category: str | None, tag: str | None, *, dry_run: bool, yes: bool, json: bool
-) -> None:
-    settings, _ = settings_to_stop(context.obj)
+def _cancel_of_all(category: str | None, tag: str | None, *, dry_run: bool) -> None:
+    settings, _ = settings_to_stop()
     kind = Kind(category, tag=tag)
     with Notifier.of(settings) as notifier:
         found, users = dict[str, None](), set[str]()
@@ -78,15 +74,15 @@ def _cancel_of_all(
             with ProgressBar("counting", exchange(at.client, count())) as bar:
                 exchange(at.client, Walk(kind, partial(_note, found, users, bar)).of_everybody())
         all_of_them = f"{counted(len(found), 'notification')} of {counted(len(users), 'user')}"
-        say_before(f"{all_of_them} would be cancelled: {kind}", yes=yes or dry_run or not found, json=json)
+        say_before(f"{all_of_them} would be cancelled: {kind}", asks=bool(found) and not dry_run)
         if dry_run or not found:
-            answer({"found": len(found), "users": len(users), "cancelled": 0}, json=json)
+            answer({"found": len(found), "users": len(users), "cancelled": 0})
             return
-        confirm("cancel?", yes=yes)
+        confirm("cancel?")
         with opened_all(settings) as partitions, logged(log_of(partitions), "cancel of all", str(kind)) as words:
             done = _cancel_in_pages(notifier, list(found), words)
     right = not (done.too_late or done.unknown)
-    answer({"found": len(found), "users": len(users), **asdict(done)}, *words, json=json, right=right)
+    answer({"found": len(found), "users": len(users), **asdict(done)}, *words, right=right)
 
 
 def _note(
@@ -112,8 +108,8 @@ def _cancel_in_pages(notifier: Notifier, ids: list[str], words: list[str]) -> Ca
     return done
 
 
-def tell(done: Cancellation, *, json: bool, first: str = "") -> None:
+def tell(done: Cancellation, first: str = "") -> None:
     """Print what was cancelled, after `first`. Exit status 1 if it is too late for one, or one is unknown."""
     late, unknown = (f"{each}: too late" for each in done.too_late), (f"{each}: unknown" for each in done.unknown)
     right = not (done.too_late or done.unknown)
-    answer(asdict(done), f"{first}{done.cancelled} cancelled", *late, *unknown, json=json, right=right)
+    answer(asdict(done), f"{first}{done.cancelled} cancelled", *late, *unknown, right=right)

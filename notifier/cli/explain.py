@@ -7,13 +7,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from notifier.cli.chosen import chosen_lines
-from notifier.cli.options import JsonOption, settings_in_force, usable
+from notifier.cli.given import GIVEN
+from notifier.cli.options import settings_in_force, usable, without_rates
 from notifier.cli.output import Rows, answer, complain, moment
 from notifier.operations.explain import Explanation, Inspection, Use, placed, places_by_rule
 from notifier.operations.in_force import read_known, read_own
@@ -33,35 +33,33 @@ MAX_SHOWN = 50
 
 
 def status(
-    context: typer.Context,
     job_id: JobId,
     *,
     user: Annotated[str | None, typer.Option(help="whose it is: finds what was delivered long ago")] = None,
-    json: JsonOption = False,
 ) -> None:
     """Show the state of a notification, and what has held it back."""
-    settings = settings_in_force(context.obj)
+    settings = settings_in_force()
     with Notifier.of(settings) as notifier:
         found = notifier.status(job_id, user)
     if found is None:
         complain(f"{job_id}: unknown, or no longer kept (see keep_failed and keep_delivered)")
-        answer({"job_id": job_id, "state": "unknown"}, json=json, right=False)
+        answer({"job_id": job_id, "state": "unknown"}, right=False)
         return
     ends = {"held by": found.held_by, "by": found.superseded_by, "attempts": found.attempts}
     told = [
         f"{found.state}" + (f" ({_in_a_line(found.reason)})" if found.reason else ""),
         _expected(found.expected_at, found.not_before or "", "expected at "),
         f"settled at {moment(found.settled_at)}" if found.settled_at is not None else "",
-        *(record_lines(context.obj, found.record) if found.record is not None and not json else ()),
+        *(record_lines(found.record) if found.record is not None and not GIVEN.json else ()),
         *(f"{label} {value}" for label, value in ends.items() if value),
     ]
-    answer(asdict(found), *filter(None, told), json=json)
+    answer(asdict(found), *filter(None, told))
 
 
-def record_lines(config: Path | None, record: Record) -> Iterator[str]:
+def record_lines(record: Record) -> Iterator[str]:
     """Say what became of one, and where the rules that held it back stand."""
     yield record.describe(zone=None)
-    path = settings_path(config)
+    path = settings_path(GIVEN.config)
     with opened(load_settings(path), record.user) as redis:
         known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
         found = Inspection(redis, known.policies).explain(record.user, record.category)
@@ -72,20 +70,18 @@ def record_lines(config: Path | None, record: Record) -> Iterator[str]:
 
 
 def line(
-    context: typer.Context,
     user: str,
     *,
     category: Annotated[str | None, typer.Option(help="only this category")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="show at most this many")] = MAX_SHOWN,
-    json: JsonOption = False,
 ) -> None:
     """List what waits for a user, in order, and when each should go."""
-    settings = settings_in_force(context.obj)
+    settings = settings_in_force()
     with opened(settings, user) as redis:
         inspection = Inspection(redis, settings.policies())
         standing = list(islice(inspection.backlog(user, category), limit + 1))
         outside = _outside(inspection)
-    if category is not None and not json:
+    if category is not None and not GIVEN.json:
         _tell_unknown(category, settings.categories)
     shown = standing[:limit]
     columns, tables = ("place", "job", "for", "priority", "tries", "expected", "expires"), list[str | Rows]()
@@ -97,16 +93,14 @@ def line(
         tables.append(Rows(columns, rows, name))
     more = [f"… and more: --limit {limit * 10}"] if len(standing) > limit else []
     lines = tables or [f"nothing waits in the backlogs of {user}"]
-    answer([asdict(entry) for entry in shown], *lines, *more, *outside, json=json)
+    answer([asdict(entry) for entry in shown], *lines, *more, *outside)
 
 
 def explain(
-    context: typer.Context,
     *,
     user: Annotated[str, typer.Option(help="the user")],
     category: Annotated[str, typer.Option(help="the category")] = "default",
     zone: Annotated[str | None, typer.Option(help="the time zone; else that of the first that waits")] = None,
-    json: JsonOption = False,
 ) -> None:
     """Show which limits hold for a user and a category, how much is used, and when the next may go."""
     if zone is not None:
@@ -114,7 +108,7 @@ def explain(
             check_zone(zone)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--zone") from None
-    path = settings_path(context.obj)
+    path = settings_path(GIVEN.config)
     with opened(load_settings(path), user) as redis:
         known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
         inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
@@ -123,7 +117,7 @@ def explain(
     of_user, of_category = known.places.of_user(user).path, known.places.of_category(category).path
     told = {"user_rules": of_user, "category_rules": of_category}
     categories = known.settings.categories
-    if not json:
+    if not GIVEN.json:
         _tell_unknown(category, categories, "; this applies instead:")
     expires_us = categories[category].expires_us if category in categories else None
     answer(
@@ -131,7 +125,6 @@ def explain(
         f"{user}: {of_user}, and {of_category} in the lane {found.lane}",
         *_explained(found, category, outside),
         *_expires(found, category, expires_us),
-        json=json,
     )
 
 
@@ -200,18 +193,18 @@ def _next(held: Held) -> str:
     return f"next probe {moment(held.next_at)}" if held.state == "stopped" else f"room at {moment(held.next_at)}"
 
 
-def routes(context: typer.Context, *, json: JsonOption = False) -> None:
+def routes() -> None:
     """Show each route: working, slow, stopped or, without a worker, unknown; since when and why.
 
     Exit status 1 if one is stopped.
     """
-    settings = load_settings(context.obj, rates={})
+    settings = without_rates()
     with opened_all(settings) as partitions:
         found = view_routes(partitions, settings)
     columns = ("route", "state", "since", "why", "to mend", "next probe", "waiting")
     table = Rows(columns, [_row(each) for each in found], empty="the configuration names no platform")
     right = all(each["state"] != "stopped" for each in found)
-    answer(found, table, json=json, right=right)
+    answer(found, table, right=right)
 
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:

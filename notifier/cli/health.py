@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption, duration_us
+from notifier.cli.given import GIVEN
+from notifier.cli.options import duration_us, without_rates
 from notifier.cli.output import answer, complain
 from notifier.errors import RedisUnusableError
 from notifier.queue.health import Alive, find_refusal, find_workers
 from notifier.scripts.keys import rq_key
-from notifier.settings import Settings, load_settings
+from notifier.settings import Settings
 from notifier.store.connection import eviction_warning
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import opened_all, ranges
@@ -22,12 +23,10 @@ from notifier.store.pipelining import ask_all
 
 
 def health(
-    context: typer.Context,
     *,
     worker: Annotated[str | None, typer.Option(help="only this worker, on any host")] = None,
     host: Annotated[bool, typer.Option("--host", help="any worker of this host (the default)")] = False,
     within: Annotated[str, typer.Option(help="how long ago it must have looked for work at most")] = "30s",
-    json: JsonOption = False,
 ) -> None:
     """Check whether a worker of this host works: exit status 0 if one has looked for work in the last 30 seconds.
 
@@ -38,7 +37,7 @@ def health(
         raise typer.BadParameter("give one of --worker and --host", param_hint="--host")
     within_us = duration_us(within, "--within")
     here = socket.gethostname()
-    settings = load_settings(context.obj, rates={})
+    settings = without_rates()
     seen = _look(settings, lambda each: each.host == here if worker is None else each.name == worker, within_us)
     mine = list(seen.mine.values())
     healthy = [each for each in mine if each.is_healthy(within_us)]
@@ -49,14 +48,13 @@ def health(
     told = {"healthy": right, "suspended": seen.suspended, "warning": seen.warning, "host": here, "workers": workers}
     of_parts = {"unserved": seen.unserved, "suspended_in": seen.suspended_in, "away": list(seen.away)}
     parts = of_parts if settings.redis.partitions > 1 else {}
-    if not mine and not json:
+    if not mine and not GIVEN.json:
         complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
-    for complaint in [] if json else seen.complaints():
+    for complaint in [] if GIVEN.json else seen.complaints():
         complain(complaint)
     answer(
         told | parts,
         *(f"{each.name} on {each.host}: {_told(each, within_us)}" for each in mine),
-        json=json,
         right=right,
     )
 

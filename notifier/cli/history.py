@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from notifier.cli.explain import record_lines
-from notifier.cli.options import JsonOption, duration_us
+from notifier.cli.given import GIVEN
+from notifier.cli.options import duration_us, without_rates
 from notifier.cli.output import ProgressBar, Rows, answer, complain
 from notifier.operations.history import record_json, search_record
 from notifier.producer.notifier import Notifier
 from notifier.queue.history import Record
-from notifier.settings import Settings, load_settings
+from notifier.settings import Settings
 from notifier.store.partitions import each_opened
 from notifier.units import counted, seconds_text
 
 
 def history(
-    context: typer.Context,
     user: Annotated[str | None, typer.Argument(help="the user")] = None,
     *,
     job: Annotated[str | None, typer.Option(help="only this job; without USER all users are searched")] = None,
     since: Annotated[str | None, typer.Option(help="no older than this, such as 2h; else all that is kept")] = None,
     limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = 20,
-    json: JsonOption = False,
 ) -> None:
     """Show what became of a user's notifications, the newest first, and what held each one back.
 
@@ -35,11 +33,11 @@ def history(
     if user is None and job is None:
         raise typer.BadParameter("give a user, or --job ID", param_hint="USER")
     oldest = None if since is None else timedelta(microseconds=duration_us(since, "--since", least_us=1))
-    settings = load_settings(context.obj, rates={})
+    settings = without_rates()
     if not settings.history.keep_us:
         complain("history.keep is 0s in the configuration: what ends now leaves no record")
     if job is not None:
-        _show_one(context.obj, settings, user, job, json=json)
+        _show_one(settings, user, job)
         return
     with Notifier.of(settings) as notifier:
         found = notifier.history(user or "", oldest)
@@ -49,26 +47,25 @@ def history(
         [record_json(record) for record in found[:limit]],
         Rows(columns, [_row(record) for record in found[:limit]], empty=f"no record of {user}{lately}"),
         *([f"… and {counted(len(found) - limit, 'older one')}: --limit {len(found)}"] if len(found) > limit else []),
-        json=json,
         right=bool(found),
     )
 
 
-def _show_one(config: Path | None, settings: Settings, user: str | None, job_id: str, *, json: bool) -> None:
+def _show_one(settings: Settings, user: str | None, job_id: str) -> None:
     with Notifier.of(settings) as notifier:
         status = notifier.status(job_id, user)
     found = status.record if status is not None else None
     if found is None and user is None and (other := _search(settings, job_id)) is not None:
-        _show_one(config, settings, other.user, job_id, json=json)  # beside the others of its user it tells more
+        _show_one(settings, other.user, job_id)  # beside the others of its user it tells more
         return
     if found is None:
         complain(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
-        answer({"job_id": job_id, "state": "unknown"}, json=json, right=False)
+        answer({"job_id": job_id, "state": "unknown"}, right=False)
         return
-    lines = [] if json else [*record_lines(config, found)]
+    lines = [] if GIVEN.json else [*record_lines(found)]
     lines += [f"settled by {found.worker}" + (f", rates {found.rates}" if found.rates else "")] if found.worker else []
     ended = f"{found.user}, {found.category}: {found.outcome or 'it has not ended'}"
-    answer(record_json(found), ended, *lines, json=json)
+    answer(record_json(found), ended, *lines)
 
 
 def _search(settings: Settings, job_id: str) -> Record | None:

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the reading of what was given for them."""
+"""Read what was given for options, and the configuration that a command is given."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from notifier.cli.given import GIVEN
 from notifier.cli.output import complain
 from notifier.errors import SettingsError
-from notifier.producer.notifier import Notifier
 from notifier.settings import Settings, load_settings
 from notifier.store.partitions import opened_all
 from notifier.store.published import rates_in_force
@@ -21,10 +21,6 @@ from notifier.units import UNITS, is_near, parse_duration
 T = TypeVar("T")
 
 A_TIME: Final = "2026-12-24T18:00:00+01:00"
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
-YesOption = Annotated[bool, typer.Option("--yes", help="do not ask")]
-WhoOption = Annotated[str | None, typer.Option(help="who does it  [default: your login]", show_default=False)]
-MessageOption = Annotated[str, typer.Option(help="why; it stands in the log of who changed what")]
 TextOption = Annotated[str | None, typer.Option()]
 ExpiresOption = Annotated[str | None, typer.Option(help="do not send it after this time, such as 90s or 2h")]
 
@@ -70,26 +66,26 @@ def a_time(text: str, option: str) -> datetime:
     return at
 
 
-def file_of(context: typer.Context, file: Path | None) -> Path | None:
+def file_of(file: Path | None) -> Path | None:
     """Return the one file that was given, as FILE or as --config."""
-    if file is not None and context.obj is not None:
+    if file is not None and GIVEN.config is not None:
         raise typer.BadParameter("give FILE or --config, not both")
-    return file or context.obj
+    return file or GIVEN.config
 
 
-def notifier_of(context: typer.Context) -> Notifier:
-    """Return a producer by the configuration that the command was given, and the rates in force."""
-    return Notifier.of(settings_in_force(context.obj))
+def without_rates() -> Settings:
+    """The settings for what needs no rates: those that are wrong do not stand in its way."""
+    return load_settings(GIVEN.config, rates={})
 
 
-def settings_in_force(path: Path | None) -> Settings:
+def settings_in_force() -> Settings:
     """The settings, with the rates that were applied in the place of the file's, where some were and can be used."""
-    own = load_settings(path)
+    own = load_settings(GIVEN.config)
     with opened_all(own) as partitions:
 
         def applied() -> Settings:
             rates = partitions.ask_any(rates_in_force)[1]
-            return own if rates is None else load_settings(path, rates=rates)
+            return own if rates is None else load_settings(GIVEN.config, rates=rates)
 
         return usable(applied, lambda: own)
 
@@ -104,9 +100,9 @@ def usable(read: Callable[[], T], otherwise: Callable[[], T]) -> T:
         return found
 
 
-def settings_to_stop(path: Path | None) -> tuple[Settings, bool]:
+def settings_to_stop() -> tuple[Settings, bool]:
     """The settings for what must work also where rates are wrong, and whether they have any; what is wrong is said.
 
     Raises SettingsError where more than rates is wrong.
     """
-    return usable(lambda: (load_settings(path), True), lambda: (load_settings(path, rates={}), False))
+    return usable(lambda: (load_settings(GIVEN.config), True), lambda: (without_rates(), False))

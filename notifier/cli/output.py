@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from notifier.cli.given import GIVEN
 from notifier.operations.action_log import Log, record_action
 from notifier.units import without_controls
 
@@ -41,9 +42,9 @@ class Rows(NamedTuple):
     empty: str = ""
 
 
-def answer(value: Any, *told: str | Rows, json: bool, right: bool = True) -> None:
+def answer(value: Any, *told: str | Rows, right: bool = True) -> None:
     """Print a command's answer: a JSON value, or lines and tables for people. Exit status 1 where it is not right."""
-    if json:
+    if GIVEN.json:
         print_json(value)
     else:
         for each in told:
@@ -107,17 +108,17 @@ def complain(text: str) -> None:
     sys.stderr.write(without_controls(text) + "\n")
 
 
-def say_before(text: str, *, yes: bool, json: bool) -> None:
-    """A line of what `confirm` then asks about; it has no place in JSON."""
-    if not json:
+def say_before(text: str, *, asks: bool = True) -> None:
+    """A line of what `confirm` then asks about, if it asks; it has no place in JSON."""
+    if not GIVEN.json:
         say(text)
-    elif not yes:
+    elif asks and not GIVEN.yes:
         complain(text)
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask on standard error, unless `yes`; raise typer.Exit where the answer is no, or nobody answers."""
-    if yes:
+def confirm(question: str) -> None:
+    """Ask on standard error, unless --yes was given; raise typer.Exit where the answer is no, or nobody answers."""
+    if GIVEN.yes:
         return
     if not sys.stdin.isatty():
         fail("there is no terminal to ask at; give --yes", USAGE)
@@ -127,16 +128,18 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(NOT_RIGHT)
 
 
-def login() -> str:
-    """Return the login name of who runs the command, for the log of actions."""
+def who() -> str:
+    """Return who runs the command, for the log of actions: as it was given, or by the login."""
+    if GIVEN.who:
+        return GIVEN.who
     with suppress(KeyError, OSError):
         return getpass.getuser()
     return "somebody"
 
 
-def log_of(redis: Any, who: str | None = None) -> Log:
-    """Return what writes down that this person did something, or who is logged in."""
-    return partial(record_action, redis, who or login(), "")
+def log_of(redis: Any) -> Log:
+    """Return what writes down that this person did something."""
+    return partial(record_action, redis, who(), "")
 
 
 class ProgressBar:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption, WhoOption, duration_us, settings_to_stop
-from notifier.cli.output import Rows, answer, complain, log_of, login
+from notifier.cli.options import duration_us, settings_to_stop
+from notifier.cli.output import Rows, answer, complain, log_of, who
 from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.queue.circuits import Held, by_route, paused_words
 from notifier.queue.pauses import find_pauses
@@ -19,15 +19,12 @@ What = Annotated[str, typer.Argument(help="all, category:NAME, user:ID, lane:NAM
 
 
 def pause(
-    context: typer.Context,
     what: Annotated[
         str | None, typer.Argument(help="all, category:NAME, user:ID, lane:NAME or route:NAME; without it: list pauses")
     ] = None,
     *,
     lasting: Annotated[str | None, typer.Option("--for", help="how long, such as 1h  [default: until resume]")] = None,
     reason: Annotated[str, typer.Option(help="why; it is shown to everybody who asks")] = "",
-    who: WhoOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Stop sending at once. What is paused waits, in its place; it expires when it would. `notifier resume` ends it.
 
@@ -36,26 +33,26 @@ def pause(
     if what is None and (option := "--for" if lasting else "--reason" if reason else ""):
         raise typer.BadParameter(f"{option} is of a pause: name what to stop, such as all", param_hint="WHAT")
     lasts_us = 0 if lasting is None else duration_us(lasting, "--for", least_us=1)
-    settings, rates = settings_to_stop(context.obj)
+    settings, rates = settings_to_stop()
     name = None if what is None else _name(what, settings, rates=rates)
 
     with opened_all(settings) as partitions:
         if name is not None:
-            pause_it(partitions, name, who or login(), reason, lasts_us, log_of(partitions, who))
+            pause_it(partitions, name, who(), reason, lasts_us, log_of(partitions))
         told = ask_all(partitions, find_pauses)
         for number, error in told.away.items():
             complain(f"partition {number}: {error}")
-        _show(by_route(told.all), json=json)
+        _show(by_route(told.all))
 
 
-def resume(context: typer.Context, what: What, *, who: WhoOption = None, json: JsonOption = False) -> None:
+def resume(what: What) -> None:
     """Let go what was paused. Exit status 1 if it was not paused."""
-    settings, _ = settings_to_stop(context.obj)
+    settings, _ = settings_to_stop()
     name = _name(what)
     with opened_all(settings) as partitions:
-        resumed = resume_it(partitions, name, who or login(), log_of(partitions, who))
+        resumed = resume_it(partitions, name, who(), log_of(partitions))
     said = f"{paused_words(name)} {'is resumed' if resumed else 'was not paused'}"
-    answer({"what": paused_words(name), "resumed": resumed}, said, json=json, right=resumed)
+    answer({"what": paused_words(name), "resumed": resumed}, said, right=resumed)
 
 
 def _name(what: str, settings: Settings | None = None, *, rates: bool = True) -> str:
@@ -65,7 +62,7 @@ def _name(what: str, settings: Settings | None = None, *, rates: bool = True) ->
         raise typer.BadParameter(str(error), param_hint="WHAT") from None
 
 
-def _show(found: list[Held], *, json: bool) -> None:
+def _show(found: list[Held]) -> None:
     rows = [(paused_words(h.route), h.who, h.reason, h.since, h.next_at or "resume", h.waiting) for h in found]
     table = Rows(("paused", "by", "why", "since", "until", "users"), rows, empty="nothing is paused")
-    answer([held.as_json() | {"what": paused_words(held.route)} for held in found], table, json=json)
+    answer([held.as_json() | {"what": paused_words(held.route)} for held in found], table)

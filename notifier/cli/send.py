@@ -16,12 +16,11 @@ import typer
 from notifier.cli.options import (
     A_TIME,
     ExpiresOption,
-    JsonOption,
     TextOption,
     a_time,
     json_object,
-    notifier_of,
     seconds,
+    settings_in_force,
 )
 from notifier.cli.output import ProgressBar, answer, complain, fail
 from notifier.cli.progress import Progress, named
@@ -32,7 +31,6 @@ from notifier.producer.notifier import Notifier
 
 
 def send(
-    context: typer.Context,
     user: Annotated[str, typer.Argument(help="the user who receives it and whose limits apply")],
     *,
     device: Annotated[list[str], typer.Option(help="platform:token, such as fcm:dXp…; may be repeated")],
@@ -48,7 +46,6 @@ def send(
     dedupe_key: TextOption = None,
     zone: Annotated[str | None, typer.Option(help="the user's time zone, such as Europe/Berlin")] = None,
     app: Annotated[str | None, typer.Option(help="the name of an app under providers")] = None,
-    json: JsonOption = False,
 ) -> None:
     """Enqueue one notification and print its job id."""
     notification = Notification(
@@ -67,19 +64,17 @@ def send(
         app=app,
         tags=tag or (),
     )
-    with notifier_of(context) as notifier:
+    with Notifier.of(settings_in_force()) as notifier:
         job_id = notifier.send(notification)
-    answer({"job_id": job_id}, job_id, json=json)
+    answer({"job_id": job_id}, job_id)
 
 
 def send_file(
-    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="JSON lines or a .csv, one notification a line")],
     *,
     refused: Annotated[
         Path | None, typer.Option(help="write the refused lines there: correct them, and send that file alone")
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Enqueue a file of notifications. A refused line is reported, and does not stop the rest.
 
@@ -94,7 +89,7 @@ def send_file(
         _check_refused(refused, file, kept_at)
     # What is not UTF-8 comes through, and the check of the notification names its field.
     with (
-        notifier_of(context) as notifier,
+        Notifier.of(settings_in_force()) as notifier,
         file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines,
     ):
         progress = _progress(file, kept_at)
@@ -125,7 +120,7 @@ def send_file(
                 fail(f"{file}: {error}; the same command goes on after row {progress.row}")
     counts = {"accepted": progress.accepted, "refused": progress.refused}
     said = ", ".join(f"{number} {name}" for name, number in counts.items())
-    answer(counts, said, json=json, right=not progress.refused)
+    answer(counts, said, right=not progress.refused)
 
 
 def _send_rows(  # noqa: PLR0917 - all of one sending

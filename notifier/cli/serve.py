@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from notifier.cli.given import GIVEN
 from notifier.cli.output import USAGE, fail, say
 from notifier.errors import needs_extra
 from notifier.server.tokens import is_this_host, read_callers
@@ -22,7 +23,6 @@ TOKEN_FILE: Final = "NOTIFIER_SERVER_TOKEN_FILE"  # noqa: S105 - as above
 
 
 def serve(
-    context: typer.Context,
     *,
     host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="the port")] = 8787,
@@ -39,7 +39,7 @@ def serve(
     token = _token(os.environ)
     if not (token() or no_auth or is_this_host(host)):
         fail(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth", USAGE)
-    path = settings_path(context.obj)
+    path = settings_path(GIVEN.config)
     settings = load_settings(path)  # so that what is wrong is said now
     if settings.events.webhook is not None:
         settings.events.webhook.read_secret(os.environ)

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from notifier.cli.options import JsonOption
+from notifier.cli.given import GIVEN
+from notifier.cli.options import without_rates
 from notifier.cli.output import Rows, answer, moment
 from notifier.operations.problems import problem_lines
 from notifier.operations.route_view import NO_WORKER
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
-from notifier.settings import load_settings
 from notifier.store.partitions import opened_all
 from notifier.units import counted, seconds_text
 
@@ -24,19 +24,17 @@ EVERY_S: Final = 2.0
 
 
 def stats(
-    context: typer.Context,
     *,
     minutes: Annotated[int, typer.Option(min=1, max=4320, help="how many, the present one among them")] = 10,
     watch: Annotated[bool, typer.Option("--watch", help="again every two seconds, until Ctrl-C")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Show throughput by minute, how late and how slow, what waits and what for, routes, and workers."""
-    with opened_all(load_settings(context.obj, rates={})) as redis:
+    with opened_all(without_rates()) as redis:
         while True:
             told = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}
-            if watch and not json:
+            if watch and not GIVEN.json:
                 Console().clear()
-            answer(told, *_shown(told), json=json)
+            answer(told, *_shown(told))
             if not watch:
                 return
             Event().wait(EVERY_S)  # nobody sets it; Ctrl-C ends it

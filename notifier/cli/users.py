@@ -9,7 +9,8 @@ from typing import IO, Annotated, Any, Final
 import typer
 
 from notifier.cli.cancel import tell
-from notifier.cli.options import JsonOption, YesOption, notifier_of
+from notifier.cli.given import GIVEN
+from notifier.cli.options import settings_in_force
 from notifier.cli.output import answer, complain, confirm, fail, print_json
 from notifier.errors import InvalidPreferenceError
 from notifier.notification.json_values import read_object
@@ -24,26 +25,20 @@ from notifier.units import without_controls
 WHO: Final = "notifier users"  # for the log of changes
 ALL: Final = 20_000  # more changes than the log keeps
 
-commands = typer.Typer(help="What is kept of users: copy what they chose, or forget one.", no_args_is_help=True)
 
-
-@commands.command()
 def export(
-    context: typer.Context,
     user: Annotated[str | None, typer.Option(help="all that is kept of this user instead, as JSON")] = None,
 ) -> None:
     """Print what all users chose, a JSON object a line, as `apply` reads it. With --user: all that is kept of one."""
-    with notifier_of(context) as notifier:
+    with Notifier.of(settings_in_force()) as notifier:
         if user is not None:
-            print_json(_kept(context, notifier, user))
+            print_json(_kept(notifier, user))
             return
         for entry in notifier.users.export():
             print_json(entry)
 
 
-@commands.command()
 def apply(
-    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="a JSON object a line, as `export` prints them")],
 ) -> None:
     """Let each user of a file have exactly what its line says. Exit status 1 if a line is refused; others are applied.
@@ -52,7 +47,7 @@ def apply(
     """
     if not file.exists():
         raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
-    with notifier_of(context) as notifier, file.open(encoding="utf-8-sig") as lines:
+    with Notifier.of(settings_in_force()) as notifier, file.open(encoding="utf-8-sig") as lines:
         number = applied = 0
         try:
             for number, entry in entries_in(lines):
@@ -62,26 +57,22 @@ def apply(
                     complain(f"{file}:{number}: {str(error).removeprefix('entries[0].')}")
         except ValueError as error:
             fail(f"{file}:{number + 1}: {error}")
-    answer({"applied": applied}, f"{applied} applied", json=False, right=applied == number)
+    answer({"applied": applied}, f"{applied} applied", right=applied == number)
 
 
-@commands.command()
 def forget(
-    context: typer.Context,
     user: Annotated[str, typer.Argument(help="the user", show_default=False)],
     *,
     hard: Annotated[bool, typer.Option("--hard", help="also when something was sent: the limits begin anew")] = False,
-    yes: YesOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Cancel what waits for a user, and delete all that is kept. Exit status 1 if a worker has some of it."""
-    confirm(f"cancel what waits for {without_controls(user)}, and delete all that is kept?", yes=yes)
-    with notifier_of(context) as notifier:
-        tell(notifier.forget(user, hard=hard), json=json, first="forgotten; ")
+    confirm(f"cancel what waits for {without_controls(user)}, and delete all that is kept?")
+    with Notifier.of(settings_in_force()) as notifier:
+        tell(notifier.forget(user, hard=hard), first="forgotten; ")
 
 
-def _kept(context: typer.Context, notifier: Notifier, user: str) -> dict[str, Any]:
-    with opened(load_settings(context.obj), user) as redis:
+def _kept(notifier: Notifier, user: str) -> dict[str, Any]:
+    with opened(load_settings(GIVEN.config), user) as redis:
         kept = export_user(redis, notifier.policies, user)
         changed = [
             {"at": a.at, "who": a.who, "chosen": read_object(a.answer)}

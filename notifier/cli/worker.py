@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from notifier.cli.given import GIVEN
 from notifier.errors import RedisUnusableError, SettingsError, needs_extra
 from notifier.log import configure_logging
 from notifier.rules.category import LANES
@@ -23,7 +24,6 @@ from workers.configuration.start import load_at_start, those_there_first
 
 
 def worker(
-    context: typer.Context,
     lanes: Annotated[
         list[str] | None, typer.Argument(help="lanes to serve, the most urgent first  [default: all]")
     ] = None,
@@ -40,7 +40,7 @@ def worker(
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
     if unknown := [lane for lane in lanes or () if lane not in LANES]:
         raise typer.BadParameter(f"{unknown[0]!r} is no lane; the lanes are {', '.join(LANES)}")
-    run(context.obj, lanes or LANES, name=name, partitions=partitions, burst=burst)
+    run(GIVEN.config, lanes or LANES, name=name, partitions=partitions, burst=burst)
 
 
 def run(

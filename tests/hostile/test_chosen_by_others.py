@@ -59,18 +59,22 @@ def test_no_name_steers_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setattr(output.GIVEN, "json", False)  # whatever command ran before
     output.say(f"user {ESCAPES}")
     output.complain(f"user {ESCAPES}")
-    output.answer(None, output.Rows(["user"], [[ESCAPES]], title=ESCAPES), json=False)
+    output.answer(None, output.Rows(["user"], [[ESCAPES]], title=ESCAPES))
     output.print_json({"user": ESCAPES})
     written = out.getvalue()
     assert not set("\x1b\x07\x9b\x7f\u202e") & set(written)
     assert json.loads(written.splitlines()[-1]) == {"user": ESCAPES}
 
 
-def test_a_name_between_colons_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_between_colons_is_printed_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No user's name becomes a picture: `:key:` is what is typed to look at that user."""
-    output.answer(None, "user :key:", output.Rows(["user"], [[":key:"]]), json=False)
+    monkeypatch.setattr(output.GIVEN, "json", False)  # whatever command ran before
+    output.answer(None, "user :key:", output.Rows(["user"], [[":key:"]]))
     assert capsys.readouterr().out.count(":key:") == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,8 +13,8 @@ from typing import Annotated, Final
 import typer
 from structlog.testing import capture_logs
 
-from notifier.cli.configuration.first_config import init
-from notifier.cli.options import JsonOption, MessageOption, WhoOption, YesOption, duration_us, file_of, usable
+from notifier.cli.given import GIVEN
+from notifier.cli.options import duration_us, file_of, usable, without_rates
 from notifier.cli.output import Rows, answer, complain, confirm, fail, log_of, say_before
 from notifier.cli.output import moment as shown
 from notifier.errors import RedisUnusableError, SettingsError
@@ -46,13 +46,8 @@ from notifier.units import counted, moment
 MAX_SHOWN: Final = 40  # of the lines that change
 OWN_FILES: Final = "none; each worker follows its own file"
 
-commands = typer.Typer(help="Write and check the configuration, and publish its rates.", no_args_is_help=True)
-commands.command()(init)
 
-
-@commands.command()
 def check(
-    context: typer.Context,
     file: Annotated[
         Path | None, typer.Argument(help="the file  [default: the configured one]", show_default=False)
     ] = None,
@@ -60,7 +55,6 @@ def check(
     worker: Annotated[
         bool, typer.Option("--worker", help="treat what a worker on this host would refuse as an error")
     ] = False,
-    json: JsonOption = False,
 ) -> None:
     """Print all errors of a configuration, and warn of what is probably a mistake. Exit status 1 if there is an error.
 
@@ -68,17 +62,17 @@ def check(
     missing, unreadable, expired or do not fit, how it connects to Redis, and functions that it cannot import. With
     --worker that is an error. Redis itself is not asked.
     """
-    path = settings_path(file_of(context, file))
+    path = settings_path(file_of(file))
     try:
         settings = load_settings(path)
         refused, said = _started(settings)
         if worker and refused:
             raise SettingsError("\n".join(refused))  # noqa: TRY301 - told as all that is wrong
     except SettingsError as error:
-        if not json:
+        if not GIVEN.json:
             fail(str(error))
         told = {"file": str(path), "right": False, "errors": str(error).splitlines(), "warnings": []}
-        answer(told, json=json, right=False)
+        answer(told, right=False)
     warnings = [line_of(str(path), problem) for problem in advise(settings, read_source(path))] + refused + said
     warnings += read_by_others(settings)
     warnings += unread(os.environ, settings.providers.platforms())
@@ -93,7 +87,6 @@ def check(
         *(f"warning: {warning}" for warning in warnings),
         f"{path} is right: {_counts(settings)}",
         f"its rates are {settings.rates_version}",
-        json=json,
     )
 
 
@@ -120,23 +113,16 @@ def _started(settings: Settings) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(found)), list(dict.fromkeys(said))  # once, however many apps share it
 
 
-@commands.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
     sys.stdout.write(schema_text())
 
 
-@commands.command()
 def apply(
-    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="the file whose rates are to apply on all hosts")],
     *,
     after: Annotated[str, typer.Option("--in", help="how long until all workers change, at one moment")] = "2s",
-    yes: YesOption = False,
-    message: MessageOption = "",
-    who: WhoOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="remove rates whose section is not in the file")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Publish the rates of a file (user, tiers, users, categories, limits) to the workers on all hosts, through Redis.
 
@@ -147,107 +133,77 @@ def apply(
     """
     rates, delay_us = load_settings(file).rates, duration_us(after, "--in", max_us=MAX_DELAY_US)
     # What cannot stand in this host's own file is not sent to others.
-    own = load_settings(context.obj, rates=rates, of=read_source(file))
-    _apply(context, own, delay_us, By(who, message, yes=yes, json=json), replaces=replace)
+    own = load_settings(GIVEN.config, rates=rates, of=read_source(file))
+    _apply(own, delay_us, replaces=replace)
 
 
-@commands.command()
-def revert(
-    context: typer.Context,
-    *,
-    yes: YesOption = False,
-    message: MessageOption = "",
-    who: WhoOption = None,
-    json: JsonOption = False,
-) -> None:
+def revert() -> None:
     """Publish the applied rates again that were in force before those of now; once more takes that back.
 
     First it shows what changes, and asks. Exit status 1 if none were: config withdraw lets each
     worker follow its own file.
     """
-    settings = _without_rates(context)
+    settings = without_rates()
     with opened_all(settings) as partitions:
         before = partitions.ask_any(rates_before)
     if before is None:
         fail("no applied rates were in force before those of now; notifier config withdraw takes these back")
-    own = load_settings(context.obj, rates=before, of=Source(name="the rates published before"))
-    _apply(context, own, HOLDS_IN_US, By(who, message, yes=yes, json=json), replaces=True)
+    own = load_settings(GIVEN.config, rates=before, of=Source(name="the rates published before"))
+    _apply(own, HOLDS_IN_US, replaces=True)
 
 
-@dataclass(frozen=True, slots=True)
-class By:
-    """How somebody applies rates. who: None for the login. message: why. yes: without a question."""
-
-    who: str | None
-    message: str
-    yes: bool
-    json: bool
-
-
-def _apply(context: typer.Context, own: Settings, delay_us: int, by: By, *, replaces: bool) -> None:
+def _apply(own: Settings, delay_us: int, *, replaces: bool) -> None:
     """Show what changes, ask, publish and log. own: the settings of this host with the new rates."""
     with opened_all(own) as partitions:
         known = partitions.ask_any(published_now)
         before = usable(lambda: partitions.ask_any(rates_in_force)[1], lambda: None)
-    change = change_to(load_settings(context.obj).rates if before is None else before, own.rates)
-    _compare(change, partial(say_before, yes=by.yes, json=by.json), replaces=replaces)
-    confirm("apply?", yes=by.yes)
+    change = change_to(load_settings(GIVEN.config).rates if before is None else before, own.rates)
+    _compare(change, replaces=replaces)
+    confirm("apply?")
     with opened_all(own) as partitions:
         if (now := partitions.ask_any(published_now)) != known:
             did = f"applied {now.version}" if now.version else "withdrew the rates"
             fail(f"others {did} meanwhile: nothing was changed; run it again to see the difference")
-        with logged(log_of(partitions, by.who), "apply rates", own.rates_version) as words:
-            words.extend(filter(None, [by.message, *change.lines]))
+        with logged(log_of(partitions), "apply rates", own.rates_version) as words:
+            words.extend(filter(None, [GIVEN.message, *change.lines]))
             published = on_all(partitions, lambda redis: publish(redis, own.rates, delay_us))[0]
     answer(
         {"version": published.version, "at": moment(published.at_us)},
         f"{published.version} holds from {shown(moment(published.at_us))} on",
         _counts(own),
         "see who follows it: notifier config status; go back: notifier config revert",
-        json=by.json,
     )
 
 
-@commands.command("withdraw")
-def withdraw_rates(
-    context: typer.Context,
-    *,
-    yes: YesOption = False,
-    who: WhoOption = None,
-    json: JsonOption = False,
-) -> None:
+def withdraw_rates() -> None:
     """Take applied rates back: each worker follows its own file again. Exit status 1 if none were applied."""
-    settings = _without_rates(context)
-    confirm("take the applied rates back from all workers?", yes=yes)
-    with opened_all(settings) as partitions, logged(log_of(partitions, who), "withdraw rates", "") as words:
+    settings = without_rates()
+    confirm("take the applied rates back from all workers?")
+    with opened_all(settings) as partitions, logged(log_of(partitions), "withdraw rates", "") as words:
         taken_back = withdraw(partitions)
         words.append("taken back" if taken_back else "none were applied")
     said = "each worker follows its own file again" if taken_back else "no rates were applied"
-    answer({"withdrawn": taken_back}, said, json=json, right=taken_back)
+    answer({"withdrawn": taken_back}, said, right=taken_back)
 
 
-@commands.command()
 def log(
-    context: typer.Context,
     *,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="show at most this many")] = 20,
-    json: JsonOption = False,
 ) -> None:
     """Show who changed what, by command, page or file, the last first: rates, pauses, what was cancelled."""
-    with opened_all(_without_rates(context)) as partitions:
+    with opened_all(without_rates()) as partitions:
         found = read_actions(partitions, limit)
     rows = [(a.at, f"{a.who}\n{a.address}", f"{a.action}\n{a.of}", a.answer) for a in found]
     told = [asdict(each) for each in found]
-    answer(told, Rows(("at", "by", "what", "how"), rows, empty="nothing was changed"), json=json)
+    answer(told, Rows(("at", "by", "what", "how"), rows, empty="nothing was changed"))
 
 
-@commands.command()
-def status(context: typer.Context, *, json: JsonOption = False) -> None:
+def status() -> None:
     """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs.
 
     They also differ while they do not follow yet what was applied.
     """
-    with opened_all(_without_rates(context)) as partitions:
+    with opened_all(without_rates()) as partitions:
         at, found = followers(partitions)
     published = newest(at)
     applied = f"{published.version}, from {shown(moment(published.at_us))} on" if published.version else OWN_FILES
@@ -263,14 +219,8 @@ def status(context: typer.Context, *, json: JsonOption = False) -> None:
         *refused,
         *([f"not in partition {ranges(lacking)}: apply or withdraw them again"] if lacking else []),
         *([f"they differ: {', '.join(sorted(versions))}"] if len(versions) > 1 else []),
-        json=json,
         right=agreed,
     )
-
-
-def _without_rates(context: typer.Context) -> Settings:
-    """The settings, of which Redis alone is needed: rates that are wrong do not stand in the way of looking at them."""
-    return load_settings(context.obj, rates={})
 
 
 def _counts(settings: Settings) -> str:
@@ -279,13 +229,13 @@ def _counts(settings: Settings) -> str:
     return f"{categories}, {counted(len(settings.tiers), 'tier')}, {users} with rules of their own"
 
 
-def _compare(change: Change, tell: Callable[[str], None], *, replaces: bool) -> None:
+def _compare(change: Change, *, replaces: bool) -> None:
     """Show what would change; raise typer.Exit where sections would be lost."""
     if change.lost and not replaces:
         complain(f"the file has no {' and no '.join(change.lost)}, but such rates are in force;")
         fail("write all rates into the file, or give --replace to remove these")
-    tell("what changes:" if change.lines else "nothing changes")
+    say_before("what changes:" if change.lines else "nothing changes")
     for line in change.lines[:MAX_SHOWN]:
-        tell(f"  {line}")
+        say_before(f"  {line}")
     if len(change.lines) > MAX_SHOWN:
-        tell(f"  and {len(change.lines) - MAX_SHOWN:,} more")
+        say_before(f"  and {len(change.lines) - MAX_SHOWN:,} more")

@@ -51,7 +51,6 @@ KeyFile = Annotated[
 
 
 def init(
-    context: typer.Context,
     file: Annotated[
         Path | None, typer.Argument(help=f"what to write  [default: {DEFAULT_PATH}]", show_default=False)
     ] = None,
@@ -66,7 +65,7 @@ def init(
     """Write a first configuration. Asks for the platform and for the key's file. Never overwrites a file."""
     if full and (platform or key_file):
         raise typer.BadParameter("--full writes every platform: it goes without --platform and --key-file")
-    path = file_of(context, file) or Path(DEFAULT_PATH)
+    path = file_of(file) or Path(DEFAULT_PATH)
     schema, known = path.with_suffix(".schema.json"), schema_text().encode()
     for each in (path, schema):
         if each.exists() and (each == path or each.read_bytes() != known):

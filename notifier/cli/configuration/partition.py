@@ -6,23 +6,20 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption
+from notifier.cli.options import without_rates
 from notifier.cli.output import answer
 from notifier.scripts.keys import RQ_VARIABLE, in_force
-from notifier.settings import load_settings
 from notifier.settings.redis_url import is_cluster
 from notifier.store.connection import use_keys_of
 from notifier.store.tags import number_of, prefixes_of, tag_of
 
 
 def partition(
-    context: typer.Context,
     *,
     user: Annotated[str, typer.Option(help="the user")],
-    json: JsonOption = False,
 ) -> None:
     """Tell in which partition a user is, its hash tag, and the prefix of RQ's keys there. Redis is not asked."""
-    config = load_settings(context.obj, rates={}).redis
+    config = without_rates().redis
     if is_cluster(config.url):
         number = number_of(user, config.partitions)
         prefixes, tag = prefixes_of(config, number), tag_of(number, config.partitions)
@@ -31,4 +28,4 @@ def partition(
         number, prefixes, tag = 0, in_force(), ""
     told = {"partition": number, "of": config.partitions, "tag": tag, RQ_VARIABLE: prefixes.rqs}
     where = f"partition {number} of {config.partitions}" + (f", hash tag {{{tag}}}" if tag else "")
-    answer(told, where, f"{RQ_VARIABLE}='{prefixes.rqs}'", json=json)
+    answer(told, where, f"{RQ_VARIABLE}='{prefixes.rqs}'")

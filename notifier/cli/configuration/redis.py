@@ -7,28 +7,17 @@ from typing import Annotated
 
 import typer
 
-from notifier.cli.options import JsonOption
+from notifier.cli.options import without_rates
 from notifier.cli.output import answer
 from notifier.operations import access
 from notifier.scripts.keys import RQ, Prefixes, under
-from notifier.settings import load_settings
 from notifier.store.connection import use_keys_of
 
-commands = typer.Typer(help="What Redis has to know of the notifier.", no_args_is_help=True)
 
-
-@commands.callback()
-def _group() -> None:
-    """A group, also while it has one command."""
-
-
-@commands.command()
 def acl(
-    context: typer.Context,
     *,
     role: Annotated[str | None, typer.Option(help=f"{', '.join(access.ROLES)}; else all of them")] = None,
     redis_version: Annotated[str, typer.Option(help="of the Redis that gets the rules")] = "7.0",
-    json: JsonOption = False,
 ) -> None:
     """Print lines for Redis's ACL file: a user for each role, with the least commands and keys. Redis is not asked.
 
@@ -37,14 +26,14 @@ def acl(
     if role is not None and role not in access.ROLES:
         raise typer.BadParameter(f"is one of {', '.join(access.ROLES)}", param_hint="--role")
     version = _version(redis_version)
-    config = load_settings(context.obj, rates={}).redis
+    config = without_rates().redis
     several = config.partitions > 1
     if not several:
         use_keys_of(config)
     # In the patterns of several partitions a star stands for the hash tag.
     with under(Prefixes(f"{{*}}{config.prefix}", f"{{*}}{config.prefix}:{RQ}") if several else None):
         lines = {name: access.line(name, version) for name in ([role] if role else access.ROLES)}
-    answer(lines, *lines.values(), json=json)
+    answer(lines, *lines.values())
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from notifier.cli.options import JsonOption, duration_us
+from notifier.cli.given import GIVEN
+from notifier.cli.options import duration_us
 from notifier.cli.output import ProgressBar, Rows, answer, complain, fail
 from notifier.cli.trials.record import recording
 from notifier.cli.users import entries_in
@@ -28,7 +29,6 @@ from notifier.units import UNITS, counted
 
 
 def preview(
-    context: typer.Context,
     *,
     new: Annotated[Path, typer.Option(help="the file with the new rates")],
     trace: Annotated[
@@ -44,7 +44,6 @@ def preview(
         Path | None,
         typer.Option(help="what users chose: a file of `notifier users export`; with --live they are known"),
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Replay traffic under the old and the new rates, in simulated time, and compare how long notifications wait.
 
@@ -55,7 +54,7 @@ def preview(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise typer.BadParameter("is drawn as SVG; give a name that ends in .svg", param_hint="--plot")
     live_us = None if live is None else duration_us(live, "--live", least_us=UNITS["ms"])
-    path = settings_path(context.obj)
+    path = settings_path(GIVEN.config)
     settings = load_settings(path)
     before, after = settings.policies(), _policies_in(new)
     names: dict[Side, str] = {"old": path.name, "new": new.name}
@@ -74,14 +73,14 @@ def preview(
     before, after = before.under(chosen), after.under(chosen)
     begins_us = time.time_ns() // 1_000 if traffic.began_us is None else traffic.began_us
     if user is not None:
-        _show_timeline(user, timeline(traffic, user, before, after, begins_us=begins_us), json=json)
+        _show_timeline(user, timeline(traffic, user, before, after, begins_us=begins_us))
     if user is None or plot is not None:
         with ProgressBar("replaying", sum(map(len, traffic.values()))) as bar:
             report, sent_at = compare(traffic, before, after, bar.advance, begins_us=begins_us)
         if plot is not None:
             _write(plot, svg(sent_at, names))
         if user is None:
-            answer(asdict(report), *_report(report), json=json)
+            answer(asdict(report), *_report(report))
 
 
 def _policies_in(new: Path) -> Policies:
@@ -145,7 +144,7 @@ def _change(both: Any) -> str:
     return str(old) if old == new else f"{old} → {new}"
 
 
-def _show_timeline(user: str, moments: list[Moment], *, json: bool) -> None:
+def _show_timeline(user: str, moments: list[Moment]) -> None:
     if not moments:
         fail(f"nothing in the trace is for {user}")
     rows = [
@@ -157,7 +156,7 @@ def _show_timeline(user: str, moments: list[Moment], *, json: bool) -> None:
         for moment in moments
     ]
     columns = ("accepted", "category", "old: waits", "held by", "new: waits", "held by")
-    answer([asdict(moment) for moment in moments], Rows(columns, rows, user), json=json)
+    answer([asdict(moment) for moment in moments], Rows(columns, rows, user))
 
 
 def _waited(moment: Moment, side: Side) -> str:

@@ -12,7 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
-from notifier.cli.options import JsonOption, duration_us
+from notifier.cli.given import GIVEN
+from notifier.cli.options import duration_us
 from notifier.cli.output import ProgressBar, answer, fail
 from notifier.operations.preview.recording import Recorder
 from notifier.settings import Settings, load_settings
@@ -21,28 +22,18 @@ from notifier.units import UNITS
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
-trace = typer.Typer(help="Record traffic, to try rates on it with `notifier preview`.", no_args_is_help=True)
 
-
-@trace.callback()
-def _trace() -> None:
-    """Keep `record` a command of its own, though it is the only one."""
-
-
-@trace.command()
 def record(
-    context: typer.Context,
     *,
     out: Annotated[Path, typer.Option(help="the file to write; an existing file is refused")],
     lasting: Annotated[str, typer.Option("--for", help="how long, such as 10m or 1d; Ctrl-C ends it earlier")] = "1h",
-    json: JsonOption = False,
 ) -> None:
     """Record what is accepted from now on: time, user, category, priority, expiry; no tokens, texts or data.
 
     Exit status 1 if another recording runs, or if this one broke off; what is in the file then is still right.
     """
     lasting_us = duration_us(lasting, "--for", least_us=UNITS["ms"])
-    settings, recorded = load_settings(context.obj), 0
+    settings, recorded = load_settings(GIVEN.config), 0
     try:
         with (
             recording(settings, lasting_us, f"recording to {out.name}") as parts,
@@ -54,7 +45,7 @@ def record(
                 recorded += len(lines)
     except OSError as error:
         fail(f"{out}: cannot be written: {error.strerror}")
-    answer({"file": str(out), "recorded": recorded}, f"{recorded} recorded in {out}", json=json)
+    answer({"file": str(out), "recorded": recorded}, f"{recorded} recorded in {out}")
 
 
 @contextmanager

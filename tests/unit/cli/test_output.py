@@ -17,6 +17,12 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def _for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever command ran before in this process."""
+    monkeypatch.setattr(output.GIVEN, "json", False)
+
+
 @pytest.mark.parametrize("goes_to", [Terminal, io.StringIO])
 def test_no_bar_takes_an_answer_from_its_file(goes_to: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     """`notifier audit --json > file` has its findings in the file; the bar is on the terminal."""
@@ -41,11 +47,11 @@ def test_a_table_takes_its_room_from_what_can_be_broken(
     monkeypatch.setenv("COLUMNS", "80")
     at = datetime(2026, 12, 24, 18, 0, 0, tzinfo=UTC)
     columns = ("place", "job", "for", "priority", "tries", "expected", "expires")
-    output.answer(None, output.Rows(columns, [(1, "a" * 20, 1, "normal", 0, at, at)]), json=False)
+    output.answer(None, output.Rows(columns, [(1, "a" * 20, 1, "normal", 0, at, at)]))
     told = capsys.readouterr().out
     assert "a" * 20 in told
     assert max(map(len, told.splitlines())) <= 80
-    output.answer(None, output.Rows(columns, [(1, "a" * 64, 1, "normal", 0, at, at)]), json=False)
+    output.answer(None, output.Rows(columns, [(1, "a" * 64, 1, "normal", 0, at, at)]))
     assert {"a" * 64, *columns} <= {*capsys.readouterr().out.split()}
 
 
@@ -53,7 +59,7 @@ def test_a_table_takes_its_room_from_what_can_be_broken(
 def test_a_name_is_shown_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Anywhere in a table, and where there is none: no markup, no emoji, and nothing that steers a terminal."""
     shown = name.replace("\x1b", "\\u001b")
-    output.answer(None, output.Rows(("job",), [(name,)], name), json=False)
+    output.answer(None, output.Rows(("job",), [(name,)], name))
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [shown, "job", "─" * len(shown), shown]
-    output.answer(None, output.Rows(("job",), [], empty=f"no record of {name}"), name, json=False)
+    output.answer(None, output.Rows(("job",), [], empty=f"no record of {name}"), name)
     assert capsys.readouterr().out == f"no record of {shown}\n{shown}\n"

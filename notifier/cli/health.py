@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,13 +13,10 @@ from notifier.cli.given import GIVEN
 from notifier.cli.options import duration_us, without_rates
 from notifier.cli.output import answer, complain
 from notifier.errors import RedisUnusableError
-from notifier.queue.health import Alive, find_refusal, find_workers
-from notifier.scripts.keys import rq_key
-from notifier.settings import Settings
+from notifier.operations.stats import Now, read_now
+from notifier.queue.health import Alive
 from notifier.store.connection import eviction_warning
-from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import opened_all, ranges
-from notifier.store.pipelining import ask_all
 
 
 def health(
@@ -36,79 +33,36 @@ def health(
     if worker is not None and host:
         raise typer.BadParameter("give one of --worker and --host", param_hint="--host")
     within_us = duration_us(within, "--within")
-    here = socket.gethostname()
-    settings = without_rates()
-    seen = _look(settings, lambda each: each.host == here if worker is None else each.name == worker, within_us)
-    mine = list(seen.mine.values())
-    healthy = [each for each in mine if each.is_healthy(within_us)]
-    if seen.away and not healthy:
-        raise next(iter(seen.away.values()))
-    workers = [asdict(each) | {"healthy": each in healthy} for each in mine]
-    right = bool(healthy) and (not seen.suspended or bool(seen.suspended_in))
-    told = {"healthy": right, "suspended": seen.suspended, "warning": seen.warning, "host": here, "workers": workers}
-    of_parts = {"unserved": seen.unserved, "suspended_in": seen.suspended_in, "away": list(seen.away)}
-    parts = of_parts if settings.redis.partitions > 1 else {}
-    if not mine and not GIVEN.json:
-        complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
-    for complaint in [] if GIVEN.json else seen.complaints():
-        complain(complaint)
-    answer(
-        told | parts,
-        *(f"{each.name} on {each.host}: {_told(each, within_us)}" for each in mine),
-        right=right,
-    )
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Findings of all partitions. mine: the workers that are meant. unserved: partitions without a worker.
-
-    suspended_in: those in which `rq suspend` is in force; empty where it is in all.
-    """
-
-    mine: dict[str, Alive] = field(default_factory=dict)
-    unserved: list[int] = field(default_factory=list)
-    away: dict[int, RedisUnusableError] = field(default_factory=dict)
-    suspended: bool = False
-    suspended_in: list[int] = field(default_factory=list)
-    warning: str = ""
-
-    def complaints(self) -> Iterator[str]:
-        """Say what is wrong, for people."""
-        if self.unserved:
-            yield f"no worker serves partition {ranges(self.unserved)}"
-        if self.away:
-            yield f"partition {ranges(list(self.away))}: {next(iter(self.away.values()))}"
-        if self.suspended:
-            where = f"partition {ranges(self.suspended_in)}: " if self.suspended_in else ""
-            yield f"{where}suspended by rq suspend: nothing is sent until rq resume"
-        if self.warning:
-            yield self.warning
-
-
-def _look(settings: Settings, is_meant: Callable[[Alive], bool], within_us: int) -> _Seen:
-    """Raises RedisUnusableError where no partition answers."""
-
-    def find() -> Exchange[tuple[list[Alive], bool, str]]:
-        found = yield from find_workers()
-        suspended, memory = yield Commands(lambda pipe: [pipe.exists(rq_key("suspended")), pipe.info("memory")])
-        works = any(is_meant(each) and each.is_healthy(within_us) for each in found)
-        if not works and (why := (yield from find_refusal(memory))):
-            raise RedisUnusableError(f"Redis {why}")
-        return found, bool(suspended), eviction_warning(memory)
-
+    here, settings = socket.gethostname(), without_rates()
     with opened_all(settings) as partitions:
-        told, several = ask_all(partitions, find), len(partitions) > 1
-    suspended_in = [number for number, (_, suspended, _) in told.found.items() if suspended]
-    seen = _Seen(away=told.away, suspended=bool(suspended_in))
-    seen.suspended_in = [] if len(suspended_in) == len(told.found) else suspended_in
-    for number, (found, _, warning) in told.found.items():
-        seen.warning = seen.warning or warning
-        if several and not any(each.is_healthy(within_us) for each in found):
-            seen.unserved.append(number)
-        for each in filter(is_meant, found):  # of a worker of several partitions, where it looked last
-            seen.mine[each.name] = min(each, seen.mine.get(each.name, each), key=lambda alive: alive.age_us)
-    return seen
+        now = read_now(partitions)
+        warning = partitions.ask_any(lambda redis: eviction_warning(redis.info("memory")))
+    mine = [each for each in now.workers if (each.host == here if worker is None else each.name == worker)]
+    healthy = [each for each in mine if each.is_healthy(within_us)]
+    if not healthy and (why := f"Redis {now.refuses}" if now.refuses else next(iter(now.away.values()), "")):
+        raise RedisUnusableError(why)
+    right = bool(healthy) and (not now.suspended or bool(now.suspended_in))
+    workers = [asdict(each) | {"healthy": each in healthy} for each in mine]
+    told = {"healthy": right, "suspended": bool(now.suspended), "warning": warning, "host": here, "workers": workers}
+    of_parts = {"unserved": now.unserved, "suspended_in": now.suspended_in, "away": list(now.away)}
+    parts = of_parts if settings.redis.partitions > 1 else {}
+    if not GIVEN.json:
+        if not mine:
+            complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
+        for complaint in filter(None, [*_complaints(now), warning]):
+            complain(complaint)
+    answer(told | parts, *(f"{each.name} on {each.host}: {_told(each, within_us)}" for each in mine), right=right)
+
+
+def _complaints(now: Now) -> Iterator[str]:
+    """Say what is wrong, for people."""
+    if now.unserved:
+        yield f"no worker serves partition {ranges(now.unserved)}"
+    if now.away:
+        yield f"partition {ranges(list(now.away))}: {next(iter(now.away.values()))}"
+    if now.suspended:
+        where = f"partition {ranges(now.suspended_in)}: " if now.suspended_in else ""
+        yield f"{where}suspended by rq suspend: nothing is sent until rq resume"
 
 
 def _told(alive: Alive, within_us: int) -> str:

@@ -13,7 +13,6 @@ import pytest
 from redis import Redis
 
 from notifier import Notifier
-from notifier.notification import Device
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import (
@@ -143,33 +142,6 @@ def test_an_answer_has_its_price(  # noqa: PLR0917 - a row of the table
         assert status.expected_at.timestamp() - began > 29
 
 
-@pytest.mark.parametrize(
-    ("device", "reply"),
-    [
-        (apns("topic"), Reply(400, "BadTopic")),
-        (apns("key"), Reply(403, "InvalidProviderToken")),
-        (fcm("permission"), Reply(403, "PERMISSION_DENIED")),
-        (fcm("project"), Reply(404, "NOT_FOUND")),
-    ],
-    ids=lambda value: getattr(value, "reason", None),
-)
-def test_a_fault_of_ours_costs_nothing(tmp_path: Path, simulators: Simulators, device: Device, reply: Reply) -> None:
-    """Wrong credentials, topic or project: no attempt, no permit, no dead token; it waits."""
-    simulators.answer(device, reply)
-    with EmbeddedRedis() as server:
-        config = write_config(tmp_path, server.url, simulators.providers(timeout=TIMEOUT), **RATES)
-        with client_of(config) as redis, notifier(config) as producer:
-            job_id = producer.send(note("anna", "fault", device))
-            with worker(config, "--burst") as running:
-                assert running.process.wait(60) == 0
-            status = producer.status(job_id)
-            assert status is not None
-            assert (status.state, status.attempts) == ("waiting", 0)
-            assert redis.zcard("notifier:sent:{anna}") == 0
-            assert reply.reason in running.log
-            assert list(producer.feedback()) == []
-
-
 def test_a_dead_token_is_told_once_however_often_the_rest_is_tried(world: World) -> None:
     """One entry for the dead of several devices, with its app and Apple's own time; a retry tells it no second time."""
     dead = world.simulators.answer(apns("dead"), Reply(410, "Unregistered"))
@@ -203,3 +175,32 @@ def test_what_is_not_dead_is_not_told(world: World) -> None:
         ends(world.producer, world.producer.send(note("free", f"alive-{number}", device)), "rejected")
     tokens = {gone.token for gone in world.producer.feedback("alive")}
     assert not tokens & {device.token for device in refused}
+
+
+def test_a_second_try_is_the_same_message_to_the_device(world: World) -> None:
+    """After an unknown the second try carries the same apns-id and collapse id, so that a device shows it once."""
+    apple, google = (world.simulators.answer(make("same"), CUT, OK) for make in (apns, fcm))
+    job_id = world.producer.send(note("free", "same", apple, google, collapse_id="score"))
+    eventually(lambda: world.stands(job_id) == ("waiting", 1), "the first try")
+    world.redis.zadd("notifier:later", {job_id: 0})
+    ends(world.producer, job_id, "delivered")
+    first, second, *of_google = sorted(world.simulators.arrived("same"), key=lambda arrival: arrival.platform)
+    assert [arrival.status for arrival in (first, second)] == [0, 200]
+    assert first.message_id == second.message_id != ""
+    assert [arrival.collapse_id for arrival in (first, second, *of_google)] == ["score"] * 4
+
+
+def test_a_dry_run_is_shouted_and_reaches_no_phone(tmp_path: Path, simulators: Simulators) -> None:
+    """With providers.fcm.dry_run all goes its way but to the phone, and the worker says so when it starts."""
+    providers = simulators.providers()
+    rehearsal = {**providers, "fcm": {**providers["fcm"], "dry_run": True}}
+    with EmbeddedRedis() as server:
+        config = write_config(tmp_path, server.url, rehearsal, **RATES)
+        with notifier(config) as producer:
+            job_id = producer.send(note("dry", "dry", fcm("dry")))
+            with worker(config, "--burst") as running:
+                assert running.process.wait(60) == 0
+            ends(producer, job_id, "delivered")
+        assert [line for line in running.log.splitlines() if '"dry_run"' in line and '"warning"' in line]
+    assert not simulators.arrived("dry")
+    assert [a.title for a in simulators.dry_runs()] == ["dry"]

@@ -85,11 +85,6 @@ class World:
         return Counter(record.outcome for record in self.producer.history(user))
 
 
-def returned(redis: Redis) -> int:
-    """How often something came back to its backlog, with no attempt spent."""
-    return int(redis.hget("notifier:stats", "returned") or 0)
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, redis_server: EmbeddedRedis) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("world")
@@ -174,17 +169,6 @@ def test_an_expiry_counts_what_came_before(world: World) -> None:
     world.redis.zadd("notifier:later", {job_id: 0})
     eventually(lambda: state(world.producer, job_id) not in {"queued", "waiting", "sending"}, "an end")
     assert state(world.producer, job_id) == "delivered"
-
-
-def test_no_answer_is_sent_again_or_given_up(world: World) -> None:
-    """After no answer: sent again by default, given up as failed where the category says so."""
-    again = world.send("again", "again", world.simulators.answer(apns("again"), CUT, OK))
-    given_up = world.send("give-up", "give-up", world.simulators.answer(fcm("give-up"), CUT, OK), category="careful")
-    ends(world.producer, again, "delivered")
-    ends(world.producer, given_up, "failed")
-    assert [a.status for a in world.simulators.arrived("again")] == [0, 200]
-    assert [a.status for a in world.simulators.arrived("give-up")] == [0]
-    assert "unknown" in world.reason(given_up)
 
 
 def test_what_waits_too_long_expires(world: World) -> None:
@@ -311,51 +295,6 @@ def test_who_is_due_goes_before_who_has_just_come(tmp_path: Path, world: World) 
     # Half of each look is for who is due: behind those who waited while the limit of the route grew, all are as late.
     # If those who arrive went first, the first would wait for most of them: 1,600 and more.
     assert max(late) <= 1_000
-
-
-@pytest.mark.parametrize("platform", ["apns", "fcm"])
-def test_a_provider_that_is_away_costs_nothing(world: World, platform: str) -> None:
-    """While nothing listens no attempt is spent; when the provider is back the same notification is delivered."""
-    simulator = getattr(world.simulators, platform)
-    device = {"apns": apns, "fcm": fcm}[platform](f"away-{platform}")
-    before = returned(world.redis)
-    world.simulators.call(simulator.close())
-    try:
-        job_id = world.send(f"away-{platform}", f"away-{platform}", device, category="twice")
-        eventually(lambda: returned(world.redis) >= before + 3, "three vain looks")
-        status = world.producer.status(job_id)
-        assert status is not None
-        assert status.attempts == 0
-    finally:
-        world.simulators.call(simulator.start())
-    ends(world.producer, job_id, "delivered")
-    assert len(world.simulators.arrived(f"away-{platform}")) == 1
-
-
-def test_a_fault_of_ours_does_not_burn_the_message(tmp_path: Path, world: World) -> None:
-    """A wrong topic is shouted and waited out; put right, the same notification is delivered, no attempt spent."""
-    providers = world.simulators.providers()
-    wrong = {**providers, "apns": {**providers["apns"], "topic": "com.example.wrong"}}
-    with EmbeddedRedis() as server:
-        config = write_config(tmp_path, server.url, wrong, **RATES)
-        with client_of(config) as redis, notifier(config) as producer:
-            with worker(config) as running:
-                running.ready(redis)
-                job_id = producer.send(note("fault", "fault", category="twice"))
-                eventually(lambda: returned(redis), "the fault")
-                eventually(lambda: '"circuit_opened"' in running.log, "a shout")
-                assert running.log.count('"error"') == 1
-                assert "topic" in running.log.lower()
-            status = producer.status(job_id)
-            assert status is not None
-            assert (status.state, status.attempts) == ("waiting", 0)
-            assert status.expected_at is None, "it goes when Apple takes messages again, which nobody knows"
-            assert "apns" in (status.not_before or "")
-            write_config(tmp_path, server.url, providers, **RATES)
-            with worker(config, "--burst") as running:
-                assert running.process.wait(PATIENCE_S) == 0
-            assert state(producer, job_id) == "delivered"
-    assert [a.status for a in world.simulators.arrived("fault")][-1] == 200
 
 
 def test_a_burst_with_nothing_to_do_ends(tmp_path: Path, redis_server: EmbeddedRedis) -> None:

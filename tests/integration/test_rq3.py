@@ -1,10 +1,7 @@
-"""What RQ 3 brought and RQ 2 has not: RateLimit, groups, webhooks, its ready registry."""
+"""What RQ 3 brought and RQ 2 has not: RateLimit, its ready registry."""
 
-import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,6 @@ from workers import PushWorker
 
 rate_limit = pytest.importorskip("rq.rate_limit", reason="RQ 2 has none of this")
 registry = pytest.importorskip("rq.registry")
-rq_group = pytest.importorskip("rq.group")
-rq_webhook = pytest.importorskip("rq.webhook")
 
 # It notes when it begins and when it ends.
 ERRANDS = """
@@ -90,59 +85,6 @@ def test_notifications_with_a_rate_limit_are_sent(world: World) -> None:
         world.lane.enqueue("notifier.deliver", kwargs=told, rate_limit=limit)
     eventually(lambda: sorted(world.simulators.titles("limited-")) == users, "five deliveries")
     eventually(lambda: world.slots("campaign") == (0, 0), "the slots to be free")
-
-
-def told(user: str) -> dict[str, Any]:
-    return {"user": user, "title": user, "devices": [{"platform": "apns", "token": apns(user).token}]}
-
-
-def test_notifications_of_a_group_are_sent(world: World) -> None:
-    """A group of notifications that a plain producer enqueues is sent, each once."""
-    users = [f"grouped-{n}" for n in range(3)]
-    group = rq_group.Group.create(connection=world.redis, name="campaign")
-    group.enqueue_many(world.lane, [Queue.prepare_data("notifier.deliver", kwargs=told(user)) for user in users])
-    eventually(lambda: sorted(world.simulators.titles("grouped-")) == users, "three deliveries")
-
-
-class Hooks(ThreadingHTTPServer):
-    """Where webhooks are sent to. heard: what came, in order."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Hook)
-        self.heard: list[dict[str, Any]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/"
-
-
-class Hook(BaseHTTPRequestHandler):
-    server: Hooks
-
-    def do_POST(self) -> None:
-        self.server.heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_the_webhook_of_a_job_is_called_and_a_notification_that_has_one_is_sent(world: World) -> None:
-    """RQ's own jobs call theirs when they end. A notification is sent all the same; its end is told by its event."""
-    with Hooks() as hooks:
-        thread = threading.Thread(target=hooks.serve_forever)
-        thread.start()
-        try:
-            hook = rq_webhook.Webhook(hooks.url, "finished", method="POST")
-            world.lane.enqueue("notifier.deliver", kwargs=told("hooked"), webhooks=[hook])
-            job = world.lane.enqueue("errands.note", str(world.folder / "hooked"), "x", webhooks=[hook])
-            eventually(lambda: hooks.heard, "the job's webhook")
-            eventually(lambda: world.simulators.titles("hooked") == ["hooked"], "the delivery")
-            assert [said["job_id"] for said in hooks.heard] == [job.id]
-        finally:
-            hooks.shutdown()
-            thread.join()
 
 
 def test_what_waits_in_the_ready_registry_is_queued(world: World) -> None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,14 @@ from redis.client import PubSub
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Retry, Worker
 from rq.command import send_shutdown_command, send_stop_job_command
-from rq.job import Job, JobStatus
+from rq.job import JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
-from rq.serializers import JSONSerializer
 
 from notifier import Notifier
 from notifier.queue.health import read_others
 from notifier.simulators.wire import Reply
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import warm
-from tests.harness.asking import InRedis
 from tests.harness.processes import stop
 from tests.harness.support import (
     PATIENCE_S,
@@ -205,60 +202,6 @@ def test_rqs_shutdown_command_is_obeyed(redis: Redis, config: Path, producer: No
     assert redis.scard("rq:workers") == 0
 
 
-def test_a_warm_shutdown_under_load_loses_nothing(
-    redis: Redis, config: Path, producer: Notifier, simulators: Simulators
-) -> None:
-    """SIGTERM under load: status 0, what was in flight finished, the rest as it was; the next sends each once."""
-    told: list[str] = []
-    devices = [simulators.delay(apns(f"load-{n}"), 100) for n in range(40)]
-    notes = (note(f"load-{n % 40}", f"load-{n}", devices[n % 40]) for n in range(1_200))
-    with worker(config) as running:
-        running.ready(redis)
-        producer.send_many(notes, on_accepted=told.extend)
-        paced = [producer.send(note("paced", f"load-paced-{n}")) for n in range(60)]
-        eventually(lambda: len(simulators.titles("load-")) > 100, "the load")
-        assert running.end() == 0
-    assert 100 < len(simulators.titles("load-")) < 1_260, "the load was over before: the test shows nothing"
-    for lane in ("urgent", "default", "bulk"):
-        assert redis.zcard(f"rq:wip:{lane}") == 0
-    assert redis.zcard("notifier:leases") == 0
-    assert "sending" not in {state(producer, job_id) for job_id in told}
-    with worker(config, name="next") as running:
-        running.ready(redis)
-        eventually(lambda: redis.zcard("notifier:delivered") == 1_260, "the rest")
-        assert running.end(signal.SIGINT) == 0
-    titles = simulators.titles("load-")
-    assert len(titles) == len(set(titles)) == 1_260
-    order = [title for title in titles if title.startswith("load-paced")]
-    assert order == [f"load-paced-{n}" for n in range(60)]
-    assert {state(producer, job_id) for job_id in told + paced} == {"delivered"}
-
-
-def test_a_second_signal_does_not_wait(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:
-    """A send that hangs is waited for until the second signal; then the worker ends, and the next one sends."""
-    config.write_text(  # nothing but the second signal ends it while the test waits for its end
-        config.read_text(encoding="utf-8")
-        .replace("timeout: 60s", "timeout: 300s")
-        .replace("lease: 70s", "lease: 310s")
-        .replace("grace: 30s", "grace: 300s"),
-        encoding="utf-8",
-    )
-    hanging = apns("hanging")
-    simulators.hold(hanging)
-    with worker(config) as running:
-        running.ready(redis)
-        job_id = producer.send(note("hanging", "hanging", hanging))
-        ends(producer, job_id, "sending")
-        eventually(lambda: simulators.arrived("hanging"), "its arrival")
-        running.process.send_signal(signal.SIGTERM)
-        eventually(lambda: '"stopping"' in running.log, "its answer to the first")
-        time.sleep(1.2)  # a second signal within a second is taken for the same one
-        assert running.process.poll() is None
-        assert running.end() == 0
-    assert state(producer, job_id) == "waiting", "its answer was not waited for"
-    assert redis.zcard("notifier:leases") == 0
-
-
 def test_a_long_stock_job_ends_within_the_grace(redis: Redis, config: Path) -> None:
     """A stock job that outlasts the grace time does not hold the process beyond it; RQ knows it as failed."""
     config.write_text(
@@ -335,10 +278,10 @@ def test_a_job_that_is_stopped_before_the_horse_stops(
         assert late.process.poll() is None
 
 
-def test_what_people_do_by_rqs_own_hands(
+def test_a_failed_one_is_requeued_by_rqs_command(
     redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
-    """`rq requeue` sends a failed one again; `Job.cancel` and `Job.delete` take out what waits; the rest goes on."""
+    """`rq requeue` sends a failed one again; what else they do has tests in laws/test_rq_by_hand."""
     once = simulators.answer(apns("by-hand"), Reply(410, "Unregistered"), Reply(200))
     with worker(config) as running:
         running.ready(redis)
@@ -348,18 +291,6 @@ def test_what_people_do_by_rqs_own_hands(
         assert done.returncode == 0, done.stderr
         ends(producer, failed, "delivered")
         assert [arrival.status for arrival in simulators.arrived("by-hand")] == [410, 200]
-
-        line = [producer.send(note("held", f"hand-{n}")) for n in range(5)]
-        ends(producer, line[4], "waiting")
-        Job.fetch(line[1], connection=redis, serializer=JSONSerializer).cancel()
-        Job.fetch(line[2], connection=redis, serializer=JSONSerializer).delete()
-        for n in (0, 3, 4):
-            ends(producer, line[n], "delivered")
-            InRedis(redis).give_all_back("held")
-        assert state(producer, line[1]) == "cancelled"
-        assert producer.status(line[2]) is None
-    assert simulators.titles("hand-") == ["hand-0", "hand-3", "hand-4"]
-    assert scheduled(redis).count == 0
 
 
 def test_burst_ends_by_itself(redis: Redis, redis_server: EmbeddedRedis, config: Path, producer: Notifier) -> None:
@@ -484,7 +415,7 @@ def test_rqs_pool_runs_several(redis: Redis, redis_server: EmbeddedRedis, config
 
 
 def test_the_procfile_starts_one(redis: Redis, config: Path, producer: Notifier) -> None:
-    """The Procfile's line is what a person can type."""
+    """The Procfile's line is what a person can type, and Ctrl-C ends it."""
     root = Path(__file__).parents[2]
     line = dict(row.split(": ", 1) for row in (root / "Procfile").read_text(encoding="utf-8").splitlines() if row)
     assert line["worker"].split() == ["notifier", "worker"]
@@ -492,7 +423,7 @@ def test_the_procfile_starts_one(redis: Redis, config: Path, producer: Notifier)
     with WorkerProcess([str(command), "worker"], config, name="unnamed") as running:
         ends(producer, producer.send(note("anna")), "delivered")
         assert redis.scard("rq:workers") == 1
-        assert running.end() == 0
+        assert running.end(signal.SIGINT) == 0
 
 
 def test_it_hears_commands_after_a_reconnect_that_hung(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
-from notifier.simulators.wire import Arrival, WireLog
+from tests.contract.wire_log import Log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,27 +21,6 @@ if TYPE_CHECKING:
 TEAM, KEY_ID, TOPIC = "TEAM123456", "KEY1234567", "com.example.app"
 TOKEN = "ab" * 32
 MINUTE_US = 60_000_000
-
-
-class Log(WireLog):
-    """A wire log that can be awaited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._waiting: list[tuple[int, asyncio.Event]] = []
-
-    def record(self, arrival: Arrival) -> None:
-        super().record(arrival)
-        for count, event in self._waiting:
-            if len(self.arrivals) >= count:
-                event.set()
-
-    async def reach(self, count: int) -> None:
-        event = asyncio.Event()
-        self._waiting.append((count, event))
-        if len(self.arrivals) >= count:
-            event.set()
-        await asyncio.wait_for(event.wait(), 10)
 
 
 class Spy(ApnsSimulator):

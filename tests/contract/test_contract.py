@@ -6,7 +6,6 @@ in which its server can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from notifier.simulators.provider_contract.sending import SendingContract
 from notifier.simulators.provider_contract.stage import ANSWER_US
 from notifier.simulators.wire import Arrival
 from tests.contract.rigs import APNS, Console, Fcm, Rig, Simulators, WebPush
-
-
-@pytest.fixture(scope="module")
-def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
-    with Simulators(tmp_path_factory.mktemp("simulators")) as running:
-        yield running
 
 
 class OnRig(SendingContract):

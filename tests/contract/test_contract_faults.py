@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -60,12 +60,6 @@ BUT = {("apns", "forbidden"): REJECTED}  # Apple: never to be tried again
 OURS = [rig for rig in NETWORKED if rig.platform != "webpush"]
 MET = [(rig, name) for rig in OURS for name, fault in FAULTS.items() if rig.platform in fault.replies]
 networked = pytest.mark.parametrize("rig", NETWORKED, ids=lambda rig: rig.name)
-
-
-@pytest.fixture(scope="module")
-def simulators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
-    with Simulators(tmp_path_factory.mktemp("simulators")) as running:
-        yield running
 
 
 @pytest.mark.parametrize(("rig", "name"), MET, ids=lambda value: getattr(value, "name", value))

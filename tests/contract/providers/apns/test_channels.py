@@ -26,7 +26,7 @@ from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.http2.requests import Response
 from notifier.simulators.apns import ApnsChannelsSimulator
 from notifier.simulators.wire import Reply
-from tests.contract.apns_rig import KEY_ID, TEAM, TOPIC, Identity, Rig, dispatch, make_identity, rig
+from tests.contract.apns_rig import KEY_ID, TEAM, TOPIC, Identity, Rig, dispatch, rig
 from tests.harness.patient_loop import skip
 
 ID = "dHN0LXNyY2gtY2hubA=="
@@ -36,11 +36,6 @@ UPDATE: dict[str, Any] = {
     "timestamp": 1_685_952_000,
     "content_state": {"score": 1},
 }
-
-
-@pytest.fixture(scope="module")
-def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    return make_identity(tmp_path_factory.mktemp("identity"))
 
 
 @dataclass

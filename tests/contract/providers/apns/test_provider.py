@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import structlog.testing
 
-from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.errors import SettingsError
 from notifier.log import mask_text
-from notifier.notification import Device, Notification
+from notifier.notification import Notification
 from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.apns.token_store import LocalTokenStore
@@ -109,14 +109,6 @@ async def test_the_other_environment(identity):
     assert TOKEN not in str(logs)
 
 
-async def test_wrong_topic(identity):
-    """A topic that is not ours is a fault of the configuration, not of the message."""
-    async with rig(identity, client={"topic": "com.example.other"}) as r:
-        answer = await r.send()
-        assert (answer.outcome, answer.reason) == (Outcome.FAULT, "TopicDisallowed")
-        assert answer.retry_after_us
-
-
 async def test_strange_key(identity, tmp_path):
     """A provider token signed with another team's key is refused, and the message is kept."""
     other = make_apns_key(tmp_path)[0].read_text()
@@ -152,30 +144,6 @@ async def test_expired_token_is_renewed(identity):
 
 
 # What is refused here.
-
-
-async def test_refused_before_sending(identity):
-    """What Apple cannot take is REJECTED without touching the connection: size, key, header."""
-    async with rig(identity) as r:
-        large = await r.send(body="x" * 5000)
-        aps = await r.send(data={"aps": {}})
-        header = await r.send(title="t", collapse_id="a\r\nb")
-        assert {a.outcome for a in (large, aps, header)} == {Outcome.REJECTED}
-        assert r.simulator.connections_opened == 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "field_name"),
-    [
-        ({"data": {"aps": {"badge": 9}}}, "data.aps"),
-        ({"title": "t", "collapse_id": " x"}, "collapse_id"),
-    ],
-)
-def test_payload_refuses(fields, field_name):
-    """The payload names the field that cannot be sent to Apple."""
-    with pytest.raises(InvalidNotificationError) as caught:
-        payload(Notification(user="u", devices=[Device("apns", TOKEN)], **fields))
-    assert caught.value.field == field_name
 
 
 def test_payload_bytes():

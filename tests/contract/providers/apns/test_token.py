@@ -90,22 +90,6 @@ async def test_fifty_start_at_once(redis, key):
         assert claims(seen[0])["iss"] == TEAM
 
 
-async def test_fifty_see_it_expired(redis, key):
-    """Fifty workers told by Apple that their token has expired make one new token, and none within 20 minutes."""
-    async with stores(redis, 50) as shared:
-        tokens = [token(key, store) for store in shared]
-        first = (await asyncio.gather(*(t.fetch() for t in tokens)))[0]
-        assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {False}
-        for store in shared:
-            store.ahead_us = 21 * MINUTE_US
-        for one in tokens:
-            one._refused_at = -1.0
-        assert set(await asyncio.gather(*(t.renew(first) for t in tokens))) == {True}
-        seen = {t.current() for t in tokens}
-        assert len(seen) == 1
-        assert first not in seen
-
-
 async def test_refreshed_by_one(redis, key):
     """A token is kept for 40 minutes; then one worker replaces it and the others take that one, none before."""
     async with stores(redis, 20) as shared:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -24,7 +22,6 @@ from structlog.testing import capture_logs
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
-from notifier.providers.apns.provider import ApnsProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
@@ -32,9 +29,9 @@ from notifier.providers.fcm.provider import FcmProvider
 from notifier.providers.transport.backoff import Backoff
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
-from notifier.simulators.control import tell
 from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
+from tests.contract.wire_log import Log
 from tests.harness.patient_loop import skip
 
 if TYPE_CHECKING:
@@ -46,28 +43,11 @@ PROJECT = "demo-project"
 SECOND = 1_000_000
 
 
-class WatchedLog(WireLog):
-    """A wire log that can be awaited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.arrived = asyncio.Event()
-
-    def record(self, arrival: Arrival) -> None:
-        super().record(arrival)
-        self.arrived.set()
-
-
 @dataclass(frozen=True)
 class Rig:
     provider: FcmProvider
     simulator: FcmSimulator
-    log: WatchedLog
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
+    log: Log
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +69,7 @@ def offline(account: dict[str, str]) -> FcmProvider:
 def rig(certificates: Certificates, account: dict[str, str], account_file: Path) -> Callable[..., Any]:
     @asynccontextmanager
     async def make(scripts: Scripts | None = None, *, latency_ms: float = 0, **options: Any) -> AsyncIterator[Rig]:
-        log = WatchedLog()
+        log = Log()
         simulator = FcmSimulator(certificates=certificates, log=log, scripts=scripts, latency_ms=latency_ms)
         simulator.trust(account_file)
         await simulator.start()
@@ -464,7 +444,7 @@ async def test_past_its_moment_nothing_is_started(rig: Callable[..., Any]) -> No
         assert r.log.arrivals == []
         await r.provider._tokens._fetching
         first = asyncio.create_task(r.provider.send(dispatch()))
-        await r.log.arrived.wait()
+        await r.log.reach(1)
         no_connection = await r.provider.send(dispatch(within_s=0.1))
         assert (no_connection.outcome, no_connection.reason) == (Outcome.UNSENT, "TooLate")
         assert r.provider._pool.unsent(r.provider._origin, math.inf) is None, "the server is not to blame for that"
@@ -477,7 +457,7 @@ async def test_closing_answers_every_send(rig: Callable[..., Any]) -> None:
     """At `close` a send under way answers UNKNOWN, a waiting or later one UNSENT, and none raises."""
     async with rig({TOKEN: [Reply(200, delay_ms=5000)]}, max_connections=1) as r:
         under_way = asyncio.create_task(r.provider.send(dispatch()))
-        await r.log.arrived.wait()
+        await r.log.reach(1)
         waiting = asyncio.create_task(r.provider.send(dispatch()))
         await asyncio.sleep(0)
         await r.provider.close()
@@ -620,15 +600,6 @@ async def test_keys_that_fcm_reserves_are_refused_by_name(rig: Callable[..., Any
         assert (answer.outcome, r.log.arrivals) == (Outcome.REJECTED, [])
 
 
-@pytest.mark.parametrize("fields", [{"title": "\ud800"}, {"data": {"a": ["\ud800"]}}, {"sound": "\ud800"}])
-async def test_text_that_is_no_unicode_is_refused(rig: Callable[..., Any], fields: dict[str, Any]) -> None:
-    """A lone surrogate cannot be written as UTF-8: refused before it is enqueued, never raised by a send."""
-    async with rig() as r:
-        with pytest.raises(InvalidNotificationError, match="Unicode"):
-            dispatch(**fields).notification.validate()
-        assert (await r.provider.send(dispatch(**fields))).outcome is Outcome.REJECTED
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -663,14 +634,6 @@ def test_an_unusable_ca_file_is_told(account: dict[str, str], tmp_path: Path) ->
     for name in ("missing.pem", "empty.pem"):
         with pytest.raises(SettingsError, match=name):
             FcmProvider(service_account=account, ca_file=tmp_path / name)
-
-
-def test_checking_a_payload_loads_no_driver() -> None:
-    """Producers check payloads: that must not cost them the import of pyfcm, aiohttp or google-auth."""
-    drivers = "{'pyfcm', 'aiohttp', 'google.auth', 'requests'}"
-    code = f"import sys, notifier.providers.fcm.payload; print(sorted({drivers} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 GOOD: dict[str, Any] = {"token": TOKEN, "notification": {"title": "a"}, "android": {"ttl": "3.5s"}}
@@ -767,53 +730,3 @@ def test_dry_runs_are_logged_apart(tmp_path: Path) -> None:
     log.close()
     assert WireLog.read(path) == [real]
     assert WireLog.read(path, dry_runs=True) == [replace(real, dry_run=True)]
-
-
-def clients_for(told: dict[str, Any]) -> tuple[FcmProvider, ApnsProvider]:
-    account = json.loads(Path(told["fcm"]["service_account"]).read_text())
-    key = Path(told["apns"]["key_file"]).read_text()
-    ca_file = Path(told["fcm"]["ca_file"])
-    fields = {name: told["apns"][name] for name in ("team_id", "key_id", "topic", "endpoint")}
-    return (
-        FcmProvider(service_account=account, endpoint=told["fcm"]["endpoint"], ca_file=ca_file),
-        ApnsProvider(key=key, ca_file=ca_file, **fields),
-    )
-
-
-@asynccontextmanager
-async def simulators(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "notifier.simulators",
-        "--folder",
-        folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def test_the_simulators_run_from_the_command_line(tmp_path: Path) -> None:
-    """One line of JSON says what to configure; both platforms take a send; SIGTERM ends it quietly with 0."""
-    scripts = {TOKEN: [{"status": 200}, {"status": 404, "reason": "UNREGISTERED"}]}
-    async with simulators(tmp_path / "made") as process:
-        assert process.stdout is not None
-        told = json.loads(await process.stdout.readline())
-        await asyncio.to_thread(tell, Path(told["control"]), {"scripts": scripts})
-        fcm, apns = clients_for(told)
-        apple = replace(dispatch(), device=Device("apns", "ab" * 32))
-        outcomes = [(await fcm.send(dispatch())).outcome for _ in range(2)]
-        outcomes.append((await apns.send(apple)).outcome)
-        await asyncio.gather(fcm.close(), apns.close())
-        process.terminate()
-        assert await process.communicate() == (b"", b"")
-        assert process.returncode == 0
-        assert outcomes == [Outcome.DELIVERED, Outcome.DEAD_TOKEN, Outcome.DELIVERED]
-        arrivals = WireLog.read(Path(told["wire_log"]))
-        assert [(a.platform, a.status) for a in arrivals] == [("fcm", 200), ("fcm", 404), ("apns", 200)]

@@ -12,18 +12,13 @@ import pytest
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http1 import BODY_BYTES, Pool, Response, tls_context
-from notifier.simulators.certificates import Certificates, make_certificates
+from notifier.simulators.certificates import Certificates
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 TIMEOUT_S = 2
 OK = b"HTTP/1.1 201 Created\r\n"
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ from notifier.notification import Notification
 from notifier.providers.apns.payload import PAYLOAD_BYTES, payload
 from notifier.providers.contract import Outcome
 from notifier.providers.transport.http2 import wire as http2_wire
-from notifier.simulators.certificates import make_certificates
 from notifier.simulators.wire import Reply
 from tests.contract.apns_rig import TOKEN, dispatch, make_provider, rig
 
@@ -49,17 +48,6 @@ async def test_unfinished_body(identity):
         answer = await r.send()
         assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Timeout")
         assert len(r.log.arrivals) == 1
-
-
-async def test_many_errors(identity):
-    """Error bodies in their thousands do not use up the window they arrive through."""
-    page = "<html>" + "x" * 3000
-    async with rig(identity, scripts={TOKEN: [Reply(502, page)]}) as r:
-        async with asyncio.timeout(20):
-            for _ in range(5):
-                answers = await asyncio.gather(*(r.send() for _ in range(100)))
-                assert {a.status for a in answers} == {502}
-        assert r.simulator.connections_opened == 1
 
 
 async def test_stream_limit(identity):
@@ -190,22 +178,6 @@ def test_backoff_grows(identity):
             await provider.close()
 
         asyncio.run(run())
-
-
-async def test_wrong_authority(identity, tmp_path):
-    """A server that our authority did not sign for gets nothing, and that is said once."""
-    strange = make_certificates(tmp_path).ca_file
-    with structlog.testing.capture_logs() as logs:
-        async with rig(identity, client={"ca_file": strange}) as r:
-            for _ in range(3):
-                answer = await r.send()
-                assert answer.outcome is Outcome.UNSENT
-                assert answer.retry_after_us
-                r.provider._channel._not_before = 0.0
-            assert r.log.arrivals == []
-    warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
-    assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
-    assert "CERTIFICATE_VERIFY_FAILED" in warnings[0]["why"]
 
 
 async def test_cancelled_send(identity):

@@ -170,6 +170,50 @@ def test_at_once_the_longer_of_equal_windows_is_told(subject: Subject) -> None:
         assert (told.remaining, told.rule, told.reset_after_us) == (0, f"{rates[10]}/1h", 60 * M)
 
 
+def test_a_window_is_full_until_its_first_leaves(subject: Subject) -> None:
+    """Ten go in ten seconds, one a second; the eleventh goes when the first is exactly as old as the window is long."""
+    for _ in range(10):
+        assert subject.limiter.acquire("k", "10/10s")
+        subject.advance(S)
+    assert subject.limiter.acquire("k", "10/10s"), "the first was exactly ten seconds ago"
+    assert not subject.limiter.acquire("k", "10/10s")
+    subject.advance(S - 1)
+    assert not subject.limiter.acquire("k", "10/10s")
+    subject.advance(1)
+    assert subject.limiter.acquire("k", "10/10s")
+
+
+def test_each_leaves_at_its_own_time(subject: Subject) -> None:
+    """Room comes back as it was taken, not all at once; what remains, and when there is more, is told of the first."""
+    assert subject.limiter.acquire("k", "3/10s")
+    subject.advance(4 * S)
+    permit = subject.limiter.acquire("k", "3/10s", cost=2)
+    assert (permit.remaining, permit.reset_after) == (0, timedelta(seconds=6))
+    subject.advance(6 * S)
+    look = subject.limiter.peek("k", "3/10s")
+    assert (look.remaining, look.reset_after) == (1, timedelta(seconds=4))
+    subject.advance(4 * S)
+    look = subject.limiter.peek("k", "3/10s")
+    assert (look.remaining, look.reset_after) == (3, timedelta(0))
+
+
+def test_a_cost_goes_whole_or_not_at_all(subject: Subject) -> None:
+    """A call that costs more than is left takes nothing of what is left."""
+    assert subject.limiter.acquire("k", "10/minute", cost=8)
+    assert not subject.limiter.acquire("k", "10/minute", cost=3)
+    assert subject.limiter.acquire("k", "10/minute", cost=2)
+    assert not subject.limiter.peek("k", "10/minute")
+
+
+def test_several_windows_of_one_call(subject: Subject) -> None:
+    """All of them count what one call takes; the one that refuses says so, and the others keep what they have."""
+    rates = "2/second; 3/minute"
+    assert [bool(subject.limiter.acquire("k", rates)) for _ in range(3)] == [True, True, False]
+    subject.advance(S)
+    assert subject.limiter.acquire("k", rates)
+    assert subject.limiter.acquire("k", rates) == Hold(59 * S, "3/1m")
+
+
 def test_a_gap_is_kept(subject: Subject) -> None:
     """Two are never closer together than the gap."""
     assert isinstance(subject.limiter.acquire("k", "100/day; gap 200ms"), Permit)

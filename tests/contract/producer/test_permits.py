@@ -98,37 +98,6 @@ def test_acquire_takes_and_tells(subject: Subject) -> None:
     assert subject.limiter.acquire("bob", Policy(gap_us=M)) != subject.limiter.acquire("ann", rules)
 
 
-def test_user_and_category_hold_together(subject: Subject) -> None:
-    """All rules or none: a send that the category refuses does not count against the user."""
-    chat = Rules(THREE, Category("chat", policy=Policy((Window(1, interval_us=2 * M),))))
-    news = Rules(THREE, Category("news"))
-    permit(subject.limiter.acquire("ann", chat))
-    for _ in range(5):
-        assert subject.limiter.acquire("ann", chat) == Hold(2 * M, "chat 1/2m")
-    permit(subject.limiter.acquire("ann", news))
-    permit(subject.limiter.acquire("ann", news))
-    assert subject.limiter.acquire("ann", news) == Hold(M, "user 3/1m")
-    assert subject.limiter.known("ann") == 3
-
-
-def test_peek_takes_nothing(subject: Subject) -> None:
-    """Looking any number of times leaves everything as it was."""
-    for _ in range(10):
-        permit(subject.limiter.peek("ann", THREE, cost=3))
-    permit(subject.limiter.acquire("ann", THREE, cost=3))
-    assert subject.limiter.peek("ann", THREE) == Hold(M, "user 3/1m")
-
-
-def test_refund_gives_the_place_back_once(subject: Subject) -> None:
-    """A refunded permit is no send, with all that it cost; the second refund finds nothing."""
-    rules = Rules(THREE, Category("chat", policy=Policy((Window(2, interval_us=M),))))
-    taken = permit(subject.limiter.acquire("ann", rules, cost=2))
-    assert isinstance(subject.limiter.acquire("ann", rules), Hold)
-    assert subject.limiter.refund(taken)
-    assert not subject.limiter.refund(taken)
-    permit(subject.limiter.acquire("ann", rules, cost=2))
-
-
 def test_the_refund_of_a_bypass_gives_back_what_the_bucket_lost(subject: Subject) -> None:
     """It found the bucket empty and took nothing out, so nothing comes back."""
     rules = Rules(Policy(burst=Burst(3, every_us=M)), Category("chat"))
@@ -156,14 +125,6 @@ def test_nor_does_more_come_back_to_a_bucket_that_is_always_empty(subject: Subje
     assert isinstance(subject.limiter.acquire("bob", rules), Hold)
     assert subject.limiter.refund(beside)
     assert isinstance(subject.limiter.acquire("bob", rules), Hold)
-
-
-def test_refund_of_a_lapsed_permit_finds_nothing(subject: Subject) -> None:
-    """Once the rules can no longer ask for a permit, and another was taken, it is gone."""
-    taken = permit(subject.limiter.acquire("ann", THREE))
-    subject.clock.now += 2 * M  # Redis forgets by the ms, and by its own clock
-    permit(subject.limiter.acquire("ann", THREE))
-    assert not subject.limiter.refund(taken)
 
 
 def test_bypass_is_counted_and_never_held(subject: Subject) -> None:

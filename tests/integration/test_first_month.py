@@ -89,26 +89,6 @@ def test_explain_tells_of_a_mute_without_end_and_of_an_expiry(
     assert "2199" not in told
 
 
-@pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_refused_lines_are_corrected_alone(run: Run, tmp_path: Path, redis: Redis, form: str) -> None:
-    """--refused holds the refused lines as they stood: sent alone, what was accepted before is not sent twice."""
-    if form == "jsonl":
-        row = {"user": "1", "devices": [{"platform": "fcm", "token": "t" * 20}], "title": "good"}
-        text = "".join(json.dumps(each) + "\n" for each in (row, row | {"titel": "x"}, row | {"title": "too"}))
-    else:
-        text = "user,platform,token,title,badge\n1,fcm,tttttttttttttttttttt,good,\n1,fcm,tttttttttttttttttttt,bad,x\n"
-    file, out = tmp_path / f"all.{form}", tmp_path / f"refused.{form}"
-    file.write_text(text, encoding="utf-8")
-    sent = run("send-file", str(file), "--refused", str(out))
-    assert sent.status == 1
-    refused = out.read_text(encoding="utf-8")
-    assert len(refused.splitlines()) == (1 if form == "jsonl" else 2)
-    out.write_text(refused.replace("titel", "body").replace("bad,x", "bad,1"), encoding="utf-8")
-    before = redis.llen("rq:queue:default")
-    assert run("send-file", str(out)).status == 0
-    assert redis.llen("rq:queue:default") == before + 1
-
-
 def test_an_editor_finds_the_schema(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "new" / "notifier.yaml"
     assert run("config", "init", str(path), "--yes").status == 0
@@ -162,11 +142,6 @@ def test_words_for_units(text: str, us: int) -> None:
     assert parse_duration(text) == us * 1_000_000
     assert parse_window(f"5/{text}").interval_us == us * 1_000_000
     assert parse_window("10/hour") == parse_window("10/1hour") == parse_window("10/hours") == parse_window("10/1h")
-
-
-def test_a_number_without_a_unit() -> None:
-    with pytest.raises(ValueError, match="write 500ms or 500s"):
-        parse_duration("500")
 
 
 def test_a_misspelt_field() -> None:

@@ -30,15 +30,3 @@ def test_workers_send_with_one_token(tmp_path: Path, redis_server: EmbeddedRedis
         assert simulators.apns.checks.tokens_seen == 1
         assert len(redis.keys("notifier:token:*")) == 1
         assert not any("eyJ" in process.log for process in workers)
-
-
-def test_a_new_worker_takes_the_token_in_use(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Apple that refuses a second token within 20 minutes sees none, though each worker takes another's place."""
-    with Simulators(tmp_path / "simulators", token_update_s=1200) as simulators:
-        config = write_config(tmp_path, redis_server.url, simulators.providers())
-        for turn in range(2):
-            with worker(config, name=f"w{turn}") as process, notifier(config) as producer:
-                process.ready(redis)
-                ends(producer, producer.send(note("anna", f"turn-{turn}")), "delivered")
-        assert simulators.apns.connections_opened == 2
-        assert simulators.apns.checks.tokens_seen == 1

@@ -42,7 +42,6 @@ class Simulators:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the simulators did not start: {' '.join(self._command)}"
         self.told = json.loads(line)

@@ -223,7 +223,6 @@ def test_the_oldest_makes_room(redis: Redis, producer: Notifier) -> None:
     producer.send(note("ann", category="news"))
     assert [state(producer, job_id) for job_id in (oldest, second)] == ["dropped", "waiting"]
     status = producer.status(oldest)
-    assert status is not None
     assert status.reason == "overflow"
     assert redis.hget("notifier:stats", "dropped") == b"1"
     assert_clean(redis)

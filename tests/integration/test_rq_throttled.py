@@ -164,7 +164,6 @@ def test_it_waits_as_a_notification_does(world: World) -> None:
     second = q.enqueue("shop.notify", "once", "second", str(path))
     ends(world.producer, second.id, "waiting")
     status = world.producer.status(second.id)
-    assert status is not None
     assert status.expected_at is not None
     assert "1/1h" in str(status.held_by)
     assert second.get_status() is JobStatus.SCHEDULED
@@ -306,7 +305,6 @@ def test_a_call_without_its_user_is_refused(world: World) -> None:
         job = world.queue().enqueue("shop.notify", nobody, "x", str(world.path("nobody")))
         finishes(job, JobStatus.FAILED)
         result = Job(job.id, connection=world.redis).latest_result()
-        assert result is not None
         assert f"user_id: {why}" in str(result.exc_string)
 
 
@@ -328,7 +326,6 @@ def test_what_cannot_be_limited_fails(world: World, serializer: Any, user: str, 
     job = world.queue(serializer).enqueue("shop.notify", user, "x", str(world.path("odd")), meta=meta)
     finishes(job, JobStatus.FAILED)
     result = Job(job.id, connection=world.redis).latest_result()
-    assert result is not None
     assert str(result.exc_string).startswith("malformed: ")
     assert not world.path("odd").exists()
 

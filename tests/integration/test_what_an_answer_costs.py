@@ -60,7 +60,6 @@ class World:
     def stands(self, job_id: str) -> tuple[str, int]:
         """Its state, and how many attempts were spent."""
         status = self.producer.status(job_id)
-        assert status is not None
         return status.state, status.attempts
 
 
@@ -135,7 +134,6 @@ def test_an_answer_has_its_price(  # noqa: PLR0917 - a row of the table
     assert [record.outcome for record in records] == ([] if state == "waiting" else [state])
     if state == "waiting":
         # The wait stands where RQ's tools look for it, and nobody sleeps for it.
-        assert status.expected_at is not None
         expected = status.expected_at.timestamp()
         waits_there = lambda: abs(scheduled(world.redis).get_scheduled_time(job_id).timestamp() - expected) < 1  # noqa: E731
         eventually(waits_there, "RQ's registry to say when")  # a look after it is back in its backlog says so

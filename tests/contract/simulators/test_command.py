@@ -28,7 +28,6 @@ def running(folder: Path) -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-m", "notifier.simulators", "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             line = process.stdout.readline()
             assert line, process.communicate()[1]
             yield json.loads(line)
@@ -43,7 +42,6 @@ def chosen_elsewhere(port: int) -> Iterator[None]:
     """A process chose this port for a server that does not listen yet."""
     choose = f"from notifier.testing.ports import free_port\nprint(free_port({port}), flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", choose], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert int(process.stdout.readline()) == port
         yield
         process.communicate(b"\n")
@@ -67,7 +65,6 @@ def test_the_folder_has_all_that_is_needed(tmp_path: Path) -> None:
     with running(folder) as told:
         assert json.loads((folder / "simulators.json").read_text()) == told
         settings = load_settings(folder / "notifier.yaml", {})
-        assert settings.providers.apns is not None
         assert settings.providers.fcm is not None
         assert settings.providers.apns.endpoint == told["apns"]["endpoint"]
         assert settings.providers.fcm.endpoint == told["fcm"]["endpoint"]

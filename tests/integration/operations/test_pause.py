@@ -135,8 +135,6 @@ def test_who_waits_for_a_pause_is_named_as_written(run: Run, config: Path) -> No
         assert re.search(r"user:zed paused .*resumed; 1 waits", " ".join(said.split()))
         assert re.search(r"user:zed a=b, 100% paused .*resumed; 2 wait", " ".join(said.split()))
         status = producer.status(ids[1])
-        assert status is not None
-        assert status.record is not None
         assert status.record.delays[-1].what == "the pause of user:zed a=b, 100% by anna =b"
 
 

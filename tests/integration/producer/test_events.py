@@ -256,7 +256,6 @@ def posting(tmp_path: Path, url: str, redis: Redis, *answers: int) -> Iterator[t
     (tmp_path / "secret").write_text("s3cret\n")
     hook = {"url": receiver.url, "secret_file": str(tmp_path / "secret")}
     settings = load_settings(write_config(tmp_path, url, events={"keep": "1d", "webhook": hook}), {})
-    assert settings.events.webhook is not None
     posts = Webhook(redis, settings.events.webhook, partial(settings.events.webhook.read_secret, {}))
     posts.start()
     try:

@@ -245,7 +245,6 @@ def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(config
         return told
 
     taken = followed.look(ask)
-    assert taken is not None
     assert "news" in taken.categories
     assert followed.look(lambda question: question(redis)) is None
 
@@ -268,7 +267,6 @@ def test_a_signal_reloads_also_while_a_look_is_under_way(config: Path) -> None:
     """Its handler runs inside that look, in the same thread: it waits for no lock."""
     with Notifier.from_config(config, follow=False) as producer:
         write(config, with_news(config))
-        assert producer._live is not None
         with producer._live._followed.lock:
             producer.reload()
         producer.send(note("anna", category="news"))
@@ -341,7 +339,6 @@ def test_after_a_fork_the_child_looks_too(config: Path, redis: Redis) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", FORK, str(config)], env=clean_environ(), stdout=subprocess.PIPE, text=True
     ) as forks:
-        assert forks.stdout is not None
         assert forks.stdout.readline() == "forked\n"
         write(config, with_news(config))
         assert forks.wait(PATIENCE_S) == 0

@@ -90,7 +90,6 @@ def test_a_rest_waits_for_its_route(
         rest = producer.send(note("mix", "Hello", fcm("mix"), apns("mix"), expires_in=expires_in))
         eventually(lambda: redis.zcard("notifier:later") == 1, "the rest to wait")
         status = producer.status(rest)
-        assert status is not None
         assert (status.state, status.expected_at, status.not_before) == ("waiting", None, told)
         (entry,) = json.loads(run("users", "export", "--user", "mix").out)["waiting"]
         assert (entry["job_id"], entry["expected_at"]) == (rest, None)

@@ -131,7 +131,6 @@ def test_what_is_refused_changes_nothing(
         path.write_text("user: {windows: [7/minute]}", encoding="utf-8")
         await looks_at_new_file(reload)
         taken = await reload.changed()
-        assert taken is not None
         assert taken.for_user("7") == Policy((Window(7, interval_us=UNITS["m"]),))
         assert not reload.problem
         await client.aclose()
@@ -163,7 +162,6 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
         point_at(half)
         assert await reload.changed() is None
         taken = await reload.changed()
-        assert taken is not None
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
         await client.aclose()
 
@@ -224,7 +222,6 @@ def test_a_file_that_changes_while_a_worker_starts_is_taken_up(tmp_path: Path, r
         reload = Reload(path, Partitions.around(client), LANES, read)
         await reload.begin()
         taken = await reload.changed() or await reload.changed()
-        assert taken is not None
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
         assert await reload.changed() is None
         await client.aclose()
@@ -248,7 +245,6 @@ def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, 
         followed.look(goes)
     assert followed.settings.user.policy().gap_us == UNITS["s"]
     taken = followed.look(lambda question: question(redis))
-    assert taken is not None
     assert taken.user.policy().gap_us == 9 * UNITS["s"]
     assert followed.look(lambda question: question(redis)) is None
 
@@ -345,7 +341,6 @@ def test_rates_that_are_withdrawn_while_they_are_read_leave_the_files_limits(
 
         monkeypatch.setattr(client, "hget", hget)
         policies = await reload.changed()
-        assert policies is not None
         assert policies.for_user("7").gap_us == UNITS["s"]
 
     following(tmp_path, redis_server.url, story)
@@ -367,7 +362,6 @@ def test_rates_of_a_later_moment_hold_up_no_beat(
         assert slept == []
         redis.hset("notifier:rates", "at", begins.at_us - 27 * UNITS["s"])
         policies = await reload.changed()
-        assert policies is not None
         assert policies.for_user("7").gap_us == 9 * UNITS["s"]
         assert 0 < slept[0] < 3
 
@@ -400,7 +394,6 @@ def test_who_begins_before_published_rates_do_waits_for_nothing(
         assert slept == [], "it sends meanwhile"
         redis.hset("notifier:rates", "at", begins.at_us - in_s * UNITS["s"])
         policies = await reload.changed()
-        assert policies is not None
         assert policies.for_user("7").gap_us == 9 * UNITS["s"]
 
     following(tmp_path, redis_server.url, story)
@@ -471,7 +464,6 @@ def test_rates_that_are_replaced_while_they_are_read_leave_those_in_force(
         replaced: list[Any] = []
         monkeypatch.setattr(client, "hget", hget)
         policies = await reload.changed()
-        assert policies is not None
         assert policies.for_user("7").gap_us == 8 * UNITS["s"]
 
     following(tmp_path, redis_server.url, story)
@@ -522,7 +514,6 @@ def test_new_rates_are_not_lost_where_redis_refuses_in_between(
             with contextlib.suppress(RedisConnectionError):
                 taken = await reload.changed()
         taken = taken or await reload.changed()
-        assert taken is not None
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
         await reload.retime()
         assert redis.hget("notifier:leaders", "#walked") == redis.hget("notifier:leaders", "#since")

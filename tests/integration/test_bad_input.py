@@ -4,9 +4,8 @@ import math
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -203,37 +202,6 @@ def test_a_producer_without_redis_is_told(tmp_path: Path) -> None:
                     call()
 
 
-@contextmanager
-def _old_redis(mode: bytes = b"standalone") -> Iterator[str]:
-    """A server that says of itself that it is Redis 5.0.7, and nothing else of sense; its URL."""
-    answer = b"redis_version:5.0.7\r\nredis_mode:%s\r\n" % mode
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
-
-        def talk(connection: socket.socket) -> None:
-            with connection:
-                while received := connection.recv(65_536):
-                    for command in received.upper().split(b"*")[1:]:
-                        bulk = b"$%d\r\n%s\r\n" % (len(answer), answer)
-                        connection.sendall(
-                            bulk if b"\r\nINFO\r\n" in command else b":0\r\n" if b"EXISTS" in command else b"+OK\r\n"
-                        )
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
 def _start(config: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     environ = clean_environ(NOTIFIER_CONFIG=str(config), **(env or {}))
     command = [sys.executable, "-m", "workers", *arguments]
@@ -250,29 +218,12 @@ def _one_line(done: subprocess.CompletedProcess[str], status: int) -> str:
 
 
 def test_a_worker_that_cannot_start_says_so_in_one_line(tmp_path: Path) -> None:
-    """A wrong password, an old Redis: one clear line on standard error, exit status 4."""
-    with (
-        EmbeddedRedis(extra_args=("--requirepass", "right")) as locked,
-        _old_redis() as old,
-        _old_redis(b"sentinel") as sentinel,
-    ):
+    """One clear line on standard error, exit status 4; integration/store/test_connection.py has what may be wrong."""
+    with EmbeddedRedis(extra_args=("--requirepass", "right")) as locked:
         config = write_config(tmp_path, locked.url)
         wrong = f"redis://:hunter2@127.0.0.1:{locked.port}/0"
         assert "refuses the password" in _one_line(_start(config, env={"NOTIFIER_REDIS_URL": wrong}), 4)
         assert "wants a password" in _one_line(_start(config), 4)
-        line = _one_line(_start(config, env={"NOTIFIER_REDIS_URL": old}), 4)
-        assert "5.0.7" in line
-        assert "6.2" in line
-        line = _one_line(_start(config, env={"NOTIFIER_REDIS_URL": sentinel}), 4)
-        assert "is a sentinel; write its URL as redis+sentinel://host:26379" in line
-
-
-def test_no_worker_starts_where_redis_evicts(tmp_path: Path) -> None:
-    """One clear line and exit status 4, as for a Redis that is too old."""
-    with EmbeddedRedis(extra_args=("--maxmemory-policy", "allkeys-lru")) as server:
-        line = _one_line(_start(write_config(tmp_path, server.url)), 4)
-    assert "maxmemory-policy allkeys-lru" in line
-    assert "noeviction" in line
 
 
 @pytest.mark.parametrize("command", ["SCRIPT", "EVALSHA", "HMGET", "ZADD"])

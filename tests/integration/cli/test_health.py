@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from notifier.cli.__main__ import main
 from notifier.queue.health import LOOKED, find_workers
 from notifier.settings import load_settings
 from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import WorkerProcess, eventually, note, notifier, worker, write_config
+from tests.integration.conftest import Ran
 
 Run = Callable[..., tuple[int, str]]
 HERE = socket.gethostname()
@@ -32,17 +32,14 @@ def config(tmp_path: Path, redis_server: EmbeddedRedis) -> Path:
 
 
 @pytest.fixture
-def run(config: Path, redis: Redis, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    assert redis.dbsize() == 0
+def run(run: Callable[..., Ran]) -> Run:
+    """Run the command; its status, and all that it says."""
 
-    def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), "".join(capfd.readouterr())
+    def run_and_join(*arguments: str) -> tuple[int, str]:
+        done = run(*arguments)
+        return done.status, done.out + done.err
 
-    return run
+    return run_and_join
 
 
 def enter(redis: Redis, name: str, *, age_s: float, host: str = HERE, **fields: str) -> None:

@@ -23,8 +23,6 @@ from rq.serializers import JSONSerializer
 from notifier import AsyncNotifier, Cancellation, InvalidNotificationError, Notification, Notifier, RedisUnusableError
 from notifier.notification.job import decode_data
 from notifier.producer.exchanges import CHUNK
-from notifier.queue import calls
-from notifier.scripts.loader import run
 from notifier.simulators.wire import Reply
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
@@ -304,23 +302,6 @@ def test_what_waits_can_be_cancelled(redis: Redis, config: Path, producer: Notif
     assert scheduled(redis).count == 0
 
 
-def test_it_is_too_late_to_cancel_in_flight(
-    redis: Redis, config: Path, producer: Notifier, simulators: Simulators
-) -> None:
-    """While it is with the provider, `cancel` answers 'sending', and it is delivered all the same, once."""
-    slow = apns("in-flight")
-    release = simulators.hold(slow)
-    with worker(config) as running:
-        running.ready(redis)
-        job_id = producer.send(note("in-flight", "in-flight", slow))
-        eventually(lambda: simulators.arrived("in-flight"), "the arrival")
-        assert producer.cancel(job_id) == "sending"
-        release()
-        ends(producer, job_id, "delivered")
-        assert producer.cancel(job_id) == "ended"
-    assert len(simulators.arrived("in-flight")) == 1
-
-
 def test_what_has_become_stale_is_cancelled_at_once(
     redis: Redis, config: Path, producer: Notifier, simulators: Simulators
 ) -> None:
@@ -389,6 +370,7 @@ def first(found: Any) -> Any:
         (lambda made: made.history("x", since=3600), "since: must be a timedelta, is int"),
         (lambda made: made.send_many([note("x")], job_ids="a"), "job_ids: give a list of job ids, not text"),
         (lambda made: made.acquire(""), "user: must not be empty"),
+        (lambda made: made.users.get(""), "user: must not be empty"),
         (lambda made: made.acquire("x" * 257), "user: is 257 bytes long; at most 256 are allowed"),
         (lambda made: first(made.feedback("\ud800")), "group: is not valid Unicode text"),
         (lambda made: first(made.feedback("x", "\ud800")), "consumer: is not valid Unicode text"),
@@ -486,22 +468,6 @@ def test_a_user_may_be_a_member_of_an_enum(redis: Redis, config: Path, producer:
             await _each_call_means(made, User.HELD, redis)
 
     asyncio.run(both())
-
-
-def test_the_same_call_again_is_the_same_job(redis: Redis, config: Path, producer: Notifier) -> None:
-    """A call whose answer was lost can be made again: one job, waiting or delivered."""
-    job = producer._builder.build(note("anna"), "the-job")
-
-    def call() -> list[str]:
-        return run(redis, calls.enqueue([job, job], dedupe_for_us=1_000_000, timeout_s=1, stamp="2026-01-01T00:00:00Z"))
-
-    assert call() == call() == [job.id, job.id]
-    assert queued(redis) == [job.id]
-    with worker(config, "--burst") as running:
-        assert running.process.wait(60) == 0
-    assert state(producer, job.id) == "delivered"
-    assert call() == [job.id, job.id]
-    assert queued(redis) == []
 
 
 def test_nothing_goes_before_its_time(redis: Redis, config: Path, producer: Notifier, simulators: Simulators) -> None:

@@ -193,10 +193,14 @@ def test_silence_is_told_after_the_timeout() -> None:
         ("redis_version:6.0.16\r\n", "is version 6.0.16; 6.2 or newer is needed"),
         ("redis_version:5.0.7\r\n", "is version 5.0.7; 6.2 or newer is needed"),
         ("something:else\r\n", "is version unknown; 6.2 or newer is needed"),
+        (
+            "redis_version:7.0.0\r\nredis_mode:sentinel\r\n",
+            "is a sentinel; write its URL as redis+sentinel://host:26379,host:26379/service/0",
+        ),
     ],
 )
 def test_an_old_redis_is_told_with_its_version(info: str, says: str) -> None:
-    """What is older than 6.2, or does not say, is refused with its version."""
+    """What is older than 6.2, or does not say, is refused with its version; and what is a sentinel with its form."""
     with answering(f"${len(info)}\r\n{info}\r\n".encode()) as port:
         assert refusal(named(f"redis://127.0.0.1:{port}")) == f"Redis at 127.0.0.1:{port} {says}"
 

@@ -389,6 +389,8 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
     redis.sadd("notifier:routes", EVIL)
     redis.hset("notifier:route:" + EVIL, mapping={"state": EVIL, "until": 1, "kind": EVIL, "reason": EVIL})
     redis.hset("rq:job:evil", mapping={"status": "failed", "push_outcome": EVIL, "meta": raw["meta"]})
+    minute = int(redis.time()[0]) // 60
+    redis.hset(f"notifier:minute:{minute}", mapping={f"o|delivered|{EVIL}|{EVIL}": 1, f"late|{EVIL}|3": 1})
     evil = quote(EVIL, safe="")
     with serving(config, TOKEN) as stranger:
         ask = stranger.with_token(EVIL)
@@ -402,8 +404,10 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
             plots = ["/uplot/uPlot.js", "/live.js"] if path == "/" or path.startswith("/?") else []
             assert checked.scripts == ["/page.js", *plots], path
             assert "<script>alert" not in page
+            assert path != "/" or page.count("&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;") >= 6
             assert headers["content-security-policy"].startswith("default-src 'none'")
             assert "unsafe" not in headers["content-security-policy"]
+            assert headers["x-content-type-options"] == "nosniff"
         for text in (EVIL, f"user: {{windows: ['{EVIL}']}}", f"{EVIL}: 1"):
             checked = Checked()
             checked.feed(ask.submit("/rates/preview", rates=text)[1])
@@ -411,6 +415,10 @@ def test_what_others_name_themselves_is_text(config: Path, redis: Redis) -> None
         for path in ("/api/v1/users?id=ann", "/api/v1/rates", "/api/v1/routes"):
             status, text, headers = ask(path)
             assert (status, headers["content-type"], bool(json.loads(text))) == (200, "application/json", True)
+        for number in (evil, "0", "99999"):
+            status, text, _ = ask(f"/api/v1/stats?minutes={number}")
+            assert (status, json.loads(text)["detail"]) == (422, "minutes: must be a number from 1 to 180")
+        assert ask("/metrics")[0] == 200
 
 
 def test_pages_stay_bounded(config: Path, redis: Redis) -> None:

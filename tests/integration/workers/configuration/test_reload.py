@@ -101,6 +101,23 @@ async def looks_at_new_file(reload: Reload) -> None:
     assert reload.problem == problem
 
 
+def following(
+    tmp_path: Path, url: str, story: Callable[[Reload, AsyncRedis], Awaitable[None]], beside: str = ""
+) -> None:
+    """A worker follows a file with a gap of a second."""
+
+    async def run() -> None:
+        path = tmp_path / "n.yaml"
+        path.write_text(f"user: {{gap: 1s}}{beside}", encoding="utf-8")
+        async with AsyncRedis.from_url(url, protocol=2) as client:
+            reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+            await reload.begin()
+            await reload.changed()
+            await story(reload, client)
+
+    asyncio.run(run())
+
+
 @pytest.mark.usefixtures("redis")
 @pytest.mark.parametrize(("files", "says"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_refused_changes_nothing(
@@ -108,12 +125,9 @@ def test_what_is_refused_changes_nothing(
 ) -> None:
     """The worker says why, with the place, where `config status` finds it; the next good file is taken up."""
     path = tmp_path / "n.yaml"
-    path.write_text("user: {gap: 1s}", encoding="utf-8")
 
-    async def offered() -> None:
-        client = AsyncRedis.from_url(redis_server.url)
-        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
-        version = (await reload.begin()).rates_version
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        version = reload.version
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             whole = text() if callable(text) else text
@@ -121,21 +135,20 @@ def test_what_is_refused_changes_nothing(
         await looks_at_new_file(reload)
         with capture_logs() as logged:
             assert await reload.changed() is None
-        (refusal,) = logged
+            assert await reload.changed() is None
+        (refusal,) = logged  # it is not tried again and again
         assert (refusal["event"], refusal["log_level"]) == ("config_refused", "error")
         assert says in refusal["problems"][0]
         assert reload.problem == refusal["problems"][0]
         assert len(reload.problem) < 400
         assert set(reload.told().values()) == {version, str(path), reload.problem}
-        assert await reload.changed() is None, "it is not tried again and again"
         path.write_text("user: {windows: [7/minute]}", encoding="utf-8")
         await looks_at_new_file(reload)
         taken = await reload.changed()
         assert taken.for_user("7") == Policy((Window(7, interval_us=UNITS["m"]),))
         assert not reload.problem
-        await client.aclose()
 
-    asyncio.run(offered())
+    following(tmp_path, redis_server.url, story)
 
 
 @pytest.mark.usefixtures("redis")
@@ -150,11 +163,8 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
         path.unlink(missing_ok=True)
         path.symlink_to(file)
 
-    async def flickers() -> None:
-        client = AsyncRedis.from_url(redis_server.url)
-        point_at(whole)
-        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
-        version = (await reload.begin()).rates_version
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        version = reload.version
         for file in (half, whole, half, whole):
             point_at(file)
             assert await reload.changed() is None
@@ -163,9 +173,8 @@ def test_a_file_that_changes_between_looks_is_left_alone(tmp_path: Path, redis_s
         assert await reload.changed() is None
         taken = await reload.changed()
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
-        await client.aclose()
 
-    asyncio.run(flickers())
+    following(tmp_path, redis_server.url, story)
 
 
 @pytest.mark.parametrize("beside", ["", "\nusers_from: of.jsonl"])
@@ -174,20 +183,15 @@ def test_each_change_of_a_file_is_logged(
 ) -> None:
     """Also one that is undone at once, and no mistake that was mended: the rates were the same all the while."""
     path = tmp_path / "n.yaml"
-    path.write_text(f"user: {{gap: 1s}}{beside}", encoding="utf-8")
     (tmp_path / "of.jsonl").write_text(own("7"), encoding="utf-8")
 
-    async def changes() -> None:
-        client = AsyncRedis.from_url(redis_server.url)
-        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
-        await reload.begin()
+    async def story(reload: Reload, _: AsyncRedis) -> None:
         for gap in ("9s", "1s", "", "1s", "9s"):
             path.write_text(f"user: {{gap: {gap}}}{beside}", encoding="utf-8")
             await looks_at_new_file(reload)
             await reload.changed()
-        await client.aclose()
 
-    asyncio.run(changes())
+    following(tmp_path, redis_server.url, story, beside)
     told = [action.answer.partition("; ")[2] for action in reversed(read_actions(redis, 9))]
     assert told == [
         "- user.gap: 1s; + user.gap: 9s",
@@ -247,21 +251,6 @@ def test_rates_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path, 
     taken = followed.look(lambda question: question(redis))
     assert taken.user.policy().gap_us == 9 * UNITS["s"]
     assert followed.look(lambda question: question(redis)) is None
-
-
-def following(tmp_path: Path, url: str, story: Callable[[Reload, AsyncRedis], Awaitable[None]]) -> None:
-    """A worker follows a file with a gap of a second."""
-
-    async def run() -> None:
-        path = tmp_path / "n.yaml"
-        path.write_text("user: {gap: 1s}", encoding="utf-8")
-        async with AsyncRedis.from_url(url, protocol=2) as client:
-            reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
-            await reload.begin()
-            await reload.changed()
-            await story(reload, client)
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("field", ["rates", "before"])

@@ -1,4 +1,4 @@
-"""Where Redis takes a right away from its user for a while: a worker ends, and nothing of it comes twice."""
+"""Where Redis takes a right away from its user for a while: a worker ends, and nothing is lost or comes twice."""
 
 from __future__ import annotations
 
@@ -35,3 +35,17 @@ def test_what_is_in_flight_comes_once(redis: Redis, redis_server: EmbeddedRedis,
             with worker(config, name="another"):
                 eventually(lambda: total(redis, "delivered") == 2, "both to be delivered")
         assert [arrival.title for arrival in simulators.all()] == ["in flight", "after"]
+
+
+def test_what_was_left_halfway_goes_on(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """A script took a message from the queue, and failed at the next command: who works next finds it."""
+    redis.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all", "-zadd")
+    config = write_config(tmp_path, f"redis://app@127.0.0.1:{redis_server.port}/0")
+    with notifier(config) as producer:
+        producer.send(note("ann"))
+        with worker(config) as process:
+            assert process.process.wait(PATIENCE_S) == 4
+        assert redis.llen("rq:queue:default") == 0
+        redis.execute_command("ACL", "SETUSER", "app", "+zadd")
+        with worker(config, name="another"):
+            eventually(lambda: total(redis, "delivered") == 1, "it to be delivered")

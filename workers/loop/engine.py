@@ -117,12 +117,14 @@ class Engine:
             try:
                 if not begun:
                     await self._circuits.begin()
+                    await self.mender.take_over()
                     begun = True
                 worked = await self._round(wait=not burst or self.flights.hopeful)
                 self._note_reachable()
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                 if is_forbidden(error):
                     refused = unusable(error)
+                    self.mender.note_failed()
                     await self._finish(refused)
                     break
                 await self._wait_for_redis(error)
@@ -137,6 +139,7 @@ class Engine:
             with contextlib.suppress(RedisError):
                 await self._hand_over(self._idle.hand_over())  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
+        await self.mender.hand_over()
         if refused is not None:
             raise refused
 

@@ -4,7 +4,7 @@ A script that fails is run once more by a version of it that tells which keys it
 of the keys that every call reads, each that is not of its type is set aside whole, and each score that is no time is
 made now. If nothing looks wrong and the script fails again, what it touched last is set aside: one key at each failure.
 A script that failed may have taken a job out of one place and not put it into the next: when none has failed for some
-seconds, the worker audits all that is kept, and repairs it.
+seconds, the worker audits all that is kept, and repairs it. One that ends before leaves that to the next.
 """
 
 from __future__ import annotations
@@ -63,9 +63,24 @@ class Mender:
         self._failed_at: float | None = None
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
 
+    async def take_over(self) -> None:
+        """See to what a worker has left that ended in the middle of it."""
+        if await self._redis.delete(redis_key("halfway")):
+            self.note_failed()
+
+    async def hand_over(self) -> None:
+        """Leave to the next worker what this one has not seen to."""
+        if self._failed_at is not None:
+            with contextlib.suppress(RedisError):
+                await self._redis.set(redis_key("halfway"), "1")
+
+    def note_failed(self) -> None:
+        """Note that a script has failed."""
+        self._failed_at = time.monotonic()
+
     async def mend(self, error: Exception) -> None:
         """Find what the error came of, and set it right or aside; where Redis is away, the next time."""
-        self._failed_at = time.monotonic()
+        self.note_failed()
         with contextlib.suppress(RedisError):
             await self._find(error)
 

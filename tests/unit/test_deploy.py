@@ -31,8 +31,7 @@ from tests.harness.support import eventually
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-TABLE = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", METRICS, re.MULTILINE))
+TABLE = dict(re.findall(r"^\| `(notifier_\w+)(?:\{[^`]*\})?` \| (\w+) \|", PAGE, re.MULTILINE))
 COMMANDS = get_command(app).commands
 METRIC = re.compile(r"notifier_\w+")
 PROBE = 'test $(($(date +%s) - $(stat -c %Y "$NOTIFIER_ALIVE_FILE"))) -lt 45'

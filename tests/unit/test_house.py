@@ -192,13 +192,6 @@ def _header(lines: list[str]) -> Iterator[str]:
         yield line
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_module_says_what_it_is_for(path: Path) -> None:
-    """Each module opens with a docstring."""
-    text = path.read_text(encoding="utf-8")
-    assert not text or ast.get_docstring(ast.parse(text))
-
-
 def test_a_unit_test_stands_where_its_module_does() -> None:
     """Each test in a room of tests/unit is named after the module that it tests; what tests no module is at the top."""
     unit = ROOT / "tests" / "unit"

@@ -3,7 +3,6 @@ import json
 import logging
 import os
 import re
-import time
 from typing import Any
 
 import pytest
@@ -249,12 +248,3 @@ def test_whatever_is_logged_becomes_json(values: dict[str, Any]) -> None:
     """Infinities, bytes and lone surrogates are written as valid JSON: no log line is ever lost."""
     written = json.dumps(mask_secrets(None, "info", values), allow_nan=False)
     assert "\n" not in written
-
-
-def test_masking_is_fast_on_hostile_text() -> None:
-    """A text made to be slow for a pattern costs no more than a long harmless one."""
-    for piece in ("eyJ-", "-----BEGIN ", "title='", "://a:", "body='\\", "bearer ", "a" * 63 + "-"):
-        text = piece * 20_000
-        begin = time.process_time()
-        mask_text(text)
-        assert time.process_time() - begin < 2, piece

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,38 +21,61 @@ from notifier.units import moment
 
 S = 1_000_000
 NOON = 1_767_268_800 * S  # 2026-01-01 12:00 UTC
+NEWS = Policies(categories={"news": Category("news")})
+BOTH = {"news": Category("news"), "chat": Category("chat", "urgent")}
+Fields = Mapping[str, bytes]
+
+
+def at_s(seconds: int) -> bytes:
+    """A time of a job's field, so many seconds after noon."""
+    return str(NOON + seconds * S).encode()
+
+
+def backlog(jobs: Mapping[str, Fields]) -> list[tuple[bytes, float, list[bytes | None]]]:
+    """Jobs by their ids, in this order, with what is given of their fields."""
+    return [
+        (name.encode(), float(n), [own.get(field) for field in FIELDS]) for n, (name, own) in enumerate(jobs.items())
+    ]
+
+
+def expect(
+    jobs: Mapping[str, Fields],
+    policies: Policies = NEWS,
+    *,
+    routes: Sequence[Held] = (),
+    everything: Sends | None = None,
+    news: Sends | None = None,
+    device_until_us: int = 0,
+) -> dict[str, Expected]:
+    """What is said at noon of these jobs of ann's in the category news. everything, news: what she was sent before."""
+    sends = {None: everything or Sends(), "news": news or Sends()}
+    record = Record(NOON, routes, [], {}, {"news": backlog(jobs)}, sends, limited={"news": device_until_us})
+    return Forecast(policies, "ann", record).by_job
+
+
+def muting(policies: Policies, **mute: Any) -> Policies:
+    """The same rules, and a mute that ann has chosen."""
+    return policies.under({"ann": Preferences.of({"mutes": [mute]})})
 
 
 def test_what_expires_while_its_category_is_muted_does_not_go() -> None:
     """A mute ends in an hour, and one of the two expires before: no rule of the user's has a part in it."""
-    mute = {"mutes": [{"until": "2026-01-01T13:00:00+00:00"}]}
-    policies = Policies(categories={"news": Category("news")}).under({"ann": Preferences.of(mute)})
-    fields = dict.fromkeys(FIELDS)
-    ends = [str(NOON + minutes * 60 * S).encode() for minutes in (59, 61)]
-    backlog = [(name, float(n), [*(fields | {FIELDS[0]: ends[n]}).values()]) for n, name in enumerate((b"a", b"b"))]
-    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
-    forecast = Forecast(policies, "ann", record)
-    told = ["the user's mute; it expires before", "the user's mute"]
-    assert [forecast.by_job[name].not_before for name in "ab"] == told
-    assert [forecast.by_job[name].at is None for name in "ab"] == [True, False]
+    jobs = {"a": {"push_deadline": at_s(59 * 60)}, "b": {"push_deadline": at_s(61 * 60)}}
+    found = expect(jobs, muting(NEWS, until="2026-01-01T13:00:00+00:00"))
+    assert [each.not_before for each in found.values()] == ["the user's mute; it expires before", "the user's mute"]
+    assert [each.at is None for each in found.values()] == [True, False]
 
 
 def test_a_mute_without_end_has_no_time() -> None:
     """As a pause without end; in Redis it ends in 2199."""
-    policies = Policies(categories={"news": Category("news")}).under({"ann": Preferences.of({"mutes": [{}]})})
-    record = Record(NOON, [], [], {}, {"news": [(b"a", 1.0, [None] * len(FIELDS))]}, {None: Sends(), "news": Sends()})
-    assert Forecast(policies, "ann", record).by_job["a"] == Expected(None, "the user's mute")
+    assert expect({"a": {}}, muting(NEWS)) == {"a": Expected(None, "the user's mute")}
 
 
 def test_the_rule_that_holds_the_longest_is_named() -> None:
     """All of a backlog wait for the day's end; that they go 20 s apart then is not what they wait for."""
     news = Category("news", policy=Policy((Window(1, interval_us=20 * S),), calendar=(CalendarWindow(2, "day"),)))
-    policies = Policies(categories={"news": news})
     sent = Sends.on_record([NOON - 100 * S, NOON - 50 * S], [], {})
-    backlog = [(name, float(n), [None] * len(FIELDS)) for n, name in enumerate((b"a", b"b", b"c"))]
-    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": sent})
-    forecast = Forecast(policies, "ann", record)
-    found = [forecast.by_job[name] for name in "abc"]
+    found = [*expect({"a": {}, "b": {}, "c": {}}, Policies(categories={"news": news}), news=sent).values()]
     assert [each.held_by.partition(" until")[0] for each in found[:2]] == ["news 2/calendar-day"] * 2
     assert [f"{each.at:%d %H:%M:%S}" for each in found] == ["02 00:00:00", "02 00:00:20", "03 00:00:00"]
 
@@ -60,28 +84,19 @@ def test_each_of_a_category_with_a_digest_gathers_by_itself() -> None:
     """One that a worker has had goes as it may, before the digest behind it."""
     news = Category("news", when_blocked="digest", digest=Digest(5, 3600 * S, None, "{count} new"))
     policies = Policies(Policy((Window(1, interval_us=60 * S),)), categories={"news": news})
-    gathers = {"push_collapse": b"", "push_gather": str(NOON + 3600 * S).encode()}
-    fields = dict.fromkeys(FIELDS)
-    backlog = [(b"back", 1.0, [*fields.values()]), (b"digest", 2.0, [*(fields | gathers).values()])]
-    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends.on_record([NOON], [], {}), "news": Sends()})
-    forecast = Forecast(policies, "ann", record)
-    found = (forecast.by_job["back"], forecast.by_job["digest"])
-    assert [f"{each.at:%H:%M:%S}" for each in found] == ["12:01:00", "13:00:00"]
+    jobs = {"back": {}, "digest": {"push_collapse": b"", "push_gather": at_s(3600)}}
+    found = expect(jobs, policies, everything=Sends.on_record([NOON], [], {}))
+    assert {name: f"{each.at:%H:%M:%S}" for name, each in found.items()} == {"back": "12:01:00", "digest": "13:00:00"}
 
 
 def two_categories(
-    policies: Policies, *, pauses: Sequence[Held] = (), expires_in: int | None = None, cut: str = ""
-) -> Forecast:
+    policies: Policies, *, pauses: Sequence[Held] = (), expires_s: int | None = None, cut: str = ""
+) -> dict[str, Expected]:
     """One was sent at noon; then one of news and one of chat came, which may expire."""
-    fields = dict.fromkeys(FIELDS)
-    if expires_in is not None:
-        fields["push_deadline"] = str(NOON + expires_in).encode()
-    backlogs = {
-        name: [(name.encode(), float(n), [*fields.values()])] for n, name in enumerate(("news", "chat"), start=1)
-    }
+    own = {} if expires_s is None else {"push_deadline": at_s(expires_s)}
     sends = {None: Sends.on_record([NOON], [], {}), "news": Sends(), "chat": Sends()}
-    record = Record(NOON, [], pauses, {}, backlogs, sends, frozenset({cut}))
-    return Forecast(policies, "ann", record)
+    backlogs = {name: backlog({name: own}) for name in ("news", "chat")}
+    return Forecast(policies, "ann", Record(NOON, [], pauses, {}, backlogs, sends, frozenset({cut}))).by_job
 
 
 @pytest.mark.parametrize(
@@ -97,44 +112,38 @@ def test_what_a_mute_holds_keeps_the_gap_to_the_others(
     ends: str, chat: tuple[str, str, str], news: tuple[str, str, str]
 ) -> None:
     """Law 1: two of one user are never expected at one moment; a mute is blamed only where it holds the longest."""
-    categories = {"news": Category("news"), "chat": Category("chat", "urgent")}
-    mute = {"mutes": [{"until": f"2026-01-01T{ends}:00+00:00", "categories": ["chat"]}]}
-    policies = Policies(Policy(gap_us=120 * S), categories=categories).under({"ann": Preferences.of(mute)})
-    waiting = two_categories(policies).by_job
+    policies = Policies(Policy(gap_us=120 * S), categories=BOTH)
+    waiting = two_categories(muting(policies, until=f"2026-01-01T{ends}:00+00:00", categories=["chat"]))
     found = {name: (f"{e.at:%H:%M:%S}", e.not_before, e.held_by) for name, e in waiting.items() if e.at}
     assert found == {"chat": chat, "news": news}
 
 
 def test_a_mute_is_told_also_beside_more_than_are_read() -> None:
     """Nobody knows when those of another category go, but what is muted does not go before the mute ends."""
-    mute = {"mutes": [{"until": "2026-01-01T13:00:00+00:00", "categories": ["chat"]}]}
-    categories = {"news": Category("news"), "chat": Category("chat")}
-    waiting = two_categories(Policies(categories=categories).under({"ann": Preferences.of(mute)}), cut="news").by_job
+    policies = muting(Policies(categories=BOTH), until="2026-01-01T13:00:00+00:00", categories=["chat"])
+    waiting = two_categories(policies, cut="news")
     assert (waiting["chat"].at, waiting["chat"].not_before) == (moment(NOON + 3600 * S), "the user's mute")
 
 
 @pytest.mark.parametrize(
-    ("lasts_s", "expires_in", "news"),
+    ("lasts_s", "expires_s", "news"),
     [
         (None, None, "paused by anna: wrong text"),
-        (None, 600 * S, "paused by anna: wrong text; it expires before"),
-        (1200, 600 * S, "paused by anna: wrong text; it expires before"),
-        (300, 600 * S, "paused by anna: wrong text"),
-        (None, 60 * S, "paused by anna: wrong text; it expires before"),
-        (30, 60 * S, "it expires before"),
+        (None, 600, "paused by anna: wrong text; it expires before"),
+        (1200, 600, "paused by anna: wrong text; it expires before"),
+        (300, 600, "paused by anna: wrong text"),
+        (None, 60, "paused by anna: wrong text; it expires before"),
+        (30, 60, "it expires before"),
     ],
 )
-def test_a_pause_is_told_where_what_waits_for_it_expires(
-    lasts_s: int | None, expires_in: int | None, news: str
-) -> None:
+def test_a_pause_is_told_where_what_waits_for_it_expires(lasts_s: int | None, expires_s: int | None, news: str) -> None:
     """Unless it ends in time and a rule is too late: somebody may resume it sooner."""
     ends = None if lasts_s is None else moment(NOON + lasts_s * S)
     pause = Held("category:news", "stopped", ends, 0, "paused", "wrong text", who="anna")
-    categories = {"news": Category("news"), "chat": Category("chat")}
-    policies = Policies(Policy(gap_us=120 * S), categories=categories)
-    waiting = two_categories(policies, pauses=[pause], expires_in=expires_in).by_job
+    policies = Policies(Policy(gap_us=120 * S), categories=BOTH)
+    waiting = two_categories(policies, pauses=[pause], expires_s=expires_s)
     assert waiting["news"].not_before == news
-    assert waiting["chat"].not_before == ("it expires before" if expires_in == 60 * S else "")
+    assert waiting["chat"].not_before == ("it expires before" if expires_s == 60 else "")
 
 
 @pytest.mark.parametrize(
@@ -150,9 +159,8 @@ def test_a_pause_is_told_where_what_waits_for_it_expires(
 def test_a_mute_is_told_where_what_it_holds_expires(lasts_s: int | None, expires_s: int | None, told: str) -> None:
     """Unless a rule is too late, which holds longer than the mute."""
     until = {} if lasts_s is None else {"until": f"2026-01-01T12:{lasts_s // 60:02}:{lasts_s % 60:02}+00:00"}
-    policies = Policies(Policy(gap_us=120 * S), categories={"news": Category("news"), "chat": Category("chat")})
-    policies = policies.under({"ann": Preferences.of({"mutes": [{**until, "categories": ["news"]}]})})
-    waiting = two_categories(policies, expires_in=expires_s and expires_s * S).by_job
+    policies = muting(Policies(Policy(gap_us=120 * S), categories=BOTH), **until, categories=["news"])
+    waiting = two_categories(policies, expires_s=expires_s)
     assert waiting["news"].not_before == told
 
 
@@ -171,11 +179,8 @@ def test_what_waits_for_a_stopped_route_expires_only_before_a_probe(
 ) -> None:
     """When the route works again nobody knows: the next probe may find that it does."""
     probe = None if probe_s is None else moment(NOON + probe_s * S)
-    deadline = {} if expires_s is None else {"push_deadline": str(NOON + expires_s * S).encode()}
-    fields = dict.fromkeys(FIELDS) | {"push_targets": b"- fcm:n|d", **deadline}
-    backlogs = {"news": [(b"a", 1.0, [*fields.values()])]}
-    record = Record(NOON, [Held("fcm", "stopped", probe, 0)], [], {}, backlogs, {None: Sends(), "news": Sends()})
-    found = Forecast(Policies(categories={"news": Category("news")}), "ann", record).by_job["a"]
+    deadline = {} if expires_s is None else {"push_deadline": at_s(expires_s)}
+    found = expect({"a": {"push_targets": b"- fcm:n|d", **deadline}}, routes=[Held("fcm", "stopped", probe, 0)])["a"]
     assert (found.at, found.not_before) == (None, told)
 
 
@@ -206,11 +211,8 @@ def test_the_rest_of_one_goes_when_its_route_works_and_not_when_it_expires(
 
 def test_none_goes_earlier_than_those_before_it() -> None:
     """Not before the last of them is tried again, of which each waits for a time of its own."""
-    waits = [dict.fromkeys(FIELDS) | {"push_wait": str(NOON + s * S).encode()} for s in (30, 90, 60)]
-    backlog = [(name, float(n), [*waits[n].values()]) for n, name in enumerate((b"a", b"b", b"c"))]
-    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
-    forecast = Forecast(Policies(categories={"news": Category("news")}), "ann", record)
-    assert [f"{each.at:%H:%M:%S} {each.not_before}" for each in forecast.by_job.values()] == [
+    found = expect({name: {"push_wait": at_s(seconds)} for name, seconds in (("a", 30), ("b", 90), ("c", 60))})
+    assert [f"{each.at:%H:%M:%S} {each.not_before}" for each in found.values()] == [
         "12:00:30 it is tried again",
         "12:01:30 it is tried again",
         "12:01:30 it is tried again",
@@ -219,14 +221,8 @@ def test_none_goes_earlier_than_those_before_it() -> None:
 
 def test_it_waits_for_what_holds_it_or_those_before_it() -> None:
     """Not for what one behind it needs; of several the one that lasts the longest is named."""
-    fields = dict.fromkeys(FIELDS)
-    fcm = {"push_targets": b"- fcm:n|d"}
-    own = {"free": {}, "again": {"push_wait": str(NOON + 5 * S).encode()}, "away": fcm, "behind": {}}
-    backlog = [(name.encode(), float(n), [*(fields | own[name]).values()]) for n, name in enumerate(own)]
-    record = Record(
-        NOON, [Held("fcm", "stopped", None, 0)], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()}
-    )
-    waiting = Forecast(Policies(categories={"news": Category("news")}), "ann", record).by_job
+    jobs = {"free": {}, "again": {"push_wait": at_s(5)}, "away": {"push_targets": b"- fcm:n|d"}, "behind": {}}
+    waiting = expect(jobs, routes=[Held("fcm", "stopped", None, 0)])
     assert {name: (each.at, each.not_before) for name, each in waiting.items()} == {
         "free": (moment(NOON), ""),
         "again": (moment(NOON + 5 * S), "it is tried again"),
@@ -239,13 +235,10 @@ def test_what_may_go_in_quiet_hours_at_the_soonest_goes_when_they_end() -> None:
     """The pace of all users, a retry, a pause or a device may hold it until then: the clock is asked once more."""
     hours = Policy(quiet=parse_hours("12:30-20:00"))
     policies = Policies(hours, categories={"news": Category("news")}, lead_us=30 * S)
-    ends = (None, str(NOON + 6 * 3600 * S).encode())
-    fields = dict.fromkeys(FIELDS) | {"push_wait": str(NOON + 3600 * S).encode()}
-    backlog = [(name, float(n), [*(fields | {FIELDS[0]: ends[n]}).values()]) for n, name in enumerate((b"a", b"b"))]
-    record = Record(NOON, [], [], {}, {"news": backlog}, {None: Sends(), "news": Sends()})
-    forecast = Forecast(policies, "ann", record)
-    assert [forecast.by_job[name].at for name in "ab"] == [moment(NOON + 8 * 3600 * S), None]
-    assert forecast.by_job["b"].not_before == "it expires before"
+    again = {"push_wait": at_s(3600)}
+    found = expect({"a": again, "b": {**again, "push_deadline": at_s(6 * 3600)}}, policies)
+    assert [each.at for each in found.values()] == [moment(NOON + 8 * 3600 * S), None]
+    assert found["b"].not_before == "it expires before"
 
 
 @pytest.mark.parametrize(
@@ -263,8 +256,6 @@ def test_a_limit_of_its_device_is_named_where_it_holds_or_soon_may(
     """Until when, a worker has found; of background pushes and collapsible messages few may go to one device."""
     few = PlatformLimits(background=Policy((Window(3, "1h"),)), collapsible=Burst(20, every_us=180 * S))
     policies = Policies(categories={"news": Category("news")}, limits={"fcm": few})
-    fields = dict.fromkeys(FIELDS) | {"push_targets": f"- fcm:{kind}|d".encode()}
-    backlogs, sends = {"news": [(b"a", 1.0, [*fields.values()])]}, {None: Sends(), "news": Sends()}
-    record = Record(NOON, [], [], {}, backlogs, sends, limited={"news": NOON + until_s * S if until_s else 0})
-    found = Forecast(policies, "ann", record).by_job["a"]
+    job = {"push_targets": f"- fcm:{kind}|d".encode()}
+    found = expect({"a": job}, policies, device_until_us=NOON + until_s * S if until_s else 0)["a"]
     assert (found.at, found.not_before) == (moment(NOON + told[0] * S), told[1])

@@ -264,12 +264,6 @@ def test_the_edges_are_inside() -> None:
     Notification(**GOOD, send_at=datetime(1, 1, 1, tzinfo=UTC)).validate()
 
 
-def test_an_error_names_field_and_reason() -> None:
-    """The text of an error leads with the field, as the caller wrote it."""
-    error = InvalidNotificationError("devices[1].token", "is not well formed")
-    assert str(error) == "devices[1].token: is not well formed"
-
-
 def test_a_badge_or_a_sound_alone_goes_where_the_platform_takes_it() -> None:
     """Apple shows and Expo hands on a badge alone; to the others it would be an empty message."""
     takes = {"apns": "ab" * 32, "expo": "ExponentPushToken[abcdefghij]"}

@@ -36,24 +36,19 @@ CALLS: dict[str, Callable[[AsyncNotifier, Any], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_is_cancelled_as_it_begins_leaves_no_coroutine_behind(call: str) -> None:
+async def test_a_call_that_is_cancelled_as_it_begins_leaves_no_coroutine_behind(call: str) -> None:
     """As a web server cancels what it does for a client that has gone."""
-
-    async def cancelled() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0):
-                await CALLS[call](FakeNotifier().aio, None)
-
-    with no_warnings():
-        asyncio.run(cancelled())
+    with no_warnings(), suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await CALLS[call](FakeNotifier().aio, None)
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("wrong", [[1], object(), "soon", float("nan")])
-def test_a_deadline_that_is_none_is_refused_in_words(call: str, wrong: object) -> None:
+async def test_a_deadline_that_is_none_is_refused_in_words(call: str, wrong: object) -> None:
     """Before anything is asked, and no coroutine is left behind."""
     with no_warnings(), pytest.raises((TypeError, ValueError), match=r"duration|NaN"):
-        asyncio.run(CALLS[call](FakeNotifier().aio, wrong))
+        await CALLS[call](FakeNotifier().aio, wrong)
 
 
 @pytest.mark.parametrize("timeout", ["2s", 10**400, 2, None])

@@ -57,17 +57,6 @@ def test_what_is_accepted_is_told_with_the_next_one() -> None:
     assert two.handed == [["a", "b"], ["c", "d"]]
 
 
-def test_the_last_are_handed_over_behind_those_under_way() -> None:
-    """One after the other: their order is the iterable's."""
-    two = Two()
-    two.add("a", "b")
-    two.go_on()
-    two.add("c")
-    two.begun[0].set_result(["a", "b"])
-    finished(two.bulk.finish())
-    assert (two.told, two.bulk.tried) == (["a", "b", "c"], 3)
-
-
 def test_after_an_error_nothing_more_is_tried() -> None:
     """What was built meanwhile is not handed over, also not on the way out."""
     two = Two()

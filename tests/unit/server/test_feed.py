@@ -74,16 +74,12 @@ async def test_first_all_then_what_has_changed(source: Source) -> None:
     assert (source.asked[0], set(source.asked[1:])) == (MINUTES, {2})
 
 
-def test_many_watch_and_one_reads(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_watch_and_one_reads(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty streams that begin together cost one reading."""
     monkeypatch.setattr(module, "EVERY_S", 3600)
-
-    async def run() -> None:
-        feed = Feed(source)
-        told = await asyncio.gather(*(following(feed.events()) for _ in range(20)))
-        assert all(each == told[0] for each in told)
-
-    asyncio.run(run())
+    feed = Feed(source)
+    told = await asyncio.gather(*(following(feed.events()) for _ in range(20)))
+    assert all(each == told[0] for each in told)
     assert source.asked == [MINUTES]
 
 
@@ -99,7 +95,7 @@ async def test_trouble_and_its_end(source: Source) -> None:
     assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 0}})
 
 
-def test_while_nothing_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_nothing_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream on which nothing is told still says so from time to time: proxies and browsers give up silent ones."""
     now = 0.0
 
@@ -109,22 +105,15 @@ def test_while_nothing_changes(source: Source, monkeypatch: pytest.MonkeyPatch) 
         return now
 
     monkeypatch.setattr(module, "monotonic", clock)
-
-    async def run() -> list[str]:
-        stream = Feed(source).events()
-        return [(await following(stream))[0] for _ in range(3)]
-
-    assert asyncio.run(run()) == ["numbers", "comment", "comment"]
+    stream = Feed(source).events()
+    assert [(await following(stream))[0] for _ in range(3)] == ["numbers", "comment", "comment"]
 
 
-def test_it_ends_when_the_server_ends(source: Source) -> None:
+async def test_it_ends_when_the_server_ends(source: Source) -> None:
     """All streams end, also those that begin after."""
-
-    async def run() -> list[str]:
-        feed = Feed(source)
-        stream = feed.events()
-        await following(stream)
-        feed.end()
-        return [text async for text in stream] + [text async for text in feed.events() if "event" in text]
-
-    assert asyncio.run(run()) == []
+    feed = Feed(source)
+    stream = feed.events()
+    await following(stream)
+    feed.end()
+    assert [text async for text in stream] == []
+    assert [text async for text in feed.events() if "event" in text] == []

@@ -88,13 +88,6 @@ def test_a_rule_that_some_user_needs_is_not_called_useless(tmp_path: Path, text:
     assert advise(parse_settings(text, name=str(tmp_path / "n.yaml")), read_yaml(text)) == []
 
 
-def test_the_shipped_configuration_needs_no_advice() -> None:
-    """What we ship as an example is an example."""
-    with open("config/notifier.yaml", encoding="utf-8") as file:  # noqa: PTH123
-        text = file.read()
-    assert advise(parse_settings(text, name="config/notifier.yaml"), read_yaml(text)) == []
-
-
 seconds = st.integers(1, 12).map(lambda n: n * S)
 windows = st.builds(Window, st.integers(1, 6), interval_us=seconds)
 rules = windows | st.builds(Gap, seconds) | st.builds(Burst, st.integers(1, 6), every_us=seconds)

@@ -14,6 +14,7 @@ from notifier.providers.apns.settings import ApnsSettings
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.settings import Settings, parse_settings
+from tests.unit.settings.test_loading import problems
 from workers.configuration.wiring import build_providers
 
 PEM = "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n"
@@ -37,13 +38,6 @@ def fcm(text: str, folder: Path = Path()) -> FcmSettings:
     return section
 
 
-def refused(text: str) -> list[str]:
-    """The lines of the error that a text is refused with, from line and column on."""
-    with pytest.raises(SettingsError) as caught:
-        parse_settings(text, name="n.yaml")
-    return [line.removeprefix("n.yaml:") for line in str(caught.value).split("\n")]
-
-
 def account(project: str) -> str:
     return json.dumps({"project_id": project, "client_email": "e", "private_key": "k", "token_uri": "https://t"})
 
@@ -58,10 +52,10 @@ def test_an_app_signs_in_by_token_or_by_certificate(tmp_path: Path) -> None:
     assert section.app(None).cert_file is None
     section = apns(f"cert_file: c.pem, cert_key_file: c.key, topic: com.rider, apps: {{driver: {{{APPLE}}}}}")
     assert (section.app("driver").cert_file, section.app("driver").key_id) == (None, "KEY0000001")
-    (both,) = refused(f"providers: {{apns: {{{APPLE}, topic: a.b, cert_file: c.pem}}}}")
+    (both,) = problems(f"providers: {{apns: {{{APPLE}, topic: a.b, cert_file: c.pem}}}}")
     assert both.endswith("providers.apns.cert_file: and key_id are two ways to sign in; give one of them")
-    assert "needs cert_file" in refused("providers: {apns: {topic: a.b, cert_key_file: c.key}}")[0]
-    assert "topic: is missing" in refused("providers: {apns: {cert_file: c.pem}}")[0]
+    assert "needs cert_file" in problems("providers: {apns: {topic: a.b, cert_key_file: c.key}}")[0]
+    assert "topic: is missing" in problems("providers: {apns: {cert_file: c.pem}}")[0]
 
 
 def test_endpoints_by_name() -> None:
@@ -72,7 +66,7 @@ def test_endpoints_by_name() -> None:
     assert apns(f"{APPLE}, topic: a.b, endpoint: 'https://localhost:2197'").endpoint == "https://localhost:2197"
     section = apns(f"{APPLE}, topic: a.b, apps: {{dev: {{endpoint: sandbox}}}}")
     assert section.app("dev").endpoint == "https://api.sandbox.push.apple.com"
-    assert "production or sandbox" in refused("providers: {apns: {endpoint: development}}")[0]
+    assert "production or sandbox" in problems("providers: {apns: {endpoint: development}}")[0]
 
 
 def test_an_app_inherits_what_it_does_not_give() -> None:
@@ -153,7 +147,7 @@ categories: {chat: {lane: urgent, app: drivers}}}""",
 )
 def test_what_is_wrong_with_an_app_is_shown_where_it_stands(text: str, expected: list[str]) -> None:
     """Every problem has its line, its column and the path of its key."""
-    found = refused(text)
+    found = problems(text)
     assert len(found) == len(expected)
     for line, beginning in zip(found, expected, strict=True):
         assert line.startswith(beginning)
@@ -239,7 +233,7 @@ def test_a_platform_without_the_app_is_refused_by_name(app: str | None, category
 
 
 @pytest.mark.parametrize("app", ["", "Driver", "a" * 65, "a/b", 7, ["driver"]])
-def test_a_name_that_no_app_can_have_is_refused(app: Any) -> None:
+def test_a_name_that_no_app_can_have_is_problems(app: Any) -> None:
     """What cannot stand in the file is refused without it, also in another program's job."""
     with pytest.raises(InvalidNotificationError, match=r"^app: .* is not a name of an app$"):
         Notification.from_kwargs(

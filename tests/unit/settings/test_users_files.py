@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from notifier.errors import SettingsError
-from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.hours import Hours
-from notifier.rules.policy import Burst, Policy, Window
+from notifier.rules.policy import Policy, Window
 from notifier.settings import Settings, load_settings, parse_settings, read_source
 from notifier.settings.loading import fingerprint
 from notifier.settings.provenance import Provenance
@@ -48,44 +46,26 @@ def test_a_line_is_an_entry_under_users(tmp_path: Path) -> None:
     assert policies.for_user("d") == policies.for_user("nobody") == Policy(minute, S)
 
 
-def test_any_rule_can_be_turned_off(tmp_path: Path) -> None:
-    """As under `users`."""
-    rules = "windows: [10/minute], gap: 1s, burst: {capacity: 3, refill: 1/m}"
-    hours = 'quiet_hours: "22:00-06:00", send_hours: "08:00-20:00"'
-    config = f"user: {{{rules}, {hours}}}\nusers_from: users.jsonl\n"
-    none = {"windows": [], "gap": "0s", **dict.fromkeys(("burst", "quiet_hours", "send_hours"), "none")}
-    found = load(tmp_path, lines(a=none), config)
-    assert found.policies().for_user("a").is_empty
-    assert found.rates["users"]["a"] == none
-
-
 def test_a_folder(tmp_path: Path) -> None:
-    """All .jsonl files of a folder are read, however their names write it; other files are not."""
-    folder = tmp_path / "users"
-    folder.mkdir()
-    (folder / "1.jsonl").write_text(lines(a={"tier": "quiet"}), encoding="utf-8")
-    (folder / "2.JSONL").write_text(lines(b={"gap": "3s"}), encoding="utf-8")
-    (folder / "README").write_text("nonsense", encoding="utf-8")
-    found = load(tmp_path, "", CONFIG.replace("users.jsonl", "users"))
-    assert found.policies().for_user("a").gap_us == 9 * S
-    assert found.policies().for_user("b").gap_us == 3 * S
+    """All .jsonl files of a folder are read, however their names write it; other files, and side files, are not.
 
-
-def test_side_files_of_a_folder_are_no_users(tmp_path: Path) -> None:
-    """While somebody edits a file, Emacs keeps a link to nowhere beside it; macOS and editors keep files of bytes."""
+    While somebody edits a file, Emacs keeps a link to nowhere beside it; macOS and editors keep files of bytes.
+    """
     config = CONFIG.replace("users.jsonl", "of")
     (of := tmp_path / "of").mkdir()
     (of / "a.jsonl").write_text(lines(a={"gap": "5s"}), encoding="utf-8")
+    (of / "b.JSONL").write_text(lines(b={"tier": "quiet"}), encoding="utf-8")
+    (of / "README").write_text("nonsense", encoding="utf-8")
     before = load(tmp_path, "", config)
     (of / ".#a.jsonl").symlink_to("ann@host.4711:1700000000")
     (of / "._a.jsonl").write_bytes(b"\x00\x05\x16\x07\xff")
     (of / ".a.jsonl").write_text(lines(a={"gap": "6s"}), encoding="utf-8")
     after = load(tmp_path, "", config)
-    assert after.policies().for_user("a").gap_us == 5 * S
+    assert [after.policies().for_user(user).gap_us for user in "ab"] == [5 * S, 9 * S]
     assert after.rates_version == before.rates_version
     seen = fingerprint(tmp_path / "n.yaml", of)
     assert seen is not None
-    assert len(seen) == 2
+    assert len(seen) == 3, "the configuration and two files"
 
 
 def test_a_file_whose_mode_changes_is_looked_at_anew(tmp_path: Path) -> None:
@@ -100,8 +80,9 @@ def test_a_file_whose_mode_changes_is_looked_at_anew(tmp_path: Path) -> None:
 
 
 def test_where_they_stand_is_known(tmp_path: Path) -> None:
-    """Quiet hours and calendar windows, each by its line; what is not given stands under `user`."""
+    """Each rule by its line; what is not given stands under `user`."""
     config = 'user: {quiet_hours: "21:00-08:00", gap: 1s}\nusers_from: users.jsonl\n'
+<<<<<<< HEAD
     windows, hours = {"windows": ["10/minute", "3/calendar-day"]}, {"quiet_hours": "22:30-06:00"}
     found = load(tmp_path, lines(a=windows, b=hours, c={"quiet_hours": "none"}, e={}), config)
     policies = found.policies()
@@ -115,20 +96,14 @@ def test_where_they_stand_is_known(tmp_path: Path) -> None:
     places = Provenance(found, source, "n.yaml")
     assert places.of_user("e").at("gap") == "n.yaml:1", "no rules are those of user"
     quiet = [places.of_user(user).at("quiet_hours") for user in ("a", "b", "d")]
+=======
+    users = lines(a={"windows": ["10/minute"]}, b={"quiet_hours": "22:30-06:00"}, e={})
+    found = load(tmp_path, users, config)
+    places = Provenance(found, read_source(tmp_path / "n.yaml"), "n.yaml")
+    assert places.of_user("e").others["gap"] == "n.yaml:1", "no rules are those of user"
+    quiet = [places.of_user(user).others["quiet_hours"] for user in ("a", "b", "d")]
+>>>>>>> 42836bb0 (Say once in the unit tests what was said twice, and write a coroutine's test as one)
     assert quiet == ["n.yaml:1", "users.jsonl:2", "n.yaml:1"]
-
-
-def test_large_limits_and_bursts_are_as_in_the_configuration(tmp_path: Path) -> None:
-    """Large limits are counted in buckets; `none` is no burst."""
-    config = "user: {burst: {capacity: 3, refill: 1/m}}\nusers_from: users.jsonl\n"
-    burst = {"capacity": 20, "refill": "1/3m"}
-    users = lines(a={"burst": burst}, b={"windows": ["2000/day"]}, c={"burst": "none"})
-    policies = load(tmp_path, users, config).policies()
-    assert policies.for_user("a") == Policy(burst=Burst(20, every_us=3 * MINUTE))
-    assert policies.for_user("b") == Policy(
-        (Window(2000, interval_us=DAY, precision_us=15 * MINUTE),), burst=Burst(3, every_us=MINUTE)
-    )
-    assert policies.for_user("c").is_empty
 
 
 A = '{"user": "a", '

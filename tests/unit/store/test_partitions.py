@@ -76,18 +76,11 @@ def test_what_is_known_of_a_node_is_known_of_all_slots() -> None:
     assert all(isinstance(owner, Owner) and owner.free is owners[0].free for owner in owners)
 
 
-WRONG = {
-    "more than there are": ("{url: 'redis+cluster://a', partitions: 65}", "partitions"),
-    "none": ("{url: 'redis+cluster://a', partitions: 0}", "partitions"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_number_is_refused(name: str) -> None:
+@pytest.mark.parametrize("number", [0, 65])
+def test_a_wrong_number_is_refused(number: int) -> None:
     """By the schema, with the key."""
-    written, key = WRONG[name]
-    with pytest.raises(SettingsError, match=key):
-        parse_settings(f"redis: {written}")
+    with pytest.raises(SettingsError, match="partitions"):
+        parse_settings(f"redis: {{url: 'redis+cluster://a', partitions: {number}}}")
 
 
 def test_one_redis_has_one_partition() -> None:

@@ -26,6 +26,7 @@ from notifier import (
     OverloadedError,
     Permit,
     RedisUnusableError,
+    Status,
 )
 from notifier.django import sending
 from notifier.settings import parse_settings
@@ -40,6 +41,13 @@ PROVIDERS = "providers: {apns: {client: console}, fcm: {client: console}}\n"
 
 def fake(rules: str, **options: Any) -> FakeNotifier:
     return FakeNotifier(parse_settings(PROVIDERS + rules), **options)
+
+
+def known(made: FakeNotifier, job_id: str) -> Status:
+    """The status of one that was accepted."""
+    status = made.status(job_id)
+    assert status is not None
+    return status
 
 
 def test_the_rules_hold_in_simulated_time() -> None:
@@ -62,9 +70,7 @@ def test_the_rules_hold_in_simulated_time() -> None:
 def test_quiet_hours_are_the_users() -> None:
     """What comes by night waits for the morning of its zone."""
     made = fake('user: {quiet_hours: "21:00-08:00"}', now=datetime(2030, 1, 7, 22, tzinfo=UTC))
-    job_id = made.send(note("anna", zone="Etc/UTC"))
-    status = made.status(job_id)
-    assert status is not None
+    status = known(made, made.send(note("anna", zone="Etc/UTC")))
     assert (status.state, status.expected_at) == ("waiting", datetime(2030, 1, 8, 8, tzinfo=UTC))
     made.advance("10h")
     assert len(made.outbox) == 1
@@ -79,8 +85,7 @@ def test_send_hours_open_by_the_week() -> None:
     )
     made.users.set("bert", quiet_hours={"mon-tue": "00:00-24:00", "wed": "00:00-10:00"})
     jobs = [made.send(note(user)) for user in ("anna", "anna", "bert")]
-    told = [made.status(job_id) for job_id in jobs]
-    assert [status and status.expected_at for status in told] == [
+    assert [known(made, job_id).expected_at for job_id in jobs] == [
         datetime(2030, 1, 14, 9, tzinfo=UTC),
         datetime(2030, 1, 14, 9, 30, tzinfo=UTC),
         datetime(2030, 1, 16, 10, tzinfo=UTC),
@@ -147,9 +152,9 @@ def test_each_end_is_told() -> None:
     assert made.cancel(user="anna", tag="t", category="brief") == Cancellation()
     assert made.cancel(user="anna", tag="t") == made.cancel_many([tagged]) == Cancellation(1)
     made.advance("1h")
-    states = {job_id: status.state for job_id in (first, late, dropped, old, new) if (status := made.status(job_id))}
-    assert states == {first: "delivered", late: "expired", dropped: "dropped", old: "superseded", new: "delivered"}
-    assert [status.reason for status in [made.status(dropped)] if status] == ["user gap 10s"]
+    states = [known(made, job_id).state for job_id in (first, late, dropped, old, new)]
+    assert states == ["delivered", "expired", "dropped", "superseded", "delivered"]
+    assert known(made, dropped).reason == "user gap 10s"
 
 
 def test_a_job_id_is_accepted_again_once_it_is_not_kept() -> None:
@@ -224,7 +229,7 @@ def test_a_superseded_one_is_counted_and_does_not_come_back() -> None:
     made.cancel(last[1])
     made.advance("1h")
     assert [(sent.notification.title, sent.count) for sent in made.outbox][2:] == [("other", 1)]
-    states = [status.state for job_id in (*jobs, other, *last) if (status := made.status(job_id))]
+    states = [known(made, job_id).state for job_id in (*jobs, other, *last)]
     superseded = ["superseded"] * 3
     assert states == ["delivered", *superseded, "delivered", "superseded", "cancelled"]
 
@@ -282,12 +287,6 @@ def test_a_clock_that_is_changed_meanwhile_moves_nothing() -> None:
     assert made.now.hour == 21
 
 
-def test_time_begins_in_a_time_zone() -> None:
-    """Else it could be compared with no time that is asked for."""
-    with pytest.raises(TypeError, match="now must be a datetime with a time zone"):
-        fake("", now=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the case
-
-
 def test_what_a_mute_drops_ends_when_it_does() -> None:
     """Not before: its end comes behind those that were told before the mute."""
     made = fake("user: {gap: 1h}\nevents: {keep: 1d}")
@@ -311,8 +310,7 @@ def test_what_is_cancelled_is_nothing_else() -> None:
     made.send(note("anna", category="score", collapse_id="c", send_at=made.now + timedelta(minutes=1)))
     late = made.send(note("anna", expires_in=5))
     assert [made.cancel(each) for each in (old, late)] == ["cancelled", "cancelled"]
-    for status in map(made.status, (old, late)):
-        assert status is not None
+    for status in (known(made, old), known(made, late)):
         assert (status.superseded_by, status.reason) == (None, None)
     assert {(each.reason, each.superseded_by) for each in made.events() if each.outcome == "cancelled"} == {("", "")}
 
@@ -372,7 +370,7 @@ def test_what_is_acquired_and_what_is_sent_stand_on_one_record() -> None:
     made.advance("6s")
     assert isinstance(made.acquire("anna", "chat"), Permit)
     jobs = [made.send(note("anna", category=each)) for each in ("default", "chat")]
-    expected = [status.expected_at for each in jobs if (status := made.status(each))]
+    expected = [known(made, each).expected_at for each in jobs]
     assert expected == [made.now + timedelta(seconds=10), made.now + timedelta(minutes=1)]
     made.advance("10s")
     assert made.acquire("anna") == Hold(10_000_000, "user gap 10s")
@@ -420,8 +418,7 @@ def test_a_mute_holds_what_stands_first_as_a_worker_does() -> None:
         f"  comments: {{lane: bulk, when_blocked: digest, digest: {digest}}}"
     )
     made.users.mute("anna", until=made.now + timedelta(seconds=1))
-    begun, typing = made.now, made.status(made.send(note("anna", category="typing")))
-    assert typing is not None
+    begun, typing = made.now, known(made, made.send(note("anna", category="typing")))
     assert (typing.state, typing.reason) == ("dropped", "muted")
     for _ in range(2):
         made.send(note("anna", category="comments"))
@@ -443,38 +440,33 @@ def test_users_choose_for_themselves() -> None:
     made.users.mute("bert", what="drop")
     dropped = made.send(note("bert"))
     made.advance("2m")
-    states = [status.state for job_id in (held, short, dropped) if (status := made.status(job_id))]
-    assert states == ["waiting", "expired", "dropped"]
+    assert [known(made, job_id).state for job_id in (held, short, dropped)] == ["waiting", "expired", "dropped"]
     made.advance("58m")
     assert len(made.delivered("anna")) == 3
     assert [entry["user"] for entry in made.users.export()] == ["anna", "bert"]
 
 
-def test_the_same_for_asyncio() -> None:
+async def test_the_same_for_asyncio() -> None:
     """`aio` is an AsyncNotifier over the same outbox and the same time; every method is awaited."""
     made = fake("user: {windows: [1/1m]}")
-
-    async def session() -> None:
-        aio = made.aio
-        async with aio:
-            assert isinstance(aio, AsyncNotifier)
-            first = await aio.send(note("anna", "1"), timeout=2)
-            assert await aio.send_many([note("anna", "2"), note("anna", "3", tags=["thread-9"])]) == 2
-            assert await aio.cancel(user="anna", tag="thread-9") == Cancellation(1)
-            assert [(await aio.status(first)).state for _ in range(2)] == ["delivered"] * 2  # type: ignore[union-attr]
-            await aio.users.mute("anna", categories=["default"])
-            assert [entry["user"] async for entry in aio.users.export()] == ["anna"]
-            assert isinstance(await aio.acquire("bert"), Permit)
-            permit = await aio.acquire("carl", timeout=1)
-            assert isinstance(permit, Permit)
-            assert await aio.refund(permit)
-            made.fail_next(RedisUnusableError("Redis does not answer"))
-            with pytest.raises(RedisUnusableError):
-                await aio.send(note("dora"))
-            with pytest.raises(InvalidNotificationError, match="category"):
-                await aio.send(note("dora", category="nope"))
-
-    asyncio.run(session())
+    aio = made.aio
+    async with aio:
+        assert isinstance(aio, AsyncNotifier)
+        first = await aio.send(note("anna", "1"), timeout=2)
+        assert await aio.send_many([note("anna", "2"), note("anna", "3", tags=["thread-9"])]) == 2
+        assert await aio.cancel(user="anna", tag="thread-9") == Cancellation(1)
+        assert [(await aio.status(first)).state for _ in range(2)] == ["delivered"] * 2  # type: ignore[union-attr]
+        await aio.users.mute("anna", categories=["default"])
+        assert [entry["user"] async for entry in aio.users.export()] == ["anna"]
+        assert isinstance(await aio.acquire("bert"), Permit)
+        permit = await aio.acquire("carl", timeout=1)
+        assert isinstance(permit, Permit)
+        assert await aio.refund(permit)
+        made.fail_next(RedisUnusableError("Redis does not answer"))
+        with pytest.raises(RedisUnusableError):
+            await aio.send(note("dora"))
+        with pytest.raises(InvalidNotificationError, match="category"):
+            await aio.send(note("dora", category="nope"))
     assert [each.notification.title for each in made.outbox] == ["1"]
     assert [each.title for each in made.waiting("anna")] == ["2"]
 
@@ -488,9 +480,8 @@ def test_what_fails_is_told_and_takes_no_place() -> None:
     made.fail_next("rejected", "BadToken")
     dead = made.send(note("anna", "T", fcm("anna")))
     made.send(note("anna"))
-    status = made.status(dead)
-    assert status is not None
-    assert (status.state, status.reason, len(made.outbox)) == ("rejected", "BadToken", 1)
+    assert (known(made, dead).state, known(made, dead).reason) == ("rejected", "BadToken")
+    assert len(made.outbox) == 1
     assert [(gone.user, gone.reason, gone.job_id) for gone in made.feedback()] == [("anna", "BadToken", dead)]
     assert list(made.feedback()) == []
 
@@ -538,8 +529,7 @@ def test_what_drops_one_is_named_as_a_worker_names_it(rules: str, why: str) -> N
     made = fake(rules + DROPS)
     made.send(note("anna"))
     made.fail_next("rejected")
-    dropped = made.status(made.send(note("anna")))
-    assert dropped is not None
+    dropped = known(made, made.send(note("anna")))
     assert dropped.record is not None
     assert (dropped.state, dropped.reason, dropped.record.reason) == ("dropped", why, why)
     assert list(made.feedback()) == []
@@ -550,8 +540,7 @@ def test_a_mute_that_drops_is_the_reason_however_long_a_rule_holds() -> None:
     made = fake("user: {gap: 2h}")
     made.send(note("anna"))
     made.users.mute("anna", until=made.now + timedelta(hours=1), what="drop")
-    dropped = made.status(made.send(note("anna")))
-    assert dropped is not None
+    dropped = known(made, made.send(note("anna")))
     assert (dropped.state, dropped.reason) == ("dropped", "muted")
 
 
@@ -564,9 +553,8 @@ def test_who_took_its_place_and_that_it_expired_is_told() -> None:
     old, late = (made.send(note("anna", category="score", collapse_id=name, expires_in=60)) for name in "ab")
     new = made.send(note("anna", category="score", collapse_id="a"))
     made.advance("1h")
-    told = [(each.state, each.reason, each.superseded_by) for each in map(made.status, (old, late)) if each]
-    expired = "expired while it waited"
-    assert told == [("superseded", None, new), ("expired", expired, None)]
+    told = [(each.state, each.reason, each.superseded_by) for each in (known(made, old), known(made, late))]
+    assert told == [("superseded", None, new), ("expired", "expired while it waited", None)]
     assert {each.job_id: (each.reason, each.superseded_by) for each in made.events()}[old] == ("", new)
     assert {each.job_id: each.superseded_by for each in made.history("anna")}[old] == new
 
@@ -584,6 +572,7 @@ def test_a_new_choice_counts_what_the_rules_before_it_kept() -> None:
 
 @pytest.mark.parametrize("now", ["2030-01-01", datetime(2030, 1, 1)])  # noqa: DTZ001 - it is the point
 def test_time_begins_at_a_moment(now: Any) -> None:
+    """In a time zone: else it could be compared with no time that is asked for."""
     with pytest.raises(TypeError, match="now must be a datetime with a time zone"):
         fake("user: {}", now=now)
 

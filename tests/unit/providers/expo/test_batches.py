@@ -13,7 +13,9 @@ from notifier.providers.expo.batches import TOO_LATE, Batches, Replied, Waiting
 TOOK = Answer(Outcome.DELIVERED, 200), ""
 
 
-def test_one_that_expires_while_a_connection_opens_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_expires_while_a_connection_opens_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The request begins by the first expiry in it, or goes without that one."""
     requests: list[list[bytes]] = []
     now_s = 0.0
@@ -26,10 +28,8 @@ def test_one_that_expires_while_a_connection_opens_takes_no_other_with_it(monkey
             return [(TOO_LATE, "")] * len(batch)
         return [TOOK] * len(batch)
 
-    async def run() -> list[Replied]:
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
-        batches = Batches(post)
-        return await asyncio.gather(batches.send(b"a", 60), batches.send(b"b", 1), batches.send(b"c", 60))
-
-    assert asyncio.run(run()) == [TOOK, (TOO_LATE, ""), TOOK]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    batches = Batches(post)
+    replies = await asyncio.gather(batches.send(b"a", 60), batches.send(b"b", 1), batches.send(b"c", 60))
+    assert replies == [TOOK, (TOO_LATE, ""), TOOK]
     assert requests == [[b"a", b"b", b"c"], [b"a", b"c"]]

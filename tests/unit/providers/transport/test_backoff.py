@@ -16,7 +16,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_in_the_order_of_asking() -> None:
+async def test_in_the_order_of_asking() -> None:
     """Those who ask for one device get it one after another; another device waits for none of them."""
     turns, order, under_way = Turns(), [], 0
 
@@ -30,17 +30,14 @@ def test_in_the_order_of_asking() -> None:
             order.append((token, number))
             under_way -= token == "a"
 
-    async def run() -> None:
-        await asyncio.gather(*(one("a", n) for n in range(5)), one("b", 0))
-
-    asyncio.run(run())
+    await asyncio.gather(*(one("a", n) for n in range(5)), one("b", 0))
     assert [number for token, number in order if token == "a"] == list(range(5))
     assert order.index(("b", 0)) <= 1
     assert not turns._ends
 
 
 @pytest.mark.parametrize("way", ["cancel", "cancel when handed over", "time", "break"])
-def test_who_gives_up_holds_up_nobody(way: str) -> None:
+async def test_who_gives_up_holds_up_nobody(way: str) -> None:
     """An asker that is cancelled, even in the moment it is handed over, whose time is up or who breaks, is passed."""
     turns, got = Turns(), []
     tasks: list[asyncio.Task[None]] = []
@@ -62,18 +59,15 @@ def test_who_gives_up_holds_up_nobody(way: str) -> None:
         async with turns.turn("a", math.inf) as held:
             got.append(("third", held))
 
-    async def run() -> None:
-        until = asyncio.get_running_loop().time() + 0.01 if way == "time" else math.inf
-        tasks.extend(asyncio.create_task(each) for each in (first(), second(until), third()))
-        await settled()
-        if way == "cancel":
-            tasks[1].cancel()
-        if way == "time":
-            await asyncio.wait_for(tasks[1], 5)
-        leave.set()
-        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
-
-    asyncio.run(run())
+    until = asyncio.get_running_loop().time() + 0.01 if way == "time" else math.inf
+    tasks.extend(asyncio.create_task(each) for each in (first(), second(until), third()))
+    await settled()
+    if way == "cancel":
+        tasks[1].cancel()
+    if way == "time":
+        await asyncio.wait_for(tasks[1], 5)
+    leave.set()
+    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
     seconds = {"time": [("second", False)], "break": [("second", True)]}.get(way, [])
     assert got == [*seconds, ("third", True)]
     assert not turns._ends

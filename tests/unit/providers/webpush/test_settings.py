@@ -17,16 +17,10 @@ from notifier.providers.webpush.provider import WebPushProvider
 from notifier.settings import parse_settings
 from notifier.simulators.webpush_browser import subscription
 from tests.harness.vapid import make_key
+from tests.unit.settings.test_loading import only
 from workers.configuration.wiring import build_providers
 
 SUBJECT = "subject: mailto:push@example.com"
-
-
-def problem(text: str) -> str:
-    with pytest.raises(SettingsError) as caught:
-        parse_settings(text, name="n.yaml")
-    (line,) = str(caught.value).split("\n")
-    return line.removeprefix("n.yaml:")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +44,7 @@ def problem(text: str) -> str:
 )
 def test_what_is_wrong_is_told_at_its_place(webpush: str, expected: str) -> None:
     """A mistake under providers.webpush is one line that names the key and what would be right."""
-    assert problem(f"providers: {{webpush: {webpush}}}").startswith(expected)
+    assert only(f"providers: {{webpush: {webpush}}}").startswith(expected)
 
 
 def test_the_known_services_are_the_default() -> None:
@@ -60,7 +54,7 @@ def test_the_known_services_are_the_default() -> None:
     assert webpush.hosts == KNOWN_HOSTS
     assert webpush.timeout_us == 5_000_000
     tight = f"worker: {{lease: 6s}}\nproviders: {{webpush: {{{SUBJECT}}}}}"
-    assert "too short for the timeout of providers.webpush" in problem(tight)
+    assert "too short for the timeout of providers.webpush" in only(tight)
 
 
 def test_the_key_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:

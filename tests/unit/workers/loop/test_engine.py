@@ -238,7 +238,7 @@ def test_a_suspect_whose_begin_got_no_answer_is_begun_again(monkeypatch: pytest.
     assert rounds.engine._suspects == []
 
 
-def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call could wait for the whole timeout, and the pause before the next look may be long: it is cut short."""
     asked: list[str] = []
     looked = asyncio.Event()
@@ -261,12 +261,9 @@ def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: pytest.M
     parts = replace(rounds.parts, redis=redis, sender=sender)
     served = Served(Partition(0, 1, None, None), parts, SETTINGS.policies(), "")
 
-    async def ends() -> None:
-        working = asyncio.create_task(served.engine.run())
-        await looked.wait()
-        served.engine.stop()
-        await working
-        await served.leave(registered=True)
-
-    asyncio.run(ends())
+    working = asyncio.create_task(served.engine.run())
+    await looked.wait()
+    served.engine.stop()
+    await working
+    await served.leave(registered=True)
     assert asked == ["pull"]

@@ -63,50 +63,38 @@ def leased(name: str) -> Leased:
     return Leased(name, "1", f"user-{name}", "default", b"", None)
 
 
-def test_a_call_that_is_written_within_some_turns_goes_before_the_sends() -> None:
+async def test_a_call_that_is_written_within_some_turns_goes_before_the_sends() -> None:
     """So Redis works while this process is busy with what was leased."""
-
-    async def story() -> None:
-        sender = Recorder()
-        under_way = flights(sender)
-        for name in "abc":
-            under_way.begin_soon(leased(name), 10.0, None)
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-            assert sender.began == []
-        assert (len(under_way), under_way.unbegun, under_way.busy) == (3, 3, True)
-        await under_way.all_begun.wait()
-        assert sender.began == ["a", "b", "c"]
-        assert (len(under_way), under_way.unbegun) == (3, 0)
-
-    asyncio.run(story())
-
-
-def test_what_is_leased_meanwhile_begins_with_the_others_and_after_them() -> None:
-    """Messages of a user keep their order."""
-
-    async def story() -> None:
-        sender = Recorder()
-        under_way = flights(sender)
-        under_way.begin_soon(leased("a"), 10.0, None)
+    sender = Recorder()
+    under_way = flights(sender)
+    for name in "abc":
+        under_way.begin_soon(leased(name), 10.0, None)
+    for _ in range(TURNS):
         await asyncio.sleep(0)
-        under_way.begin_soon(leased("b"), 10.0, None)
-        await under_way.all_begun.wait()
-        assert sender.began == ["a", "b"]
+        assert sender.began == []
+    assert (len(under_way), under_way.unbegun, under_way.busy) == (3, 3, True)
+    await under_way.all_begun.wait()
+    assert sender.began == ["a", "b", "c"]
+    assert (len(under_way), under_way.unbegun) == (3, 0)
 
-    asyncio.run(story())
+
+async def test_what_is_leased_meanwhile_begins_with_the_others_and_after_them() -> None:
+    """Messages of a user keep their order."""
+    sender = Recorder()
+    under_way = flights(sender)
+    under_way.begin_soon(leased("a"), 10.0, None)
+    await asyncio.sleep(0)
+    under_way.begin_soon(leased("b"), 10.0, None)
+    await under_way.all_begun.wait()
+    assert sender.began == ["a", "b"]
 
 
-def test_nothing_is_waited_for_where_all_have_begun() -> None:
+async def test_nothing_is_waited_for_where_all_have_begun() -> None:
     """Nor where none was ever leased."""
-
-    async def story() -> None:
-        sender: Any = Recorder()
-        under_way = flights(sender)
-        await asyncio.wait_for(under_way.all_begun.wait(), 1)
-        assert not under_way.busy
-
-    asyncio.run(story())
+    sender: Any = Recorder()
+    under_way = flights(sender)
+    await asyncio.wait_for(under_way.all_begun.wait(), 1)
+    assert not under_way.busy
 
 
 class Judge(Recorder):
@@ -129,52 +117,44 @@ class Judge(Recorder):
             await asyncio.sleep(0)
 
 
-def test_of_one_backlog_one_is_sent_at_a_time() -> None:
+async def test_of_one_backlog_one_is_sent_at_a_time() -> None:
     """What is behind one that its provider did not take goes back behind it, also what is leased meanwhile (law 4)."""
     a1, a2, a3, a4, a5 = (leased(name)._replace(user="anna") for name in ("a1", "a2", "a3", "a4", "a5"))
     b1 = leased("b1")
-
-    async def story() -> None:
-        judge = Judge()
-        under_way = flights(judge)
-        for each in (a1, a2, a3, a4, b1):
-            under_way.begin(each, 0.0)
-        await asyncio.sleep(0)
-        assert (judge.began, len(under_way)) == (["a1", "b1"], 5)
-        await judge.end(a1, taken=True)
-        assert judge.began == ["a1", "b1", "a2"]
-        await judge.end(a2, taken=False)
-        under_way.begin(a5, 0.0)
-        await asyncio.sleep(0)
-        assert (judge.began, len(under_way)) == (["a1", "b1", "a2"], 1)
-        back = [(each.job_id, each.state) for each in under_way._settlements]
-        assert back == [("a1", "delivered"), *((name, "backlog") for name in ("a2", "a3", "a4", "a5"))]
-        under_way._settlements.clear()
-        await under_way.settle_returned()
-        under_way.begin(a2, 0.0)
-        await asyncio.sleep(0)
-        assert judge.began[-1] == "a2", "all of them are in Redis again"
-        for each in (a2, b1):
-            await judge.end(each, taken=True)
-
-    asyncio.run(story())
+    judge = Judge()
+    under_way = flights(judge)
+    for each in (a1, a2, a3, a4, b1):
+        under_way.begin(each, 0.0)
+    await asyncio.sleep(0)
+    assert (judge.began, len(under_way)) == (["a1", "b1"], 5)
+    await judge.end(a1, taken=True)
+    assert judge.began == ["a1", "b1", "a2"]
+    await judge.end(a2, taken=False)
+    under_way.begin(a5, 0.0)
+    await asyncio.sleep(0)
+    assert (judge.began, len(under_way)) == (["a1", "b1", "a2"], 1)
+    back = [(each.job_id, each.state) for each in under_way._settlements]
+    assert back == [("a1", "delivered"), *((name, "backlog") for name in ("a2", "a3", "a4", "a5"))]
+    under_way._settlements.clear()
+    await under_way.settle_returned()
+    under_way.begin(a2, 0.0)
+    await asyncio.sleep(0)
+    assert judge.began[-1] == "a2", "all of them are in Redis again"
+    for each in (a2, b1):
+        await judge.end(each, taken=True)
 
 
-def test_an_error_of_the_workers_own_leaves_the_permit_spent() -> None:
+async def test_an_error_of_the_workers_own_leaves_the_permit_spent() -> None:
     """Law 1: nobody knows whether the message has left."""
-
-    async def story() -> None:
-        judge = Judge()
-        under_way = flights(judge)
-        under_way.begin(leased("a"), 0.0)
+    judge = Judge()
+    under_way = flights(judge)
+    under_way.begin(leased("a"), 0.0)
+    await asyncio.sleep(0)
+    judge.answers["a"].set_exception(LookupError("a defect"))
+    for _ in range(3):
         await asyncio.sleep(0)
-        judge.answers["a"].set_exception(LookupError("a defect"))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        (ended,) = under_way._settlements
-        assert (ended.state, ended.reached) == ("failed", True)
-
-    asyncio.run(story())
+    (ended,) = under_way._settlements
+    assert (ended.state, ended.reached) == ("failed", True)
 
 
 @pytest.mark.parametrize(
@@ -185,21 +165,17 @@ def test_an_error_of_the_workers_own_leaves_the_permit_spent() -> None:
         ("sender_broke", leased("a"), LookupError("a defect")),
     ],
 )
-def test_what_the_log_tells_of_one_says_of_whom(event: str, job: Leased, error: Exception) -> None:
+async def test_what_the_log_tells_of_one_says_of_whom(event: str, job: Leased, error: Exception) -> None:
     """Also of a function of RQ's own jobs that is not run."""
-
-    async def story() -> None:
-        judge = Judge()
-        under_way = flights(judge)
+    judge = Judge()
+    under_way = flights(judge)
+    with capture_logs() as told:
         under_way.begin(job, 0.0)
         await asyncio.sleep(0)
         judge.answers["a"].set_exception(error)
         for _ in range(3):
             await asyncio.sleep(0)
         under_way._note(under_way._settlements, [False])  # another worker has taken it over
-
-    with capture_logs() as told:
-        asyncio.run(story())
     whom = {"user": "user-a", "job_id": "a", "category": "default"}
     assert [line["event"] for line in told] == [event, "lease_lost"]
     assert [{name: line.get(name) for name in whom} for line in told] == [whom, whom]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 from workers.loop.turns import LATE_S, Turns
@@ -29,110 +28,82 @@ def made(count: int, **limits: RouteLimit) -> tuple[Turns, list[Any]]:
     return turns, [Held(turns) for _ in range(count)]
 
 
-def told(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(story)
-
-
-def test_engines_share_what_a_process_may_have_under_way() -> None:
+async def test_engines_share_what_a_process_may_have_under_way() -> None:
     """What one has under way, and what another has asked for, is room for nobody else."""
-
-    async def story() -> None:
-        turns, (a, b, c) = made(3)
-        a.held = BATCH
-        assert turns.room(b) == BATCH
-        with turns.taking(b, BATCH):
-            assert (turns.room(c), turns.is_full) == (0, False)
-            b.held = BATCH
-        assert (turns.room(c), turns.is_full) == (0, True)
-
-    told(story())
+    turns, (a, b, c) = made(3)
+    a.held = BATCH
+    assert turns.room(b) == BATCH
+    with turns.taking(b, BATCH):
+        assert (turns.room(c), turns.is_full) == (0, False)
+        b.held = BATCH
+    assert (turns.room(c), turns.is_full) == (0, True)
 
 
-def test_who_finds_no_room_is_woken_in_turn() -> None:
+async def test_who_finds_no_room_is_woken_in_turn() -> None:
     """The first in the line gets what comes free, also where another asks before it does; then the next."""
-
-    async def story() -> None:
-        turns, (a, b, c) = made(3)
-        a.held = MOST
-        assert [turns.room(b), turns.room(c)] == [0, 0]
-        a.held = MOST - BATCH
-        turns.freed()
-        assert turns.room(a) == 0, "others have waited longer"
-        await asyncio.wait_for(b.wake.wait(), 10)
-        assert not c.wake.is_set()
-        assert turns.room(b) == BATCH
-        with turns.taking(b, BATCH):
-            """It takes nothing."""
-        await asyncio.wait_for(c.wake.wait(), 10)
-        assert (turns.room(c), turns.room(a)) == (BATCH, 0)
-
-    told(story())
+    turns, (a, b, c) = made(3)
+    a.held = MOST
+    assert [turns.room(b), turns.room(c)] == [0, 0]
+    a.held = MOST - BATCH
+    turns.freed()
+    assert turns.room(a) == 0, "others have waited longer"
+    await asyncio.wait_for(b.wake.wait(), 10)
+    assert not c.wake.is_set()
+    assert turns.room(b) == BATCH
+    with turns.taking(b, BATCH):
+        """It takes nothing."""
+    await asyncio.wait_for(c.wake.wait(), 10)
+    assert (turns.room(c), turns.room(a)) == (BATCH, 0)
 
 
-def test_a_redis_that_does_not_answer_holds_up_nobody_for_long() -> None:
+async def test_a_redis_that_does_not_answer_holds_up_nobody_for_long() -> None:
     """What was asked for, and is not answered, counts no more."""
-
-    async def story() -> None:
-        turns, (a, b) = made(2)
-        a.held = BATCH
-        with turns.taking(a, BATCH):
-            assert turns.room(b) == 0
-            loop: Any = asyncio.get_running_loop()
-            now = loop.time() + LATE_S
-            loop.time = lambda: now
-            assert turns.room(b) == BATCH
-            b.held = BATCH
-            assert turns.left == 0, "its answer comes too late"
-
-    told(story())
+    turns, (a, b) = made(2)
+    a.held = BATCH
+    with turns.taking(a, BATCH):
+        assert turns.room(b) == 0
+        loop: Any = asyncio.get_running_loop()
+        now = loop.time() + LATE_S
+        loop.time = lambda: now
+        assert turns.room(b) == BATCH
+        b.held = BATCH
+        assert turns.left == 0, "its answer comes too late"
 
 
-def test_a_call_that_may_take_a_routes_last_room_is_waited_for() -> None:
+async def test_a_call_that_may_take_a_routes_last_room_is_waited_for() -> None:
     """Else the other engine would take the route for full, though the call may leave its room."""
-
-    async def story() -> None:
-        limit = RouteLimit(max_in_flight=MOST, timeout_s=1)
-        turns, (a, b) = made(2, apns=limit, fcm=RouteLimit(max_in_flight=MOST, timeout_s=1))
-        with turns.taking(a, limit.limit):
-            assert turns.room(b) == 0
-            assert turns.rooms(a, BATCH) == {"apns": limit.limit, "fcm": limit.limit}
-        await asyncio.wait_for(b.wake.wait(), 10)
-        assert turns.room(b) > 0
-
-    told(story())
+    limit = RouteLimit(max_in_flight=MOST, timeout_s=1)
+    turns, (a, b) = made(2, apns=limit, fcm=RouteLimit(max_in_flight=MOST, timeout_s=1))
+    with turns.taking(a, limit.limit):
+        assert turns.room(b) == 0
+        assert turns.rooms(a, BATCH) == {"apns": limit.limit, "fcm": limit.limit}
+    await asyncio.wait_for(b.wake.wait(), 10)
+    assert turns.room(b) > 0
 
 
-def test_who_lacks_room_by_a_route_is_woken_when_another_engine_frees_some() -> None:
+async def test_who_lacks_room_by_a_route_is_woken_when_another_engine_frees_some() -> None:
     """One whose own sends all go by other routes would not notice."""
-
-    async def story() -> None:
-        limit = RouteLimit(max_in_flight=MOST, timeout_s=1)
-        turns, (_, b) = made(2, apns=limit, fcm=RouteLimit(max_in_flight=MOST, timeout_s=1))
-        for _ in range(limit.limit):
-            limit.begin(0.0)
-        turns.lack(b, [by for by, left in turns.rooms(b, BATCH).items() if not left])
-        turns.freed()
-        await asyncio.sleep(0)
-        assert not b.wake.is_set(), "it is as full as it was"
-        for _ in range(limit.limit):
-            limit.end(0.0, 0.0)
-        turns.freed()
-        await asyncio.wait_for(b.wake.wait(), 10)
-
-    told(story())
+    limit = RouteLimit(max_in_flight=MOST, timeout_s=1)
+    turns, (_, b) = made(2, apns=limit, fcm=RouteLimit(max_in_flight=MOST, timeout_s=1))
+    for _ in range(limit.limit):
+        limit.begin(0.0)
+    turns.lack(b, [by for by, left in turns.rooms(b, BATCH).items() if not left])
+    turns.freed()
+    await asyncio.sleep(0)
+    assert not b.wake.is_set(), "it is as full as it was"
+    for _ in range(limit.limit):
+        limit.end(0.0, 0.0)
+    turns.freed()
+    await asyncio.wait_for(b.wake.wait(), 10)
 
 
-def test_one_engine_alone_stands_in_no_line() -> None:
+async def test_one_engine_alone_stands_in_no_line() -> None:
     """Its own sends wake it."""
-
-    async def story() -> None:
-        turns, (a,) = made(1)
-        a.held = MOST
-        assert turns.room(a) == 0
-        turns.lack(a, ["apns"])
-        a.held = 0
-        turns.freed()
-        await asyncio.sleep(0)
-        assert (a.wake.is_set(), turns.room(a)) == (False, BATCH)
-
-    told(story())
+    turns, (a,) = made(1)
+    a.held = MOST
+    assert turns.room(a) == 0
+    turns.lack(a, ["apns"])
+    a.held = 0
+    turns.freed()
+    await asyncio.sleep(0)
+    assert (a.wake.is_set(), turns.room(a)) == (False, BATCH)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -40,21 +39,16 @@ class Told:
         return self.replies.pop(0) if self.replies else b""
 
 
-def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[bytes, ...] = ()) -> list[Any]:
+async def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[bytes, ...] = ()) -> list[Any]:
     """What one worker tells after these answers of one route; the logged events at the end."""
-
-    async def run() -> list[Any]:
-        redis = Told(*replies)
-        circuits = Circuits(redis, "w", ["apns"])
-        circuits.use(shut)
-        for answer in answers:
-            circuits.record("apns", answer)
-        with capture_logs() as logs:
-            await circuits.tell()
-            await circuits.tell()
-        return [*redis.calls, *[(entry["log_level"], entry["event"]) for entry in logs]]
-
-    return asyncio.run(run())
+    circuits = Circuits(redis := Told(*replies), "w", ["apns"])
+    circuits.use(shut)
+    for answer in answers:
+        circuits.record("apns", answer)
+    with capture_logs() as logs:
+        await circuits.tell()
+        await circuits.tell()
+    return [*redis.calls, *[(entry["log_level"], entry["event"]) for entry in logs]]
 
 
 @pytest.mark.parametrize(
@@ -84,20 +78,22 @@ def told(*answers: Answer, shut: frozenset[str] = frozenset(), replies: tuple[by
         ([AWAY, MALFORMED, ITS_FAULT], [("apns", "down", "unreachable")]),
     ],
 )
-def test_many_answers_are_one_telling(answers: list[Answer], expected: list[Any]) -> None:
+async def test_many_answers_are_one_telling(answers: list[Answer], expected: list[Any]) -> None:
     """Each route is told of once in a batch: the last that is sure; what is this worker's own affair, not at all."""
-    assert told(*answers) == expected
+    assert await told(*answers) == expected
 
 
-def test_a_probe_without_an_answer_is_a_failure() -> None:
-    """While the route is held, one silence is enough."""
-    assert told(SILENT, shut=frozenset({"apns"})) == [("apns", "down", "failing")]
-
-
-@pytest.mark.parametrize("answer", [MALFORMED, ITS_FAULT], ids=["malformed", "its fault"])
-def test_a_probe_that_says_nothing_of_the_route_is_followed_by_another(answer: Answer) -> None:
-    """What was never sent, or is refused for its own fault, neither closes a circuit nor is a failed probe."""
-    assert told(answer, shut=SHUT) == [("apns", "next")]
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(SILENT, ("apns", "down", "failing"), id="one silence is a failure"),
+        pytest.param(MALFORMED, ("apns", "next"), id="one that was never sent is followed by another"),
+        pytest.param(ITS_FAULT, ("apns", "next"), id="one refused for its own fault is followed by another"),
+    ],
+)
+async def test_a_probe_speaks_of_its_route_alone(answer: Answer, expected: tuple[str, ...]) -> None:
+    """While the route is held: what says nothing of it neither closes its circuit nor is a failed probe."""
+    assert await told(answer, shut=SHUT) == [expected]
 
 
 async def test_a_known_service_that_is_not_reached_is_no_success() -> None:
@@ -162,13 +158,13 @@ async def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
     assert redis.calls == [("apns", "down", "unreachable"), ("apns", "up")]
 
 
-def test_people_are_told_once_and_by_rank() -> None:
+async def test_people_are_told_once_and_by_rank() -> None:
     """Who opened it says so: an error where it is ours to mend, else a warning; the others are silent."""
-    assert told(WRONG, replies=(b"opened",))[1:] == [("error", "circuit_opened")]
-    assert told(AWAY, replies=(b"opened",))[1:] == [("warning", "circuit_opened")]
-    assert told(AWAY, replies=(b"",))[1:] == []
-    assert told(UP, replies=(b"closed",))[1:] == [("info", "circuit_closed")]
-    assert told(AWAY, replies=(b"alone",))[1:] == [("warning", "stepped_back")]
+    assert (await told(WRONG, replies=(b"opened",)))[1:] == [("error", "circuit_opened")]
+    assert (await told(AWAY, replies=(b"opened",)))[1:] == [("warning", "circuit_opened")]
+    assert (await told(AWAY, replies=(b"",)))[1:] == []
+    assert (await told(UP, replies=(b"closed",)))[1:] == [("info", "circuit_closed")]
+    assert (await told(AWAY, replies=(b"alone",)))[1:] == [("warning", "stepped_back")]
 
 
 @pytest.mark.parametrize(
@@ -219,18 +215,15 @@ async def test_a_worker_steps_back_ever_longer() -> None:
     assert 0.8 <= circuits.away_s() <= 1.0
 
 
-def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:
+async def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:
     """Those of its apps, and of the services behind it that are held; no others."""
-
-    async def run() -> list[tuple[str, ...]]:
-        circuits = Circuits(redis := Told(), "w", ["apns", "apns/driver", "webpush"])
-        circuits.use(frozenset({"webpush@push.example", "apns"}))
-        await circuits.probe("apns")
-        await circuits.probe("webpush")
-        return redis.calls
-
-    told = [call[:2] for call in asyncio.run(run())]
-    assert sorted(told) == [(by, "retry") for by in ("apns", "apns/driver", "webpush", "webpush@push.example")]
+    circuits = Circuits(redis := Told(), "w", ["apns", "apns/driver", "webpush"])
+    circuits.use(frozenset({"webpush@push.example", "apns"}))
+    await circuits.probe("apns")
+    await circuits.probe("webpush")
+    assert sorted(call[:2] for call in redis.calls) == [
+        (by, "retry") for by in ("apns", "apns/driver", "webpush", "webpush@push.example")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -238,31 +231,23 @@ def test_a_new_key_of_a_platform_has_its_routes_probed() -> None:
     [(AWAY, True), (WRONG, True), (Answer(Outcome.UNSENT, reason="TooLate"), True), (UP, False), (MALFORMED, False),
      (Answer(Outcome.UNSENT, reason="Closed"), False), (Answer(Outcome.UNSENT, 403, "ExpiredProviderToken"), False)],
 )  # fmt: skip
-def test_who_cannot_get_through_says_so_once(answer: Answer, in_vain: bool) -> None:
+async def test_who_cannot_get_through_says_so_once(answer: Answer, in_vain: bool) -> None:
     """Another worker is to try then, also by a route that has no circuit."""
-
-    async def run() -> list[bool]:
-        circuits = Circuits(Told(), "w", ["apns"])
-        circuits.record("apns" if answer is WRONG else "webpush@invented.example", answer)
-        await circuits.tell()
-        return [circuits.was_in_vain(), circuits.was_in_vain()]
-
-    assert asyncio.run(run()) == [in_vain, False]
+    circuits = Circuits(Told(), "w", ["apns"])
+    circuits.record("apns" if answer is WRONG else "webpush@invented.example", answer)
+    await circuits.tell()
+    assert [circuits.was_in_vain(), circuits.was_in_vain()] == [in_vain, False]
 
 
 @pytest.mark.parametrize(
     ("answers", "in_trouble"), [([AWAY], True), ([WRONG], True), ([AWAY, UP], False), ([FULL], False), ([UP], False)]
 )
-def test_who_cannot_get_through_is_in_trouble_until_something_gets_through(
+async def test_who_cannot_get_through_is_in_trouble_until_something_gets_through(
     answers: list[Answer], in_trouble: bool
 ) -> None:
     """What others try in vain by any route is then for somebody else; a provider that is full is so for all alike."""
-
-    async def run() -> bool:
-        circuits = Circuits(Told(), "w", ["apns"])
-        for answer in answers:
-            circuits.record("apns", answer)
-            await circuits.tell()
-        return circuits.in_trouble
-
-    assert asyncio.run(run()) is in_trouble
+    circuits = Circuits(Told(), "w", ["apns"])
+    for answer in answers:
+        circuits.record("apns", answer)
+        await circuits.tell()
+    assert circuits.in_trouble is in_trouble

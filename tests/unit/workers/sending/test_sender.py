@@ -213,18 +213,14 @@ def test_a_busy_device_is_asked_ever_later() -> None:
     assert waits == sorted(waits)
 
 
-def test_what_to_repair_is_told_once() -> None:
+async def test_what_to_repair_is_told_once() -> None:
     """A hundred messages with one fault of their own are one line for people, which names the fault."""
-
-    async def run() -> list[Any]:
-        answer = Answer(Outcome.REFUSED, 401, "THIRD_PARTY_AUTH_ERROR", 60_000_000, help="upload the key")
-        sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, Backoff(1, 1))
-        with capture_logs() as logs:
-            for _ in range(100):
-                await send(sender, leased(), CATEGORY, 1e9)
-        return [entry for entry in logs if entry["log_level"] == "error"]
-
-    (line,) = asyncio.run(run())
+    answer = Answer(Outcome.REFUSED, 401, "THIRD_PARTY_AUTH_ERROR", 60_000_000, help="upload the key")
+    sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, Backoff(1, 1))
+    with capture_logs() as logs:
+        for _ in range(100):
+            await send(sender, leased(), CATEGORY, 1e9)
+    (line,) = [entry for entry in logs if entry["log_level"] == "error"]
     assert (line["event"], line["route"], line["reason"]) == ("message_fault", "apns", "THIRD_PARTY_AUTH_ERROR")
     assert line["help"].startswith("upload the key")
 
@@ -282,17 +278,12 @@ def test_an_expired_one_is_not_sent() -> None:
     assert not provider.asked
 
 
-def test_what_is_left_goes_with_it() -> None:
+async def test_what_is_left_goes_with_it() -> None:
     """The provider learns how long the notification is worth delivering, and begins nothing after that."""
     sender = Sender({"apns": (provider := Scripted({tokens(1)[0]: Answer(Outcome.DELIVERED)}))}, BACKOFF)
-
-    async def run() -> float:
-        leased_at = asyncio.get_running_loop().time() - 0.5
-        for left_us in (1_000_000, 500_000_000):
-            await send(sender, leased(left_us=left_us), CATEGORY, leased_at)
-        return leased_at
-
-    leased_at = asyncio.run(run())
+    leased_at = asyncio.get_running_loop().time() - 0.5
+    for left_us in (1_000_000, 500_000_000):
+        await send(sender, leased(left_us=left_us), CATEGORY, leased_at)
     soon, later = provider.asked
     assert soon.send_by == leased_at + 1
     assert later.send_by == leased_at + 10, "the lease ends first"
@@ -360,15 +351,13 @@ def test_backoff_doubles_up_to_its_most(attempt: int) -> None:
     assert all(ceiling // 2 <= backoff.wait_us(attempt) <= ceiling for _ in range(50))
 
 
-def test_a_broken_driver_is_an_unknown() -> None:
-    """An exception out of a provider is no answer: it may have been sent, so the permit stays spent."""
-    settled, _ = settle(leased(), RuntimeError("driver"))
-    assert (settled.state, settled.reached) == ("later", True)
-
-
-@pytest.mark.parametrize("answer", [("delivered", 200), Answer("delivered")], ids=["a tuple", "a word"])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "answer",
+    [RuntimeError("driver"), ("delivered", 200), Answer("delivered")],  # type: ignore[arg-type]
+    ids=["an exception", "a tuple", "a word"],
+)
 def test_what_is_no_answer_is_an_unknown(answer: Any) -> None:
-    """A third party's provider may return anything: so does a driver that broke, and its route has the slot back."""
+    """It may have been sent, so the permit stays spent; its route has the slot back."""
     limit = RouteLimit(max_in_flight=10, timeout_s=1.0)
     providers: Any = {"apns": Scripted({tokens(1)[0]: answer})}
     sender = Sender(providers, BACKOFF, capacity=Capacity({"apns": limit}))
@@ -396,12 +385,6 @@ def test_only_what_a_provider_was_asked_says_how_long_it_takes(answer: Answer | 
     sender = Sender({"apns": Scripted({tokens(1)[0]: answer})}, BACKOFF)
     asyncio.run(send_now(sender, leased(), CATEGORY))
     assert [len(times) for times in sender.numbers.answered.values()] == [1] * counts
-
-
-def test_a_platform_without_provider_waits() -> None:
-    """A worker without the platform's provider gives it back and spends nothing."""
-    settled = asyncio.run(send(Sender({}, Backoff(1, 1)), leased(), CATEGORY, 1e9))
-    assert (settled.state, settled.word, settled.reached) == ("backlog", "returned", False)
 
 
 def test_the_app_is_the_notifications_or_else_the_categorys() -> None:

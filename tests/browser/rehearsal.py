@@ -310,8 +310,7 @@ def test_many_are_cancelled_only_by_who_is_sure(tmp_path: Path, browser: Browser
         expect(main).to_contain_text("cancel of user u0 by anna")
 
 
-@pytest.mark.parametrize("scene", ["without a script"])
-def test_without_a_script(tmp_path: Path, browser: Browser, scene: str) -> None:  # noqa: F811
+def test_without_a_script(tmp_path: Path, browser: Browser) -> None:  # noqa: F811
     """The same is said, and the banner is there, without JavaScript."""
     with service(tmp_path, **RULES) as up, serving(up.config, TOKEN) as server:
         credentials = {"username": "anna", "password": TOKEN}
@@ -323,5 +322,5 @@ def test_without_a_script(tmp_path: Path, browser: Browser, scene: str) -> None:
         page.goto("/")
         expect(page.get_by_role("alert").first).to_contain_text(re.compile("No worker for .*: none looks"))
         if pictures := os.environ.get("PICTURES"):
-            page.screenshot(path=f"{pictures}/{scene.replace(' ', '-')}.png")
+            page.screenshot(path=f"{pictures}/without-a-script.png")
         context.close()

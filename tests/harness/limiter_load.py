@@ -85,11 +85,6 @@ class Report:
     p50_ms: float
     p99_ms: float
 
-    @property
-    def calls_per_second(self) -> float:
-        """The rate of all callers together."""
-        return self.calls / self.seconds
-
 
 def drive(load: Load) -> Report:
     """Run the load, whose rates are windows."""

@@ -81,55 +81,41 @@ WAYS: Final = {"token": TOKEN, **({"certificate": BY_CERTIFICATE} if "cert_file"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_delivers(way: str) -> None:
+async def test_it_delivers(way: str) -> None:
     """What we send is taken: shown, silent, with a collapse id, and at the largest."""
-
-    async def run() -> list[Answer]:
-        async with provider(THERE["endpoint"], Path(THERE["ca_file"]), **WAYS[way]) as ours:
-            spare = PAYLOAD_BYTES - len('{"aps":{"alert":{"title":"Grüße","body":""}}}'.encode())
-            return [
-                await ours.send(dispatch("shown")),
-                await ours.send(dispatch("silent", title=None, data={"sync": True})),
-                await ours.send(dispatch("collapse", collapse_id="c" * 64)),
-                await ours.send(dispatch("largest", body="x" * spare)),
-            ]
-
-    assert asyncio.run(run()) == [Answer(Outcome.DELIVERED, 200)] * 4
+    spare = PAYLOAD_BYTES - len('{"aps":{"alert":{"title":"Grüße","body":""}}}'.encode())
+    async with provider(THERE["endpoint"], Path(THERE["ca_file"]), **WAYS[way]) as ours:
+        answers = [
+            await ours.send(dispatch("shown")),
+            await ours.send(dispatch("silent", title=None, data={"sync": True})),
+            await ours.send(dispatch("collapse", collapse_id="c" * 64)),
+            await ours.send(dispatch("largest", body="x" * spare)),
+        ]
+    assert answers == [Answer(Outcome.DELIVERED, 200)] * 4
 
 
-def test_a_thousand_at_once() -> None:
+async def test_a_thousand_at_once() -> None:
     """1,000 sends at once, whatever limit the server sets, are 1,000 deliveries over one connection."""
-
-    async def run() -> list[Answer]:
-        async with provider(THERE["endpoint"], Path(THERE["ca_file"]), timeout_us=60_000_000) as ours:
-            return await asyncio.gather(*(ours.send(dispatch(f"many-{n}", body="x" * 500)) for n in range(1000)))
-
-    assert asyncio.run(run()) == [Answer(Outcome.DELIVERED, 200)] * 1000
+    async with provider(THERE["endpoint"], Path(THERE["ca_file"]), timeout_us=60_000_000) as ours:
+        answers = await asyncio.gather(*(ours.send(dispatch(f"many-{n}", body="x" * 500)) for n in range(1000)))
+    assert answers == [Answer(Outcome.DELIVERED, 200)] * 1000
 
 
-def test_a_dead_device() -> None:
+async def test_a_dead_device() -> None:
     """A device that is gone is a dead token, with the time at which it went."""
-
-    async def run() -> Answer:
-        async with provider(THERE["endpoint"], Path(THERE["ca_file"])) as ours:
-            return await ours.send(dispatch("gone", THERE["unregistered"]))
-
-    answer = asyncio.run(run())
+    async with provider(THERE["endpoint"], Path(THERE["ca_file"])) as ours:
+        answer = await ours.send(dispatch("gone", THERE["unregistered"]))
     assert (answer.outcome, answer.status, answer.reason) == (Outcome.DEAD_TOKEN, 410, "Unregistered")
     assert answer.gone_at_us
 
 
-def test_a_wrong_key() -> None:
+async def test_a_wrong_key() -> None:
     """A provider token of a key that the server does not know, or of another team's, is a fault of ours."""
-
-    async def run() -> list[Answer]:
-        answers = []
-        for change in ({"key_id": "UNKNOWN123"}, {"topic": "com.example.other"}):
-            async with provider(THERE["endpoint"], Path(THERE["ca_file"]), **change) as ours:
-                answers.append(await ours.send(dispatch("wrong")))
-        return answers
-
-    key, topic = asyncio.run(run())
+    answers = []
+    for change in ({"key_id": "UNKNOWN123"}, {"topic": "com.example.other"}):
+        async with provider(THERE["endpoint"], Path(THERE["ca_file"]), **change) as ours:
+            answers.append(await ours.send(dispatch("wrong")))
+    key, topic = answers
     assert (key.outcome, key.status, key.reason) == (Outcome.FAULT, 403, "InvalidProviderToken")
     assert topic.outcome in {Outcome.FAULT, Outcome.REJECTED}
 
@@ -204,15 +190,11 @@ async def ask(endpoint: str, ca_file: Path, change: dict[str, Any]) -> tuple[int
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_answer_as_our_simulator(case: str, tmp_path: Path) -> None:
+async def test_the_same_answer_as_our_simulator(case: str, tmp_path: Path) -> None:
     """To the same request, the other server and our simulator give the same status, reason and apns-id."""
-
-    async def run() -> tuple[Any, Any]:
-        theirs = await ask(THERE["endpoint"], Path(THERE["ca_file"]), CASES[case])
-        async with simulator(tmp_path) as (endpoint, ca_file):
-            return theirs, await ask(endpoint, ca_file, CASES[case])
-
-    theirs, ours = asyncio.run(run())
+    theirs = await ask(THERE["endpoint"], Path(THERE["ca_file"]), CASES[case])
+    async with simulator(tmp_path) as (endpoint, ca_file):
+        ours = await ask(endpoint, ca_file, CASES[case])
     if differs := THERE.get("differs", {}).get(case):
         theirs, ours = theirs[:2], tuple(differs)
     assert theirs == ours

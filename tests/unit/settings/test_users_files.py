@@ -82,27 +82,11 @@ def test_a_file_whose_mode_changes_is_looked_at_anew(tmp_path: Path) -> None:
 def test_where_they_stand_is_known(tmp_path: Path) -> None:
     """Each rule by its line; what is not given stands under `user`."""
     config = 'user: {quiet_hours: "21:00-08:00", gap: 1s}\nusers_from: users.jsonl\n'
-<<<<<<< HEAD
-    windows, hours = {"windows": ["10/minute", "3/calendar-day"]}, {"quiet_hours": "22:30-06:00"}
-    found = load(tmp_path, lines(a=windows, b=hours, c={"quiet_hours": "none"}, e={}), config)
-    policies = found.policies()
-    night = Hours(21 * 60 * MINUTE, 8 * 60 * MINUTE)
-    assert policies.for_user("a") == Policy(
-        (Window(10, interval_us=MINUTE),), S, calendar=(CalendarWindow(3, "day"),), quiet=(night,)
-    )
-    assert policies.for_user("b") == Policy(gap_us=S, quiet=(Hours(1350 * MINUTE, 360 * MINUTE),))
-    assert policies.for_user("c") == Policy(gap_us=S)
-    source = read_source(tmp_path / "n.yaml")
-    places = Provenance(found, source, "n.yaml")
-    assert places.of_user("e").at("gap") == "n.yaml:1", "no rules are those of user"
-    quiet = [places.of_user(user).at("quiet_hours") for user in ("a", "b", "d")]
-=======
     users = lines(a={"windows": ["10/minute"]}, b={"quiet_hours": "22:30-06:00"}, e={})
     found = load(tmp_path, users, config)
     places = Provenance(found, read_source(tmp_path / "n.yaml"), "n.yaml")
-    assert places.of_user("e").others["gap"] == "n.yaml:1", "no rules are those of user"
-    quiet = [places.of_user(user).others["quiet_hours"] for user in ("a", "b", "d")]
->>>>>>> 42836bb0 (Say once in the unit tests what was said twice, and write a coroutine's test as one)
+    assert places.of_user("e").at("gap") == "n.yaml:1", "no rules are those of user"
+    quiet = [places.of_user(user).at("quiet_hours") for user in ("a", "b", "d")]
     assert quiet == ["n.yaml:1", "users.jsonl:2", "n.yaml:1"]
 
 

@@ -257,7 +257,7 @@ async def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: py
     monkeypatch.setattr(workers.served, "run_async", away)
     monkeypatch.setattr(workers.loop.engine, "RECONNECT_S", (3600.0, 3600.0))
     rounds.parts.circuits.begin = rounds.parts.idle.close = nothing  # type: ignore[method-assign]
-    redis, sender = SimpleNamespace(aclose=nothing), SimpleNamespace(close=nothing, numbers=Numbers())
+    redis, sender = SimpleNamespace(aclose=nothing, delete=nothing), SimpleNamespace(close=nothing, numbers=Numbers())
     parts = replace(rounds.parts, redis=redis, sender=sender)
     served = Served(Partition(0, 1, None, None), parts, SETTINGS.policies(), "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -108,7 +109,7 @@ class FreeConnections:
 
 
 class Pool(BlockingConnectionPool):
-    """redis-py's, but a connection that is not made to its end, as a signal's handler raised, costs no place."""
+    """redis-py's, and a signal's handler that raises loses no place by a new connection, and shifts no answers."""
 
     def make_connection(self) -> Any:
         """See redis-py."""
@@ -117,6 +118,14 @@ class Pool(BlockingConnectionPool):
         except BaseException:
             self.pool.put_nowait(None)
             raise
+
+    def release(self, connection: Any) -> None:
+        """See redis-py. What it raises itself, it raises when all is read, or has disconnected."""
+        # Also within an `except` block of the program's own: there a call costs a new connection, no more.
+        ended_by = sys.exc_info()[1]
+        if ended_by is not None and not isinstance(ended_by, redis.exceptions.RedisError):
+            connection.disconnect()
+        super().release(connection)  # type: ignore[no-untyped-call]
 
 
 def connect(config: RedisSettings) -> redis.Redis:

@@ -22,6 +22,7 @@ from notifier.settings import load_settings, parse_settings
 from notifier.settings.schema import RedisSettings
 from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, is_forbidden, unusable
+from notifier.store.tls import PlainConnection
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.ended import TimeLimitError
 from tests.harness.support import eventually, note, write_config
@@ -402,3 +403,21 @@ def test_a_connection_leaves_a_server_that_was_demoted(server: EmbeddedRedis) ->
 
         found = asyncio.run(story())
     assert all(before != after for before, after in found)
+
+
+def test_a_call_that_is_ended_leaves_its_answer_to_no_other(
+    monkeypatch: pytest.MonkeyPatch, redis_server: EmbeddedRedis
+) -> None:
+    """Also where a signal's handler raises after the command was sent, and its answer has not come yet."""
+
+    def ends(*_: object, **__: object) -> None:
+        raise TimeLimitError
+
+    client = connect(RedisSettings(url=redis_server.url))
+    client.ping()
+    with monkeypatch.context() as patch:
+        patch.setattr(PlainConnection, "read_response", ends)
+        with pytest.raises(TimeLimitError):
+            client.echo("one")
+    monkeypatch.setattr(PlainConnection, "can_read", lambda *_, **__: False)
+    assert client.echo("two") == b"two"

@@ -81,8 +81,7 @@ test-redis: setup  ## those alone that would notice another version of Redis
 	  tests/integration/operations/test_access.py tests/integration/redis_over_tls.py
 
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
-	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
-	  $(WITH_APNS2)
+	@$(APNS2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal $(WITH_APNS2)
 
 test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
 	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
@@ -186,7 +185,7 @@ coverage-add: setup  ## add what some tests cover to what others did: make cover
 
 coverage-apns2: setup $(APNS2)/.installed-by-make  ## the same, of the tests with apns2
 	@mkdir -p build/coverage
-	@NOTIFIER_SIMULATORS_PYTHON=$(CURDIR)/$(BIN)/python $(APNS2)/bin/coverage run -m pytest $(WITH_APNS2)
+	@$(APNS2)/bin/coverage run -m pytest $(WITH_APNS2)
 	@$(BIN)/coverage combine --append --quiet
 
 coverage-report:  ## what was covered so far; a page for each module is in build/coverage/html

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import inspect
 import logging
 import os
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 gc.disable()
 
 # What the caller's shell configures is not the tests' affair, least of all which Redis; these are for them.
-TOLD = {"NOTIFIER_REDIS_SERVER", "NOTIFIER_PEERS", "NOTIFIER_SIMULATORS_PYTHON", "NOTIFIER_INDEPENDENT_APNS"}
+TOLD = {"NOTIFIER_REDIS_SERVER", "NOTIFIER_PEERS", "NOTIFIER_INDEPENDENT_APNS"}
 for name in [name for name in os.environ if name.startswith("NOTIFIER_") and name not in TOLD]:
     del os.environ[name]
 
@@ -43,8 +44,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Rich takes most of a second of CPU for a traceback that nobody reads.
 structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
-# What needs apns2 runs in its environment: make test-apns2.
-collect_ignore = [] if find_spec("apns2") else ["extra_apns2"]
+# What needs apns2 runs in its environment: make test-apns2. There its h2 has to be made importable before all else.
+collect_ignore = ["extra_apns2"]
+if find_spec("apns2"):
+    importlib.import_module("notifier.providers.apns.pyapns2.compat")
+    collect_ignore = []
 
 # The processes of tests.harness.fleet begin warm here; those of the benchmarks do not.
 processes.launch = warm.launch

@@ -1,210 +1,110 @@
-"""The rigs of the contract suite: each provider against a real server, on one handle.
-
-The servers run in a process of their own, shared by all tests of a run, because one of the providers cannot live in
-an environment in which its server can: NOTIFIER_SIMULATORS_PYTHON names the interpreter that runs them, this one if
-it is not set. Each test has devices that no other has.
-"""
+"""Our platforms, each with its simulator, as the provider contract has them."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Self
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 from notifier.notification import Device
 from notifier.notification.subscription import read_subscription
 from notifier.providers.apns.provider import LEAST_H2
 from notifier.providers.console import ConsoleProvider
-from notifier.providers.contract import Provider
-from notifier.simulators.provider_contract.stage import ANSWER_US, Line, Stage
+from notifier.providers.contract import Outcome
+from notifier.simulators.apns import ApnsSimulator
+from notifier.simulators.certificates import Certificates, make_apns_key, make_webpush_key
+from notifier.simulators.fcm import FcmSimulator, make_service_account
+from notifier.simulators.provider_contract import ProviderContract
+from notifier.simulators.provider_contract.sending import SendingContract
+from notifier.simulators.provider_contract.stage import Stage
+from notifier.simulators.simulator import Simulator
+from notifier.simulators.webpush import WebPushSimulator
 from notifier.simulators.webpush_browser import subscription
-from notifier.simulators.wire import Arrival, Reply
+from notifier.simulators.wire import Arrival, Reply, WireLog
+
+TEAM, KEY_ID, TOPIC = "TEAM123456", "KEY1234567", "com.example.app"
+# Which client of Apple's can be had is decided by the h2 that is installed: no environment has both.
+CLIENT: Final = "h2" if int(version("h2").partition(".")[0]) >= LEAST_H2 else "apns2"
 
 
-class Simulators:
-    """The simulators, as a process; `told` is what they announce, `control` the socket to steer them by."""
-
-    def __init__(self, folder: Path) -> None:
-        self.control = folder / "control"
-        python = os.environ.get("NOTIFIER_SIMULATORS_PYTHON", sys.executable)
-        self._command = [python, "-m", "notifier.simulators", "--folder", str(folder)]
-        self.told: dict[str, dict[str, str]] = {}
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
-        line = self._process.stdout.readline()
-        assert line, f"the simulators did not start: {' '.join(self._command)}"
-        self.told = json.loads(line)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._process:
-            self._process.terminate()
+def lines_of(key: str) -> list[str]:
+    """What of a key in PEM must never be seen."""
+    return key.splitlines()[1:-1]
 
 
-class Rig(ABC):
-    """How one provider is built, what its server's answers look like, and what of the contract it can show.
-
-    networked: there is a server behind it; the laws of networks hold for these rigs alone.
-    own_ids: the message's id is made by us, so that it can be the same at a retry.
-    gone: the statuses that say by themselves, whatever the reason, that the token is dead.
-    """
-
-    name: str
-    platform: str
-    networked = True
-    own_ids = False
-    gone: frozenset[int] = frozenset()
-    rejected: Reply
-    dead: Reply
-    busy: Reply
-    fault: Reply
-
-    @abstractmethod
-    def device(self, number: int, endpoint: str) -> Device:
-        """Another device for each number."""
-
-    @abstractmethod
-    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
-        """The provider, configured for the server that announced itself so."""
-
-    def secrets(self, told: Mapping[str, str]) -> list[str]:
-        """What of this provider's configuration must never be seen."""
-        raise NotImplementedError
-
-    def scripted_as(self, device: Device) -> str:
-        """The name by which the server knows a device."""
-        return device.token
-
-    def read_printed(self, text: str) -> list[Arrival]:
-        """The arrivals of a rig without a server."""
-        raise NotImplementedError
-
-    @contextlib.asynccontextmanager
-    async def stage(
-        self, simulators: Simulators, *, timeout_us: int = ANSWER_US, endpoint: str | None = None
-    ) -> AsyncIterator[Stage]:
-        """A stage with a new provider; endpoint: in place of the simulator's."""
-        told = simulators.told[self.platform]
-        endpoint = endpoint or told["endpoint"]
-        line = Line(*await asyncio.open_unix_connection(simulators.control, limit=2**20))
-        await line.ask("scripts", {})
-        provider = self.provider(told, endpoint, timeout_us)
-        try:
-            yield Stage(self, provider, endpoint, line)
-        finally:
-            await provider.close()
-            await line.close()
-
-    def play(self, simulators: Simulators, law: Callable[[Stage], Coroutine[Any, Any, None]], **options: Any) -> None:
-        """Run a law on a stage of its own."""
-
-        async def run() -> None:
-            async with self.stage(simulators, **options) as stage:
-                await law(stage)
-
-        asyncio.run(run())
-
-
-class ApnsRig(Rig):
-    """APNs, over one of the clients."""
+class Apns(ProviderContract):
+    """APNs, over the client that can be had. certificates: of the latest stage's simulator."""
 
     platform = "apns"
     own_ids = True
-    rejected = Reply(400, "BadDeviceToken")
-    dead = Reply(410, "Unregistered")
-    busy = Reply(429, "TooManyRequests")
-    fault = Reply(403, "InvalidProviderToken")
+    rejected, dead = Reply(400, "BadDeviceToken"), Reply(410, "Unregistered")
+    busy, fault = Reply(429, "TooManyRequests"), Reply(403, "InvalidProviderToken")
+    certificates: Certificates
+    key_file: Path
 
     def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
         return Device("apns", f"{number:064x}")
 
-    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
-        return self.client()(
-            team_id=told["team_id"],
-            key_id=told["key_id"],
-            key=Path(told["key_file"]).read_text(),
-            topic=told["topic"],
-            endpoint=endpoint,
-            ca_file=Path(told["ca_file"]),
-            timeout_us=timeout_us,
-        )
+    def simulator(self, certificates: Certificates, log: WireLog) -> Simulator:
+        self.certificates = certificates
+        self.key_file, public = make_apns_key(certificates.ca_file.parent, KEY_ID)
+        return ApnsSimulator(certificates=certificates, log=log, topics={TOPIC}, team_keys={KEY_ID: (TEAM, public)})
 
-    @abstractmethod
-    def client(self) -> Callable[..., Provider]:
-        """The provider's class."""
+    def section(self, simulator: Simulator) -> dict[str, Any]:  # noqa: ARG002
+        sign_in = {"team_id": TEAM, "key_id": KEY_ID, "key_file": str(self.key_file)}
+        return {"client": CLIENT, "topic": TOPIC, **sign_in}
 
-    def secrets(self, told: Mapping[str, str]) -> list[str]:
-        return [*Path(told["key_file"]).read_text().splitlines()[1:-1], "eyJ"]
+    def secrets(self) -> list[str]:
+        return [*lines_of(self.key_file.read_text()), "eyJ"]
 
 
-class ApnsH2(ApnsRig):
-    """APNs over our own client."""
-
-    name = "apns-h2"
-
-    def client(self) -> Callable[..., Provider]:
-        from notifier.providers.apns.provider import ApnsProvider  # noqa: PLC0415 - not importable where apns2 is
-
-        return ApnsProvider
-
-
-class ApnsApns2(ApnsRig):
-    """APNs over apns2."""
-
-    name = "apns-apns2"
-
-    def client(self) -> Callable[..., Provider]:
-        from notifier.providers.apns.pyapns2.provider import Apns2Provider  # noqa: PLC0415 - as in ApnsH2
-
-        return Apns2Provider
-
-
-class Fcm(Rig):
+class Fcm(ProviderContract):
     """FCM over HTTP v1."""
 
-    name = platform = "fcm"
-    rejected = Reply(400, "INVALID_ARGUMENT")
-    dead = Reply(404, "UNREGISTERED")
-    busy = Reply(429, "QUOTA_EXCEEDED")
-    fault = Reply(403, "PERMISSION_DENIED")
+    platform = "fcm"
+    rejected, dead = Reply(400, "INVALID_ARGUMENT"), Reply(404, "UNREGISTERED")
+    busy, fault = Reply(429, "QUOTA_EXCEEDED"), Reply(403, "PERMISSION_DENIED")
 
     def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
         return Device("fcm", f"fcm-registration-{number:08d}")
 
-    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
-        from notifier.providers.fcm.provider import FcmProvider  # noqa: PLC0415 - as in ApnsH2
+    def simulator(self, certificates: Certificates, log: WireLog) -> Simulator:
+        fcm = FcmSimulator(certificates=certificates, log=log)
+        self.account = certificates.ca_file.with_name("account.json")
+        self.account.write_text(json.dumps(service_account() | {"token_uri": f"{fcm.url}/token"}))
+        fcm.trust(self.account)
+        return fcm
 
-        account = json.loads(Path(told["service_account"]).read_text())
-        return FcmProvider(
-            service_account=account, endpoint=endpoint, ca_file=Path(told["ca_file"]), timeout_us=timeout_us
-        )
+    def section(self, simulator: Simulator) -> dict[str, Any]:  # noqa: ARG002
+        return {"service_account": str(self.account)}
 
-    def secrets(self, told: Mapping[str, str]) -> list[str]:
-        account = json.loads(Path(told["service_account"]).read_text())
-        return [*account["private_key"].splitlines()[1:-1], "ya29."]
+    def secrets(self) -> list[str]:
+        return [*lines_of(service_account()["private_key"]), "ya29."]
 
 
-class WebPush(Rig):
+@cache
+def service_account() -> dict[str, str]:
+    """Made once: its key takes a tenth of a second."""
+    with TemporaryDirectory() as folder:
+        account: dict[str, str] = json.loads(make_service_account(Path(folder), "", "simulated-project").read_text())
+    return account
+
+
+class WebPush(ProviderContract):
     """Browsers, whose push service is the simulator."""
 
-    name = platform = "webpush"
+    platform = "webpush"
     gone = frozenset({404, 410})
-    rejected = Reply(400, "BadUrgency")
-    dead = Reply(410, "Unregistered")
-    busy = Reply(429, "TooManyRequests")
+    rejected, dead = Reply(400, "BadUrgency"), Reply(410, "Unregistered")
     # After it has taken our key, a service refuses this subscription alone: webpush/test_provider.py has the rest.
-    fault = Reply(405, "MethodNotAllowed")
+    busy, fault, fault_means = Reply(429, "TooManyRequests"), Reply(405, "MethodNotAllowed"), Outcome.REJECTED
 
     def device(self, number: int, endpoint: str) -> Device:
         return Device("webpush", subscription(endpoint, f"browser-{number}"))
@@ -212,52 +112,59 @@ class WebPush(Rig):
     def scripted_as(self, device: Device) -> str:
         return read_subscription(device.token).endpoint.rpartition("/")[2]
 
-    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
-        from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - an extra
+    def simulator(self, certificates: Certificates, log: WireLog) -> Simulator:
+        self.key_file, public_key = make_webpush_key(certificates.ca_file.parent)
+        return WebPushSimulator(certificates=certificates, log=log, public_key=public_key)
 
-        return WebPushProvider(
-            key=Path(told["key_file"]).read_text(),
-            subject=told["subject"],
-            hosts=[endpoint.removeprefix("https://")],
-            ca_file=Path(told["ca_file"]),
-            timeout_us=timeout_us,
-        )
+    def section(self, simulator: Simulator) -> dict[str, Any]:  # noqa: ARG002
+        return {"key_file": str(self.key_file), "subject": "mailto:simulator@example.com"}
 
-    def secrets(self, told: Mapping[str, str]) -> list[str]:
-        return [*Path(told["key_file"]).read_text().splitlines()[1:-1], "eyJ", "/push/"]
+    def at(self, endpoint: str) -> dict[str, Any]:
+        return {"hosts": [endpoint.removeprefix("https://")]}
+
+    def secrets(self) -> list[str]:
+        return [*lines_of(self.key_file.read_text()), "eyJ", "/push/"]
 
 
-class Console(Rig):
-    """The console in Apple's place. It has no server: what it prints has arrived, and of a body only its length."""
+class Printed(io.StringIO):
+    """What is printed has arrived; of a body only its length is."""
 
-    name = "console"
+    def __init__(self, log: WireLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def write(self, text: str) -> int:
+        found = re.findall(r"^push (\w+) user=\S+ category=\S+ token=(\S+) title='(.*)' \(", text, re.MULTILINE)
+        for platform, token, title in found:
+            self._log.record(Arrival(0, platform, token, 200, "", "", title=title))
+        return super().write(text)
+
+
+class PrintedStage(Stage):
+    """A stage without a server: the console masks the tokens, so that all of it counts as this test's."""
+
+    async def arrivals(self, device: Device | None = None) -> list[Arrival]:  # noqa: ARG002
+        return self.log.arrivals
+
+
+class Console(SendingContract):
+    """The console in Apple's place. It has no server."""
+
     platform = "apns"
     networked = False
 
     def device(self, number: int, endpoint: str) -> Device:  # noqa: ARG002
         return Device("apns", f"{number:08x}" * 8)
 
-    def provider(self, told: Mapping[str, str], endpoint: str, timeout_us: int) -> Provider:
-        raise NotImplementedError
-
-    def secrets(self, told: Mapping[str, str]) -> list[str]:  # noqa: ARG002
-        return []
-
-    def read_printed(self, text: str) -> list[Arrival]:
-        found = re.findall(r"^push (\w+) user=\S+ category=\S+ token=(\S+) title='(.*)' \(", text, re.MULTILINE)
-        return [Arrival(0, platform, token, 200, "", "", title=title) for platform, token, title in found]
-
     @contextlib.asynccontextmanager
-    async def stage(self, simulators: Simulators, **_: Any) -> AsyncIterator[Stage]:  # noqa: ARG002
-        printed = io.StringIO()
-        provider = ConsoleProvider("apns", stream=printed)
+    async def stage(self, **_: Any) -> AsyncIterator[Stage]:
+        log = WireLog()
+        provider = ConsoleProvider("apns", stream=Printed(log))
         try:
-            yield Stage(self, provider, "", None, printed)
+            yield PrintedStage(self, provider, log)
         finally:
             await provider.close()
 
 
-# Which client of Apple's can be had is decided by the h2 that is installed: no environment has both.
-APNS: Final = ApnsH2() if int(version("h2").partition(".")[0]) >= LEAST_H2 else ApnsApns2()
-RIGS: Final[Sequence[Rig]] = (APNS, Fcm(), WebPush(), Console())
-NETWORKED: Final = tuple(rig for rig in RIGS if rig.networked)
+APNS: Final = Apns()
+NETWORKED: Final[Sequence[ProviderContract]] = (APNS, Fcm(), WebPush())

@@ -6,22 +6,22 @@ import asyncio
 import contextlib
 import itertools
 import ssl
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http2.requests import MAX_UNANSWERED
 from notifier.simulators.faults import FAULTS
-from notifier.simulators.provider_contract.stage import SECOND_US
-from tests.contract.rigs import APNS, NETWORKED, Rig, Simulators, Stage
+from notifier.simulators.provider_contract import ProviderContract
+from notifier.simulators.provider_contract.stage import ANSWER_US, SECOND_US, Stage
+from notifier.testing.ports import free_port
+from tests.contract.rigs import APNS, NETWORKED
 
 DELIVERED, REJECTED, DEAD, RETRY = Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY
 BUSY = Outcome.BUSY
 UNSENT, UNKNOWN, FAULT = Outcome.UNSENT, Outcome.UNKNOWN, Outcome.FAULT
-SHORT_US = 4_000_000  # longer than the simulators, a process of their own, stand still
-LONG_US = 10_000_000
+SHORT_US = 2 * SECOND_US
 
 MEANS = {
     "unregistered": DEAD,
@@ -59,13 +59,12 @@ BUT = {("apns", "forbidden"): REJECTED}  # Apple: never to be tried again
 # What a push service says of the sender may be one subscription's fault: webpush/test_provider.py has those.
 OURS = [rig for rig in NETWORKED if rig.platform != "webpush"]
 MET = [(rig, name) for rig in OURS for name, fault in FAULTS.items() if rig.platform in fault.replies]
-networked = pytest.mark.parametrize("rig", NETWORKED, ids=lambda rig: rig.name)
 
 
-@pytest.mark.parametrize(("rig", "name"), MET, ids=lambda value: getattr(value, "name", value))
-async def test_each_fault_has_its_outcome(rig: Rig, simulators: Simulators, name: str) -> None:
+@pytest.mark.parametrize(("rig", "name"), MET, ids=lambda value: getattr(value, "platform", value))
+async def test_each_fault_has_its_outcome(rig: ProviderContract, name: str) -> None:
     """A fault is an answer of the right kind, and whoever is next is served, or told the same without a request."""
-    async with rig.stage(simulators, timeout_us=SHORT_US if name == "silent" else LONG_US) as s:
+    async with rig.stage(timeout_us=SHORT_US if name == "silent" else ANSWER_US) as s:
         device = await s.device(FAULTS[name].replies[rig.platform])
         answer = await s.send(device)
         assert answer.outcome is BUT.get((rig.platform, name), MEANS[name]), answer
@@ -78,9 +77,9 @@ async def many(s: Stage, count: int, **fields: object) -> list[Answer]:
     return await asyncio.gather(*(s.send(**fields) for _ in range(count)))
 
 
-async def test_goaway_in_the_middle_of_a_batch(simulators: Simulators) -> None:
+async def test_goaway_in_the_middle_of_a_batch() -> None:
     """What the server will not process is unsent and never arrived, the rest is delivered; the next goes elsewhere."""
-    async with APNS.stage(simulators) as s:
+    async with APNS.stage() as s:
         assert (await s.send()).outcome is DELIVERED
         await s.tell(latency_ms=300)
         try:
@@ -95,9 +94,9 @@ async def test_goaway_in_the_middle_of_a_batch(simulators: Simulators) -> None:
         assert (await s.insist(await s.device())).outcome is DELIVERED
 
 
-async def test_a_limit_that_shrinks_to_one_stream(simulators: Simulators) -> None:
+async def test_a_limit_that_shrinks_to_one_stream() -> None:
     """The server may take back streams at any time, down to one: all is delivered, only slower."""
-    async with APNS.stage(simulators) as s:
+    async with APNS.stage() as s:
         assert (await s.send()).outcome is DELIVERED
         try:
             devices = [await s.device() for _ in range(50)]
@@ -109,9 +108,9 @@ async def test_a_limit_that_shrinks_to_one_stream(simulators: Simulators) -> Non
             await s.tell(max_streams=1000)
 
 
-async def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
+async def test_a_window_that_never_opens_again() -> None:
     """Where the server takes no more, sends end in time; the connection is left, and a new one delivers."""
-    async with APNS.stage(simulators, timeout_us=SHORT_US) as s:
+    async with APNS.stage(timeout_us=SHORT_US) as s:
         await s.tell(window_updates=False)
         try:
             answers = await many(s, 30, body="x" * 3900)
@@ -123,17 +122,23 @@ async def test_a_window_that_never_opens_again(simulators: Simulators) -> None:
         assert (await s.insist(await s.device())).outcome is DELIVERED
 
 
-def tls_of(simulators: Simulators) -> ssl.SSLContext:
-    """With the simulators' certificate, for a server of a test's own that speaks HTTP/2."""
-    folder = Path(simulators.told["apns"]["ca_file"]).parent
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(folder / "server.pem", folder / "server.key")
-    tls.set_alpn_protocols(["h2"])
-    return tls
-
-
-def place_of(server: asyncio.Server) -> str:
-    return f"localhost:{server.sockets[0].getsockname()[1]}"
+@contextlib.asynccontextmanager
+async def instead_of_apple(
+    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None, speaks: str | None = "h2"
+) -> AsyncIterator[Stage]:
+    """A stage whose provider meets a server of the test's own, if any. speaks: over TLS; None is without TLS."""
+    port = free_port()
+    async with APNS.stage(timeout_us=SECOND_US, endpoint=f"https://localhost:{port}") as stage:
+        if talk is None:
+            yield stage
+            return
+        tls = None
+        if speaks is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(APNS.certificates.cert_file, APNS.certificates.key_file)
+            tls.set_alpn_protocols([speaks])
+        async with await asyncio.start_server(talk, "localhost", port, ssl=tls):
+            yield stage
 
 
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
@@ -145,7 +150,7 @@ PING = b"\0\0\x08\6\0\0\0\0\0anything"
 
 
 @contextlib.asynccontextmanager
-async def apple_that_says(simulators: Simulators, *answers: bytes) -> AsyncIterator[Stage]:
+async def apple_that_says(*answers: bytes) -> AsyncIterator[Stage]:
     """In Apple's place a server: each connection says one of these to all that it is sent, later ones the last."""
     turn = itertools.chain(answers, itertools.repeat(answers[-1]))
 
@@ -157,16 +162,13 @@ async def apple_that_says(simulators: Simulators, *answers: bytes) -> AsyncItera
                 writer.write(answer)
         writer.close()
 
-    async with (
-        await asyncio.start_server(talk, "localhost", 0, ssl=tls_of(simulators)) as server,
-        APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place_of(server)}") as stage,
-    ):
+    async with instead_of_apple(talk) as stage:
         yield stage
 
 
-async def test_a_server_that_talks_and_never_answers(simulators: Simulators) -> None:
+async def test_a_server_that_talks_and_never_answers() -> None:
     """After some requests without an answer its connection is left, however much it says; a new one delivers."""
-    async with apple_that_says(simulators, PING, STATUS_200) as s:
+    async with apple_that_says(PING, STATUS_200) as s:
         silent = await many(s, MAX_UNANSWERED)
         assert {(answer.outcome, answer.reason) for answer in silent} == {(UNKNOWN, "Timeout")}
         assert (await s.insist(await s.device())).outcome is DELIVERED
@@ -177,14 +179,14 @@ async def test_a_server_that_talks_and_never_answers(simulators: Simulators) -> 
     [STATUS_200 + NO_ERROR, OPEN_200 + NO_ERROR, OPEN_200, STATUS_200 + GO_AWAY, OPEN_200 + GO_AWAY],
     ids=["ended, reset", "reset", "never ended", "ended, gone", "gone"],
 )
-async def test_a_status_that_came_is_the_answer(simulators: Simulators, said: bytes) -> None:
+async def test_a_status_that_came_is_the_answer(said: bytes) -> None:
     """Whatever becomes of its stream, a message that was accepted is not sent again."""
-    async with apple_that_says(simulators, said) as s:
+    async with apple_that_says(said) as s:
         assert (await s.send()).outcome is DELIVERED
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-async def test_a_connection_that_stalled_tells_what_it_has_read(simulators: Simulators, *, goes_on: bool) -> None:
+async def test_a_connection_that_stalled_tells_what_it_has_read(*, goes_on: bool) -> None:
     """What had no answer was read once its own connection answers a PING sent after it; others prove nothing of it.
 
     Where the connection ends before, it tells nothing.
@@ -201,12 +203,10 @@ async def test_a_connection_that_stalled_tells_what_it_has_read(simulators: Simu
             await reader.read()
         writer.close()
 
-    async with (
-        await asyncio.start_server(stall, "localhost", 0, ssl=tls_of(simulators)) as server,
-        APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place_of(server)}") as s,
-    ):
+    async with instead_of_apple(stall) as s:
         answer = await s.send()
         assert (answer.outcome, answer.reason) == (UNKNOWN, "Timeout")
+        assert answer.passed is not None
         assert not answer.passed.done()
         stalled.set()
         assert await answer.passed is goes_on
@@ -221,21 +221,15 @@ async def test_a_connection_that_stalled_tells_what_it_has_read(simulators: Simu
         ("closes", "{}: ended before it answered anything"),
     ],
 )
-async def test_why_apple_is_not_reached_is_told(simulators: Simulators, server: str, words: str) -> None:
+async def test_why_apple_is_not_reached_is_told(server: str, words: str) -> None:
     """Whoever waits is told in the words of a person, with the host: nothing else says what to mend."""
-    tls = tls_of(simulators)
-    if server == "http1":
-        tls.set_alpn_protocols(["http/1.1"])
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if server != "closes":
             await reader.read()
         writer.close()
 
-    listening = await asyncio.start_server(meet, "localhost", 0, ssl=None if server == "silent" else tls)
-    async with listening:
-        place = place_of(listening)
-        if server == "none":
-            listening.close()
-        async with APNS.stage(simulators, timeout_us=SECOND_US, endpoint=f"https://{place}") as s:
-            assert {answer.seen for answer in await many(s, 3)} - {""} == {words.format(place)}
+    speaks = {"silent": None, "http1": "http/1.1"}.get(server, "h2")
+    async with instead_of_apple(None if server == "none" else meet, speaks) as s:
+        place = s.endpoint.removeprefix("https://")
+        assert {answer.seen for answer in await many(s, 3)} - {""} == {words.format(place)}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from h2.exceptions import FrameTooLargeError
@@ -17,37 +17,16 @@ from notifier.errors import SettingsError
 from notifier.notification import Device, Notification
 from notifier.providers.apns.payload import PAYLOAD_BYTES, payload
 from notifier.providers.apns.provider import ApnsProvider
-from notifier.providers.apns.pyapns2 import provider as _  # noqa: F401 - h2 can be imported since
+from notifier.providers.apns.pyapns2.provider import Apns2Provider
 from notifier.providers.contract import Outcome
 from notifier.providers.transport.http2 import wire
 from notifier.providers.transport.http2.plain import PlainH2
-from notifier.simulators.certificates import make_certificates
+from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.simulators.provider_contract.stage import Stage
 from notifier.simulators.wire import Reply
-from tests.contract.rigs import ApnsApns2, Simulators, Stage
+from tests.contract.rigs import APNS, CLIENT, KEY_ID, TEAM, TOPIC
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-RIG = ApnsApns2()
 SILENT = Reply(200, delay_ms=60_000)
-AS_EVER = {"max_streams": 1000, "window_bytes": 65_535, "latency_ms": 0, "rate": 0, "wrong_name": False, "idle_s": 0}
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulators]:
-    with Simulators(tmp_path_factory.mktemp("simulators")) as simulators:
-        yield simulators
-
-
-@pytest.fixture
-def simulators(running: Simulators) -> Iterator[Simulators]:
-    """The simulators, which a test may tell what it likes."""
-    yield running
-
-    async def forget(s: Stage) -> None:
-        await s.tell(**AS_EVER)
-
-    RIG.play(running, forget)
 
 
 def living(stage: Stage) -> set[Any]:
@@ -78,12 +57,12 @@ assert not {"Iterable", "Mapping", "MutableMapping", "MutableSet"} & vars(collec
     assert done.returncode == 0, done.stderr
 
 
-def test_the_default_client_says_why_it_cannot_be_had(simulators: Simulators) -> None:
+def test_the_default_client_says_why_it_cannot_be_had(tmp_path: Path) -> None:
     """Where apns2 is, `client: h2` is refused with the reason and a way out."""
-    told = simulators.told["apns"]
-    key = Path(told["key_file"]).read_text()
+    assert CLIENT == "apns2"
+    key_file, _ = make_apns_key(tmp_path, KEY_ID)
     with pytest.raises(SettingsError, match=r"h2 2\.6.*client apns2"):
-        ApnsProvider(topic=told["topic"], team_id=told["team_id"], key_id=told["key_id"], key=key)
+        ApnsProvider(topic=TOPIC, team_id=TEAM, key_id=KEY_ID, key=key_file.read_text())
 
 
 def test_a_frame_that_is_too_long_is_refused_by_its_head() -> None:
@@ -100,30 +79,30 @@ def test_a_frame_that_is_too_long_is_refused_by_its_head() -> None:
 # Who is spoken to.
 
 
-async def test_a_wrong_name_is_refused(simulators: Simulators) -> None:
+async def test_a_wrong_name_is_refused() -> None:
     """A certificate for another host gets nothing, though our authority signed it."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         await s.tell(wrong_name=True)
         answer = await s.send()
         assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Unreachable")
         assert await s.arrivals() == []
 
 
-async def test_a_strange_authority_is_refused(simulators: Simulators, tmp_path: Path) -> None:
+async def test_a_strange_authority_is_refused(tmp_path: Path) -> None:
     """A server that our authority did not sign for gets nothing."""
-    told = simulators.told["apns"]
-    strange = told | {"ca_file": str(make_certificates(tmp_path).ca_file)}
-    async with RIG.stage(simulators) as s:
-        provider = RIG.provider(strange, told["endpoint"], 5_000_000)
+    async with APNS.stage() as s:
+        strange, key = make_certificates(tmp_path).ca_file, APNS.key_file.read_text()
+        sign_in = {"team_id": TEAM, "key_id": KEY_ID, "key": key}
+        provider = Apns2Provider(topic=TOPIC, endpoint=s.endpoint, ca_file=strange, **sign_in)
         answer = await provider.send(s.dispatch(await s.device()))
         await provider.close()
         assert answer.outcome is Outcome.UNSENT
         assert await s.arrivals() == []
 
 
-async def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
+async def test_small_packets_are_not_held_back() -> None:
     """The connection has TCP_NODELAY, without which a send in sequence takes 40 ms."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         await s.send()
         (connection,) = living(s)
         assert connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -144,7 +123,7 @@ async def test_small_packets_are_not_held_back(simulators: Simulators) -> None:
     ids=["alert", "background", "expiring", "voip", "options"],
 )
 async def test_apns2_sends_what_the_default_client_would(
-    simulators: Simulators, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     """Every header reaches the wire as the provider made it, but for the priority 10, which apns2 leaves out."""
     made: list[Any] = []  # each is added to until it is sent
@@ -161,29 +140,29 @@ async def test_apns2_sends_what_the_default_client_would(
 
     monkeypatch.setattr(ApnsProvider, "_headers", making)
     monkeypatch.setattr(PlainH2, "send_headers", sending)
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         assert (await s.send(**fields)).status is not None
         assert [{b"apns-priority": b"10"} | headers for headers in sent] == [dict(headers) for headers in made]
 
 
-async def test_a_broadcast_channel(simulators: Simulators) -> None:
+async def test_a_broadcast_channel() -> None:
     """What apns2 has no request for goes as by the default client: Apple answers that it does not know this channel."""
     update = {"push_type": "liveactivity", "event": "update", "timestamp": 1_750_000_000, "content_state": {"score": 1}}
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         answer = await s.send(Device("apns", "channel:dHN0LXNyY2gtY2hubA=="), title="t", apns=update)
         assert (answer.outcome, answer.reason) == (Outcome.DEAD_TOKEN, "ChannelNotRegistered")
 
 
 @pytest.mark.parametrize("size", [1023, 1024, 1025, 2048, PAYLOAD_BYTES])
-async def test_bodies_of_whole_kibibytes(simulators: Simulators, size: int) -> None:
+async def test_bodies_of_whole_kibibytes(size: int) -> None:
     """A payload of any size is completed: hyper leaves those of 1,024, 2,048… bytes without their end."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         assert (await s.send(title="t", body=body_of(size))).outcome is Outcome.DELIVERED
 
 
-async def test_many_large_bodies(simulators: Simulators) -> None:
+async def test_many_large_bodies() -> None:
     """500 bodies of 4,096 bytes at once, far over the connection's window, all arrive, over one connection."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         devices = [await s.device() for _ in range(500)]
         body = body_of(PAYLOAD_BYTES)
         answers = await asyncio.gather(*(s.send(device, title="t", body=body) for device in devices))
@@ -191,9 +170,9 @@ async def test_many_large_bodies(simulators: Simulators) -> None:
         assert len(living(s)) == 1
 
 
-async def test_many_errors(simulators: Simulators) -> None:
+async def test_many_errors() -> None:
     """Error pages in their hundreds do not use up the window that they arrive through."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         device = await s.device(Reply(502, "<html>" + "x" * 3000))
         for _ in range(5):
             answers = await asyncio.gather(*(s.send(device) for _ in range(100)))
@@ -201,9 +180,9 @@ async def test_many_errors(simulators: Simulators) -> None:
         assert len(living(s)) == 1
 
 
-async def test_narrow_streams(simulators: Simulators) -> None:
+async def test_narrow_streams() -> None:
     """A body wider than its stream's window goes out in parts as the server takes them, and arrives whole."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         await s.tell(window_bytes=1000)
         await s.send()
         answers = await asyncio.gather(*(s.send(data={"x": "y" * 3900}) for _ in range(30)))
@@ -211,9 +190,9 @@ async def test_narrow_streams(simulators: Simulators) -> None:
         assert {len(arrival.data["x"]) for arrival in (await s.arrivals())[1:]} == {3900}
 
 
-async def test_the_stream_limit(simulators: Simulators) -> None:
+async def test_the_stream_limit() -> None:
     """With one stream at a time nothing is refused or lost; a late one is UNSENT in time and never sent."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         await s.tell(max_streams=1, latency_ms=10)
         answers = await asyncio.gather(*(s.send() for _ in range(20)))
         assert Counter(answer.outcome for answer in answers) == {Outcome.DELIVERED: 20}
@@ -229,9 +208,9 @@ async def test_the_stream_limit(simulators: Simulators) -> None:
 # What breaks.
 
 
-async def test_goaway(simulators: Simulators) -> None:
+async def test_goaway() -> None:
     """After a GOAWAY what the server processes is answered, the rest is UNSENT, and the next goes elsewhere."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         await s.send()
         devices = [await s.device(Reply(200, delay_ms=300)) for _ in range(10)]
         sends = [asyncio.create_task(s.send(device)) for device in devices]
@@ -246,17 +225,17 @@ async def test_goaway(simulators: Simulators) -> None:
 
 
 @pytest.mark.parametrize(("code", "outcome"), [("REFUSED_STREAM", Outcome.UNSENT), ("INTERNAL_ERROR", Outcome.UNKNOWN)])
-async def test_a_stream_cut_off(simulators: Simulators, code: str, outcome: Outcome) -> None:
+async def test_a_stream_cut_off(code: str, outcome: Outcome) -> None:
     """A stream that the server refused was not sent; one that it broke off may have been. Its neighbours go on."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         assert (await s.send(await s.device(Reply(reset=code)))).outcome is outcome
         assert (await s.send()).outcome is Outcome.DELIVERED
         assert len(living(s)) == 1
 
 
-async def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) -> None:
+async def test_a_cancelled_send_gives_its_stream_back() -> None:
     """A send that its caller cancels leaves room for the next."""
-    async with RIG.stage(simulators) as s:
+    async with APNS.stage() as s:
         await s.tell(max_streams=1)
         await s.send()
         send = asyncio.create_task(s.send(await s.device(SILENT)))
@@ -266,10 +245,10 @@ async def test_a_cancelled_send_gives_its_stream_back(simulators: Simulators) ->
         assert send.cancelled()
 
 
-async def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection that does not answer is left for a new one."""
     monkeypatch.setattr(wire, "IDLE_S", 0.05)
-    async with RIG.stage(simulators, timeout_us=300000) as s:
+    async with APNS.stage(timeout_us=300000) as s:
         await s.send()
         (dead,) = living(s)
         await s.tell(silent=True)
@@ -279,10 +258,10 @@ async def test_an_idle_connection_is_asked(simulators: Simulators, monkeypatch: 
         assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED
 
 
-async def test_a_connection_in_doubt_is_asked_first(simulators: Simulators, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_in_doubt_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What died while it was idle, without a word, costs the next send nothing: it goes over a new connection."""
     monkeypatch.setattr(wire, "DOUBT_S", 0.1)
-    async with RIG.stage(simulators, timeout_us=2000000) as s:
+    async with APNS.stage(timeout_us=2000000) as s:
         await s.send()
         await s.tell(idle_s=0.6)
         await asyncio.sleep(0.7)  # as long as the network takes to forget the connection

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from notifier import Notifier
-from notifier.simulators.wire import Arrival, WireLog
+from notifier.simulators.wire import Arrival, Reply
 from notifier.testing.embedded import EmbeddedRedis
-from tests.contract.rigs import Line, Simulators
-from tests.harness.support import apns, client_of, ends, eventually, fcm, note, notifier, state, worker, write_config
+from tests.harness.support import (
+    Simulators,
+    apns,
+    client_of,
+    ends,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    state,
+    worker,
+    write_config,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +38,8 @@ def producer(
 ) -> Iterator[Notifier]:
     """A producer, whose notifications a worker process with client apns2 sends."""
     folder = tmp_path_factory.mktemp("worker")
-    providers: dict[str, Any] = {
-        "apns": {"client": "apns2", "timeout": "1s", **simulators.told["apns"]},
-        "fcm": {"client": "pyfcm", "timeout": "1s", **simulators.told["fcm"]},
-    }
+    providers = simulators.providers(timeout="1s")
+    providers["apns"]["client"] = "apns2"
     config = write_config(folder, redis_server.url, providers, users={"gapped": {"gap": "150ms"}})
     client = client_of(config)
     client.flushdb()
@@ -45,19 +51,9 @@ def producer(
     assert "Traceback" not in process.log
 
 
-def tell(simulators: Simulators, whom: str, what: object) -> None:
-    async def run() -> None:
-        line = Line(*await asyncio.open_unix_connection(simulators.control))
-        await line.ask(whom, what)
-        await line.close()
-
-    asyncio.run(run())
-
-
 def arrived(simulators: Simulators, title: str) -> list[Arrival]:
     """What was accepted under titles that begin so, in order."""
-    arrivals = WireLog.read(Path(str(simulators.told["wire_log"])))
-    return [a for a in arrivals if a.status == 200 and (a.title or "").startswith(title)]
+    return [a for a in simulators.all() if a.status == 200 and (a.title or "").startswith(title)]
 
 
 def test_each_arrives_once(simulators: Simulators, producer: Notifier) -> None:
@@ -82,8 +78,8 @@ def test_a_user_is_not_burst(simulators: Simulators, producer: Notifier) -> None
 def test_answers_are_settled(simulators: Simulators, producer: Notifier) -> None:
     """A dead token is rejected for good, a refusal for now is tried again and delivered."""
     gone, busy = apns("gone"), apns("busy")
-    later = {"status": 429, "reason": "TooManyRequests", "headers": {"Retry-After": "0"}}
-    tell(simulators, "scripts", {gone.token: "unregistered", busy.token: [later, {"status": 200}]})
+    simulators.answer(gone, Reply(410, "Unregistered"))
+    simulators.answer(busy, Reply(429, "TooManyRequests", headers={"Retry-After": "0"}), Reply(200))
     ends(producer, producer.send(note("gone", "dead", gone)), "rejected")
     ends(producer, producer.send(note("busy", "again", busy)), "delivered")
     assert len(arrived(simulators, "again")) == 1
@@ -91,10 +87,10 @@ def test_answers_are_settled(simulators: Simulators, producer: Notifier) -> None
 
 def test_an_outage_loses_nothing(simulators: Simulators, producer: Notifier) -> None:
     """What is enqueued while Apple cannot be reached is sent by the same worker when it can be."""
-    tell(simulators, "apns", {"listening": False})
+    simulators.call(simulators.apns.close())
     jobs = [producer.send(note(f"patient{n}", f"outage {n}")) for n in range(10)]
     eventually(lambda: {state(producer, job) for job in jobs} == {"waiting"}, "a first try of all")
-    tell(simulators, "apns", {"listening": True})
+    simulators.call(simulators.apns.start())
     for job in jobs:
         ends(producer, job, "delivered")
     assert Counter(a.title for a in arrived(simulators, "outage")) == {f"outage {n}": 1 for n in range(10)}

@@ -26,7 +26,9 @@ from notifier import Notification, Notifier
 from notifier.notification import Device
 from notifier.scripts.keys import user_key
 from notifier.settings import load_settings
+from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates
+from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.wire import Arrival, Reply, WireLog
 from tests.harness import warm
 from tests.harness.asking import InMemory
@@ -106,10 +108,6 @@ class Simulators:
         self._thread = threading.Thread(target=self._loop.run_forever, name="simulators")
 
     def __enter__(self) -> Self:
-        # Not at the top: where apns2 is, APNs cannot be simulated, and this module is imported all the same.
-        from notifier.simulators.apns import ApnsSimulator  # noqa: PLC0415
-        from notifier.simulators.fcm import FcmSimulator, make_service_account  # noqa: PLC0415
-
         self._folder.mkdir(parents=True, exist_ok=True)
         certificates = make_certificates(self._folder)
         self._key, public = make_apns_key(self._folder, KEY_ID)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
@@ -22,8 +21,9 @@ from notifier.providers.build import Build
 from notifier.providers.contract import Provider
 from notifier.settings import parse_settings
 from notifier.simulators.certificates import Certificates, make_certificates
+from notifier.simulators.control import Control
 from notifier.simulators.provider_contract.network import NetworkContract
-from notifier.simulators.provider_contract.stage import ANSWER_US, Line, Stage, numbers
+from notifier.simulators.provider_contract.stage import ANSWER_US, Stage, numbers
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import WireLog
 
@@ -52,35 +52,30 @@ class ProviderContract(NetworkContract):
         """
         raise NotImplementedError
 
+    def at(self, endpoint: str) -> dict[str, Any]:
+        """Return the key of that section by which a server is named."""
+        return {"endpoint": endpoint}
+
     @contextlib.asynccontextmanager
     async def stage(self, *, timeout_us: int = ANSWER_US, endpoint: str | None = None) -> AsyncIterator[Stage]:
         """A stage with a new provider and a new simulator. endpoint: in place of the simulator's."""
-        from notifier.simulators.control import Control  # noqa: PLC0415 - not importable where apns2 is
-
         with TemporaryDirectory() as name:
             folder, log = Path(name), WireLog()
             certificates = make_certificates(folder)
             simulator = self.simulator(certificates, log)
             control = Control(folder / "control", log, [simulator])
-            await control.start()
-            await simulator.start()
-            server = Line(*await asyncio.open_unix_connection(folder / "control", limit=2**20))
             where = endpoint or simulator.url
             provider = self._provider(simulator, where, certificates.ca_file, timeout_us)
             try:
-                yield Stage(self, provider, where, server, needs=self.needs)
+                await simulator.start()
+                yield Stage(self, provider, log, where, control)
             finally:
                 await provider.close()
-                await server.close()
-                await control.close()
                 await simulator.close()
 
     def _provider(self, simulator: Simulator, endpoint: str, ca_file: Path, timeout_us: int) -> Provider:
-        section = self.section(simulator) | {
-            "endpoint": endpoint,
-            "ca_file": str(ca_file),
-            "timeout": f"{timeout_us // 1000}ms",
-        }
+        section = self.section(simulator) | self.at(endpoint)
+        section |= {"ca_file": str(ca_file), "timeout": f"{timeout_us // 1000}ms"}
         settings = parse_settings(json.dumps({"providers": {self.platform: section}}))
         platform = find(self.platform)
         assert platform is not None

@@ -1,7 +1,6 @@
 """The contract of push-throttle's providers, run over ours: `pytest test_ntfy.py`."""
 
 import json
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +9,9 @@ from aiohttp import web
 from ntfy_platform import Ntfy, message
 
 from notifier import Device, InvalidNotificationError, Notification
-from notifier.simulators.https import HttpsSimulator, cut, page
+from notifier.simulators.https import HttpsSimulator
 from notifier.simulators.provider_contract import ProviderContract
-from notifier.simulators.wire import Arrival, Reply, WireLog
+from notifier.simulators.wire import Message, Reply, WireLog
 
 
 class NtfySimulator(HttpsSimulator):
@@ -25,23 +24,19 @@ class NtfySimulator(HttpsSimulator):
         self._token = token
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/", self._publish)]
+        return [web.post("/", self._serve_message)]
 
     def expire_tokens(self) -> None:
         self._token = "another one"
 
-    async def _publish(self, request: web.Request) -> web.StreamResponse:
-        said = json.loads(await self._read(request))
-        at_us = time.time_ns() // 1000
+    def _read_message(self, request: web.Request, body: bytes) -> Message:
+        said = json.loads(body)
         known = request.headers.get("Authorization") == f"Bearer {self._token}"
-        reply = (self.scripted(said["topic"]) or Reply()) if known else Reply(401)
         data = {"id": said["id"]} if "id" in said else {}
-        self._log.record(
-            Arrival(at_us, "ntfy", said["topic"], reply.logged_status, reply.reason, "", data=data, title=said["title"])
-        )
-        if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
-            return cut(request)
-        return page(reply) or web.json_response({}, status=reply.status, headers=reply.all_headers())
+        return Message(said["topic"], Reply() if known else Reply(401), "", {"data": data, "title": said["title"]})
+
+    def _respond(self, reply: Reply, message_id: str) -> web.Response:  # noqa: ARG002
+        return web.json_response({}, status=reply.status, headers=reply.all_headers())
 
 
 def test_data_names_no_other_topic() -> None:

@@ -25,6 +25,7 @@ class ApnsSimulator(Http2Simulator):
 
     platform = "apns"
     orders = ApnsOrders
+    names_refused = True
 
     def __init__(
         self,
@@ -57,37 +58,12 @@ class ApnsSimulator(Http2Simulator):
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
         """Judge and log one complete request; what to answer."""
         at_us = time.time_ns() // 1000
-        if headers.get(":path", "").startswith(BROADCASTS):
-            reply, verdict = self.channels.broadcast(headers, body)
-        else:
-            verdict = self.checks.judge(headers, body)
-            reply = Reply(verdict.status, verdict.reason)
-        if verdict.status == 200:  # noqa: PLR2004
-            reply = self.scripted(verdict.token) or reply
-        aps = verdict.payload.get("aps", {})
-        alert = aps.get("alert")
-        self.log(
-            at_us,
-            verdict.token,
-            reply,
-            verdict.message_id,
-            collapse_id=headers.get("apns-collapse-id"),
-            data={key: value for key, value in verdict.payload.items() if key != "aps"},
-            title=alert.get("title") if isinstance(alert, dict) else alert,
-            ttl_us=_ttl_us(headers.get("apns-expiration", ""), at_us),
-            app=headers.get("apns-topic") or _bundle_id(headers),
-        )
+        is_broadcast = headers.get(":path", "").startswith(BROADCASTS)
+        judge = self.channels.broadcast if is_broadcast else self.checks.judge
+        verdict = judge(headers, body, at_us)
+        reply = self.reply_to(verdict)
+        self.log(at_us, verdict, reply)
         return reply, verdict
-
-
-def _bundle_id(headers: Mapping[str, str]) -> str | None:
-    """Of a message to a channel: it has no topic."""
-    path = headers.get(":path", "")
-    return path.removeprefix(BROADCASTS) if path.startswith(BROADCASTS) else None
-
-
-def _ttl_us(expiration: str, at_us: int) -> int | None:
-    return int(expiration) * 1_000_000 - at_us if expiration.isascii() and expiration.isdigit() else None
 
 
 class ApnsChannelsSimulator(ApnsSimulator):
@@ -99,4 +75,5 @@ class ApnsChannelsSimulator(ApnsSimulator):
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
         """Answer one complete request; nothing of it is a message, so the log has nothing of it."""
-        return self.channels.manage(headers, body)
+        verdict = self.channels.manage(headers, body)
+        return verdict.reply, verdict

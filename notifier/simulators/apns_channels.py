@@ -11,11 +11,11 @@ import binascii
 import json
 import secrets
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from notifier.simulators.checks.apns import PRIORITIES, Checks, Verdict, is_uuid, read_payload
+from notifier.simulators.checks.apns import PRIORITIES, Checks, Verdict, arrival_fields, id_in, is_uuid, read_payload
 from notifier.simulators.checks.apns_push_types import is_live_activity
 from notifier.simulators.wire import Refusal, Reply
 
@@ -25,7 +25,7 @@ PAYLOAD_BYTES: Final = 5120
 MAX_CHANNELS: Final = 10_000
 ID_BYTES: Final = 256
 BODY_FIELDS: Final = frozenset({"message-storage-policy", "push-type"})
-REQUEST_ID: Final = b"apns-request-id"
+REQUEST_ID: Final = "apns-request-id"
 
 
 @dataclass
@@ -40,18 +40,18 @@ class Channels:
     without_feature: set[str] = field(default_factory=set)
     max_channels: int = MAX_CHANNELS
 
-    def manage(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
+    def manage(self, headers: Mapping[str, str], body: bytes) -> Verdict:
         """Answer a request to the host on which channels are managed."""
         return self._answer(headers, lambda: self._manage(headers, body))
 
-    def broadcast(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
+    def broadcast(self, headers: Mapping[str, str], body: bytes, at_us: int) -> Verdict:
         """Judge a message to a channel; its token is 'channel:' and the channel."""
         payload: dict[str, Any] = {}
+        app = headers[":path"].removeprefix(BROADCASTS)
 
         def judge() -> Reply:
             _check_method(headers, "POST")
-            app = self._app(headers[":path"].removeprefix(BROADCASTS))
-            stores = self._channel(headers, app)
+            stores = self._channel(headers, self._app(app))
             _check_push_type(headers.get("apns-push-type"), "liveactivity")
             _check_expiration(headers.get("apns-expiration"), stores=stores)
             if headers.get("apns-priority") not in PRIORITIES:
@@ -61,23 +61,20 @@ class Channels:
                 raise Refusal(400, "BadRequestParams")  # Apple takes it, and no device shows it: worse to test with
             return Reply(headers={"apns-unique-id": str(uuid.uuid4())})
 
-        reply, verdict = self._answer(headers, judge)
-        token = f"channel:{headers.get('apns-channel-id', '')}"
-        return reply, Verdict(
-            reply.status, reply.reason, token, verdict.message_id, verdict.trusted, payload, REQUEST_ID
-        )
+        verdict = self._answer(headers, judge)
+        fields = arrival_fields(headers, payload, at_us) | {"app": app}
+        return replace(verdict, token=f"channel:{headers.get('apns-channel-id', '')}", fields=fields)
 
-    def _answer(self, headers: Mapping[str, str], judge: Any) -> tuple[Reply, Verdict]:
-        request_id, trusted = headers.get("apns-request-id", ""), False
+    def _answer(self, headers: Mapping[str, str], judge: Callable[[], Reply]) -> Verdict:
+        trusted = False
         try:
             self.checks.check_provider(headers)
             trusted = True
-            _check_id(request_id)
-            reply: Reply = judge()
+            _check_id(headers.get(REQUEST_ID, ""))
+            reply = judge()
         except Refusal as refusal:
-            reply = Reply(refusal.status, refusal.reason)
-        told = request_id if is_uuid(request_id) else str(uuid.uuid4())
-        return reply, Verdict(reply.status, reply.reason, "", told, trusted, {}, REQUEST_ID)
+            reply = refusal.reply
+        return Verdict("", reply, id_in(headers, REQUEST_ID), {}, trusted, REQUEST_ID.encode())
 
     def _manage(self, headers: Mapping[str, str], body: bytes) -> Reply:
         app, slash, place = headers.get(":path", "").removeprefix(APPS).partition("/")

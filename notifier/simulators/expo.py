@@ -9,7 +9,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Unpack
 
@@ -18,7 +17,7 @@ from aiohttp import web
 from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.orders import ExpoOrders
 from notifier.simulators.simulator import Options
-from notifier.simulators.wire import Reply, part
+from notifier.simulators.wire import Message, Reply, part
 
 SEND: Final = "/--/api/v2/push/send"
 RECEIPTS: Final = "/--/api/v2/push/getReceipts"
@@ -39,15 +38,6 @@ FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
 OF_A_TICKET: Final = frozenset(
     {"DeviceNotRegistered", "MessageTooBig", "MessageRateExceeded", "MismatchSenderId", "InvalidCredentials"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """One message of a request. content: as received. reply: what its form, or a script, earns it."""
-
-    content: Mapping[str, Any]
-    token: str
-    reply: Reply
 
 
 class ExpoSimulator(HttpsSimulator):
@@ -91,22 +81,22 @@ class ExpoSimulator(HttpsSimulator):
         body = await self._read(request)
         self.requests += 1
         at_us = time.time_ns() // 1000
-        messages, refusal = self._judge(request, body)
-        whole = refusal or _of_request(messages)
-        tickets = []
-        for message in messages:
-            reply = whole or message.reply
-            ticket = secrets.token_hex(16) if reply.logged_status == HTTPStatus.OK else ""
-            if ticket:
-                self._tickets[ticket] = message.token
-            self.log(at_us, message.token, reply, ticket, **_fields(message.content))
-            tickets.append(_ticket(reply, ticket))
-        delay_ms = max((message.reply.delay_ms for message in messages), default=0)
+        asked = _parsed(request, body)
+        given = asked if isinstance(asked, list) else [asked]
+        refusal = self._refusal(request) or self._why_not(request, given)
+        messages = [_message(each) for each in given if isinstance(each, dict)]
+        replies = [refusal or self.reply_to(message) for message in messages]
+        whole = refusal or next(filter(_is_of_request, replies), None)
+        for message, reply in zip(messages, replies, strict=True):
+            self.log(at_us, message, whole or reply)
+            if (whole or reply).logged_status == HTTPStatus.OK:
+                self._tickets[message.id] = message.token
+        delay_ms = max((reply.delay_ms for reply in replies), default=0)
         if not await self._may_answer(request, whole or Reply(), self.serve(delay_ms)):
             return cut(request)
         if whole is not None and whole.status != HTTPStatus.OK:
             return page(whole) or _errors(whole)
-        return web.json_response({"data": tickets})
+        return web.json_response({"data": [_ticket(r, m.id) for m, r in zip(messages, replies, strict=True)]})
 
     async def _serve_receipts(self, request: web.Request) -> web.StreamResponse:
         body = await self._read(request)
@@ -128,31 +118,15 @@ class ExpoSimulator(HttpsSimulator):
             return Reply(401, "UNAUTHORIZED")
         return None
 
-    def _judge(self, request: web.Request, body: bytes) -> tuple[Sequence[_Message], Reply | None]:
-        """Read the messages as far as there are any, and what refuses all of them."""
-        if refusal := self._refusal(request):
-            return self._messages(_parsed(request, body)), refusal
-        asked = _parsed(request, body)
-        given = asked if isinstance(asked, list) else [asked]
+    def _why_not(self, request: web.Request, given: Sequence[Any]) -> Reply | None:
+        """Return what refuses all messages of a request, if anything does."""
         if request.content_type != "application/json" or not all(map(_is_valid, given)) or not given:
-            return self._messages(asked), Reply(400, "VALIDATION_ERROR")
+            return Reply(400, "VALIDATION_ERROR")
         if len(given) > MAX_MESSAGES:
-            return self._messages(given), Reply(400, "PUSH_TOO_MANY_NOTIFICATIONS")
+            return Reply(400, "PUSH_TOO_MANY_NOTIFICATIONS")
         if len({self._projects.get(content["to"], PROJECT) for content in given}) > 1:
-            return self._messages(given), Reply(400, "PUSH_TOO_MANY_EXPERIENCE_IDS")
-        if not self._admits(len(given)):
-            return self._messages(given), Reply(429, "TOO_MANY_REQUESTS")
-        return [self._message(content) for content in given], None
-
-    def _messages(self, asked: object) -> list[_Message]:
-        given = asked if isinstance(asked, list) else [asked]
-        return [_Message(each, str(each.get("to", "")), Reply(400)) for each in given if isinstance(each, dict)]
-
-    def _message(self, content: Mapping[str, Any]) -> _Message:
-        token = content["to"]
-        size = len(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()) - len(token)
-        reply = Reply(400, "MessageTooBig") if size > MAX_BYTES else self.scripted(token) or Reply()
-        return _Message(content, token, reply)
+            return Reply(400, "PUSH_TOO_MANY_EXPERIENCE_IDS")
+        return None if self._admits(len(given)) else Reply(429, "TOO_MANY_REQUESTS")
 
     def _admits(self, count: int) -> bool:
         now = time.monotonic()
@@ -178,13 +152,22 @@ def _is_valid(content: object) -> bool:
     return typed and content.get("priority", "default") in {"default", "normal", "high"}
 
 
-def _of_request(messages: Sequence[_Message]) -> Reply | None:
-    """The first reply that is no ticket's: it is that of the whole request."""
-    for message in messages:
-        reply = message.reply
-        if reply.drop or reply.silent or (reply.status != HTTPStatus.OK and reply.reason not in OF_A_TICKET):
-            return reply
-    return None
+def _message(content: Mapping[str, Any]) -> Message:
+    token, ttl = str(content.get("to", "")), part(content, "ttl", kind=int)
+    size = len(json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")) - len(token)
+    fields = {
+        "data": part(content, "data", kind=dict) or {},
+        "title": part(content, "title", kind=str),
+        "ttl_us": None if ttl is None else ttl * 1_000_000,
+        "app": PROJECT,
+    }
+    reply = Reply(400, "MessageTooBig") if size > MAX_BYTES else Reply()
+    return Message(token, reply, secrets.token_hex(16), fields)
+
+
+def _is_of_request(reply: Reply) -> bool:
+    """Whether it is no ticket's: then it is the reply to the whole request."""
+    return reply.drop or reply.silent or (reply.status != HTTPStatus.OK and reply.reason not in OF_A_TICKET)
 
 
 def _ticket(reply: Reply, ticket_id: str) -> dict[str, Any]:
@@ -196,13 +179,3 @@ def _ticket(reply: Reply, ticket_id: str) -> dict[str, Any]:
 def _errors(reply: Reply) -> web.Response:
     error = {"code": reply.reason or "API_ERROR", "message": "see the code"}
     return web.json_response({"errors": [error]}, status=reply.status, headers=reply.all_headers())
-
-
-def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    ttl = part(content, "ttl", kind=int)
-    return {
-        "data": part(content, "data", kind=dict) or {},
-        "title": part(content, "title", kind=str),
-        "ttl_us": None if ttl is None else ttl * 1_000_000,
-        "app": PROJECT,
-    }

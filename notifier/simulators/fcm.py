@@ -25,10 +25,9 @@ from notifier.notification.json_values import fields_of
 from notifier.simulators.certificates import write_whole
 from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
-from notifier.simulators.https import Message
 from notifier.simulators.oauth import OauthSimulator
 from notifier.simulators.simulator import Options
-from notifier.simulators.wire import Reply, part
+from notifier.simulators.wire import Message, Reply, part
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 # FCM wants one of these; what else is asked for, as firebase-admin does, is granted and not needed.
@@ -117,8 +116,12 @@ class FcmSimulator(OauthSimulator):
         return "" if SCOPES.intersection(str(claims["scope"]).split()) else "invalid_scope"
 
     def _read_message(self, request: web.Request, body: bytes) -> Message:
-        message, validate_only, reply = self._judge(request, body)
         project = request.match_info["project"]
+        refusal = self._refusal(request, project)
+        asked = {} if refusal else fields_of(body)
+        message, validate_only = asked.get("message"), asked.get("validate_only") is True
+        takes = request.content_type == "application/json" and _is_whole(asked)
+        reply = refusal or (Reply() if takes else Reply(400, "INVALID_ARGUMENT"))
         name = FAKE_MESSAGE if validate_only else f"0:{time.time_ns() // 1000}%{secrets.token_hex(8)}"
         fields = {
             "collapse_id": part(message, "android", "collapse_key", kind=str),
@@ -149,27 +152,19 @@ class FcmSimulator(OauthSimulator):
             error["details"] = [{"@type": kind, "reason": reason, "domain": "googleapis.com"}]
         return web.json_response({"error": error}, status=reply.status, headers=headers)
 
-    def _refusal(self, authorization: str, project: str) -> Reply | None:
-        scheme, _, bearer = authorization.partition(" ")
-        until, own_project = self._access.get(bearer, (0.0, ""))
-        if scheme != "Bearer" or until <= time.monotonic():
+    def _refusal(self, request: web.Request, project: str) -> Reply | None:
+        until, own_project = self._holder(request)
+        if until <= time.monotonic():
             return Reply(401, "UNAUTHENTICATED")
         if project not in self._accounts:
             return Reply(404, "NOT_FOUND")
         return None if project == own_project else Reply(403, "PERMISSION_DENIED")
 
-    def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], bool, Reply]:
-        """Read the message as far as there is one, whether it is only to be validated, and what its form earns."""
-        if refusal := self._refusal(request.headers.get("Authorization", ""), request.match_info["project"]):
-            return {}, False, refusal
-        asked = fields_of(body)
-        message = asked.get("message")
-        if request.content_type != "application/json" or not isinstance(message, dict):
-            return {}, False, Reply(400, "INVALID_ARGUMENT")
-        validate_only = asked.get("validate_only", False)
-        known = asked.keys() <= {"message", "validate_only"} and isinstance(validate_only, bool)
-        valid = known and is_valid(message)
-        return message, validate_only is True, Reply(200) if valid else Reply(400, "INVALID_ARGUMENT")
+
+def _is_whole(asked: dict[str, Any]) -> bool:
+    message = asked.get("message")
+    known = asked.keys() <= {"message", "validate_only"} and isinstance(asked.get("validate_only", False), bool)
+    return known and isinstance(message, dict) and is_valid(message)
 
 
 def _microseconds(ttl: str | None) -> int | None:

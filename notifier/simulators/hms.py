@@ -13,10 +13,9 @@ from aiohttp import web
 
 from notifier.notification.json_values import fields_of
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
-from notifier.simulators.https import Message
 from notifier.simulators.oauth import OauthSimulator
 from notifier.simulators.simulator import Options
-from notifier.simulators.wire import Reply, part
+from notifier.simulators.wire import Message, Reply, part
 
 SUCCESS: Final = "80000000"
 BODY_BYTES: Final = 4096  # without the tokens
@@ -69,9 +68,14 @@ class HmsSimulator(OauthSimulator):
         return {"error": 1101, "sub_error": 20001, "error_description": reason or "invalid client"}
 
     def _read_message(self, request: web.Request, body: bytes) -> Message:
-        message, reply = self._judge(request, body)
-        tokens = message.get("token")
-        token = tokens[0] if isinstance(tokens, list) and tokens and isinstance(tokens[0], str) else ""
+        refusal = self._refusal(request)
+        asked = {} if refusal else fields_of(body)
+        message, known = part(asked, "message", kind=dict), asked.keys() <= {"message", "validate_only"}
+        takes = request.content_type == "application/json" and known and message is not None
+        code = _why_not(message, body) if takes else "80100003"
+        reply = refusal or (Reply(400, code) if code else Reply())
+        tokens = part(message, "token", kind=list)
+        token = tokens[0] if tokens and isinstance(tokens[0], str) else ""
         ttl = TTL.fullmatch(part(message, "android", "ttl", kind=str) or "")
         fields = {
             "collapse_id": part(message, "android", "notification", "tag", kind=str),
@@ -87,23 +91,14 @@ class HmsSimulator(OauthSimulator):
         said = {"code": code, "msg": "Success" if code == SUCCESS else "see the code", "requestId": request_id}
         return web.json_response(said if code else {}, status=reply.status, headers=reply.all_headers())
 
-    def _judge(self, request: web.Request, body: bytes) -> tuple[dict[str, Any], Reply]:
-        """Read the message as far as there is one, and what its form earns."""
-        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
-        until, app = self._access.get(bearer, (0.0, ""))
-        owner = self._owners.get((request.match_info["version"], request.match_info["whose"]))
-        if scheme != "Bearer" or not app:
-            return {}, Reply(401, "80200001")
+    def _refusal(self, request: web.Request) -> Reply | None:
+        until, app = self._holder(request)
+        if not app:
+            return Reply(401, "80200001")
         if until <= time.monotonic():
-            return {}, Reply(401, "80200003")
-        if owner != app:
-            return {}, Reply(400, "80300002")
-        asked = fields_of(body)
-        message = asked.get("message") if asked.keys() <= {"message", "validate_only"} else None
-        if request.content_type != "application/json" or not isinstance(message, dict):
-            return {}, Reply(400, "80100003")
-        code = _why_not(message, body)
-        return message, Reply(400, code) if code else Reply(200)
+            return Reply(401, "80200003")
+        owner = self._owners.get((request.match_info["version"], request.match_info["whose"]))
+        return None if owner == app else Reply(400, "80300002")
 
 
 def _why_not(message: dict[str, Any], body: bytes) -> str:

@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
             del self._streams[stream_id]
             self._h2.reset_stream(stream_id, ErrorCodes[reply.reset])
             return
-        headers = [repeated(b":status", b"%d" % reply.status), literal(verdict.id_header, verdict.message_id.encode())]
+        headers = [repeated(b":status", b"%d" % reply.status), literal(verdict.id_header, verdict.id.encode())]
         headers += [literal(name.lower().encode(), value.encode()) for name, value in reply.all_headers().items()]
         body = _body(reply)
         del self._streams[stream_id]

@@ -6,26 +6,14 @@ import asyncio
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any, Unpack
+from collections.abc import Iterable
+from typing import Unpack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from notifier.simulators.simulator import HOST, Options, Simulator, stop_accepting
-from notifier.simulators.wire import Reply
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message as a simulator read it. reply: what its form earns. fields: the others of its `Arrival`."""
-
-    token: str
-    reply: Reply
-    id: str
-    fields: Mapping[str, Any]
+from notifier.simulators.wire import Message, Reply
 
 
 class HttpsSimulator(Simulator):
@@ -92,11 +80,8 @@ class HttpsSimulator(Simulator):
         body = await self._read(request)
         at_us = time.time_ns() // 1000
         message = self._read_message(request, body)
-        reply = message.reply
-        if reply.status == HTTPStatus.OK:
-            reply = self.scripted(message.token) or reply
-        accepted_as = message.id if reply.logged_status == HTTPStatus.OK else ""
-        self.log(at_us, message.token, reply, accepted_as, **message.fields)
+        reply = self.reply_to(message)
+        self.log(at_us, message, reply)
         if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
             return cut(request)
         return page(reply) or self._respond(reply, message.id)

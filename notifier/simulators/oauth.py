@@ -49,6 +49,11 @@ class OauthSimulator(HttpsSimulator):
     def _error(self, reason: str) -> dict[str, Any]:
         """The body of a refusal."""
 
+    def _holder(self, request: web.Request) -> tuple[float, str]:
+        """Return the end of the request's access token, on the monotonic clock, and whose it is; '' without one."""
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        return self._access.get(bearer if scheme == "Bearer" else "", (0.0, ""))
+
     async def _serve_token(self, request: web.Request) -> web.StreamResponse:
         form = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
         self.token_fetches += 1

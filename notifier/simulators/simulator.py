@@ -7,12 +7,13 @@ import random
 import ssl
 import time
 from abc import ABC, abstractmethod
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 from weakref import WeakKeyDictionary, WeakSet
 
 from notifier.simulators.faults import FAULTS
 from notifier.simulators.orders import Orders
-from notifier.simulators.wire import Arrival, Playback, Reply, Scripts, WireLog
+from notifier.simulators.wire import Arrival, Message, Playback, Reply, Scripts, WireLog
 from notifier.testing.ports import free_port
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Simulator(ABC):
 
     platform: ClassVar[str]
     orders: ClassVar[type[Orders]] = Orders
+    names_refused: ClassVar[bool] = False  # whether a refused message has an id too
 
     def __init__(
         self,
@@ -167,9 +169,16 @@ class Simulator(ABC):
         self.longest_queue_s = max(self.longest_queue_s, self._free_at - now)
         return wait_s + self._free_at - now
 
-    def log(self, at_us: int, token: str, reply: Reply, message_id: str, **fields: Any) -> None:
-        """Log a message. fields: the others of its `Arrival`."""
-        self._log.record(Arrival(at_us, self.platform, token, reply.logged_status, reply.reason, message_id, **fields))
+    def reply_to(self, message: Message) -> Reply:
+        """Return what to answer: what is scripted, where the message could be accepted."""
+        scripted = self.scripted(message.token) if message.reply.status == HTTPStatus.OK else None
+        return scripted or message.reply
+
+    def log(self, at_us: int, message: Message, reply: Reply) -> None:
+        """Log a message, and how it is answered."""
+        status = reply.logged_status
+        name = message.id if status == HTTPStatus.OK or self.names_refused else ""
+        self._log.record(Arrival(at_us, self.platform, message.token, status, reply.reason, name, **message.fields))
 
     def scripted(self, token: str) -> Reply | None:
         """Return what to answer to a request that could be accepted; None to accept it."""

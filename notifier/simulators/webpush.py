@@ -11,10 +11,10 @@ from typing import Final, Unpack
 from aiohttp import web
 
 from notifier.simulators.checks.webpush import DIGITS, Checks, is_key
-from notifier.simulators.https import HttpsSimulator, Message
+from notifier.simulators.https import HttpsSimulator
 from notifier.simulators.simulator import Options
 from notifier.simulators.webpush_browser import PATH, browser, subscription
-from notifier.simulators.wire import Reply, part
+from notifier.simulators.wire import Message, Reply, part
 
 NAME: Final = "{name:[A-Za-z0-9_-]{1,128}}"
 

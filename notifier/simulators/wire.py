@@ -51,15 +51,6 @@ def part(message: object, *path: str, kind: type) -> Any:
     return message if isinstance(message, kind) else None
 
 
-class Refusal(Exception):  # noqa: N818 - a simulator's way out of its checks, not an error
-    """The first check that failed: what is answered for it."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-
-
 class WireLog:
     """The arrivals of one simulator: kept in `arrivals`, or with a path appended to that file as JSON lines.
 
@@ -155,6 +146,24 @@ class Reply:
             "Retry-After": formatdate(now_s + self.retry_at_s, usegmt=True),
         }
         return {**dates, **self.headers}
+
+
+class Refusal(Exception):  # noqa: N818 - a simulator's way out of its checks, not an error
+    """The first check that failed. reply: what is answered for it."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.reply = Reply(status, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as a simulator read it. reply: what its form earns. fields: the others of its `Arrival`."""
+
+    token: str
+    reply: Reply
+    id: str
+    fields: Mapping[str, Any]
 
 
 Scripts: TypeAlias = MutableMapping[str, Sequence[Reply]]

@@ -13,7 +13,7 @@ import jwt
 
 from notifier.notification.json_values import read_object
 from notifier.simulators.checks.apns_push_types import PAYLOAD_BYTES, RULES, Rules
-from notifier.simulators.wire import Refusal
+from notifier.simulators.wire import Message, Refusal, Reply
 
 PATH: Final = "/3/device/"
 TOKEN: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")
@@ -27,18 +27,10 @@ PRIORITIES: Final = frozenset({"1", "5", "10"})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to give, and what the message said of itself. `trusted`: the provider token is valid.
+class Verdict(Message):
+    """A request to Apple as judged. trusted: the provider token is valid. id_header: under which its id is told."""
 
-    id_header: under which its id is told.
-    """
-
-    status: int
-    reason: str
-    token: str
-    message_id: str
     trusted: bool
-    payload: dict[str, Any]
     id_header: bytes = b"apns-id"
 
 
@@ -62,14 +54,13 @@ class Checks:
         """From now on refuse, as expired, every provider token that was ever accepted."""
         self._issued_at = dict.fromkeys(self._issued_at, 0)
 
-    def judge(self, headers: Mapping[str, str], body: bytes) -> Verdict:
-        """Return what a strict APNs answers to this request."""
+    def judge(self, headers: Mapping[str, str], body: bytes, at_us: int) -> Verdict:
+        """Return what a strict APNs answers to this request. at_us: when it came, since 1970."""
         path = headers.get(":path", "")
         token = path.removeprefix(PATH) if path.startswith(PATH) else ""
-        message_id = headers.get("apns-id", "")
         trusted = False
         payload: dict[str, Any] = {}
-        status, reason = 200, ""
+        reply = Reply()
         try:
             _check_target(headers, path)
             self.check_provider(headers)
@@ -82,10 +73,8 @@ class Checks:
             payload = read_payload(body, rules.payload_bytes if rules else PAYLOAD_BYTES, bad="BadPayload")
             _check_push_type(headers, rules, payload)
         except Refusal as refusal:
-            status, reason = refusal.status, refusal.reason
-        if not is_uuid(message_id):
-            message_id = str(uuid.uuid4())
-        return Verdict(status, reason, token, message_id, trusted, payload)
+            reply = refusal.reply
+        return Verdict(token, reply, id_in(headers, "apns-id"), arrival_fields(headers, payload, at_us), trusted)
 
     def check_provider(self, headers: Mapping[str, str]) -> None:
         """Refuse who shows no valid provider token, where no certificate was shown."""
@@ -192,6 +181,25 @@ def _check_push_type(headers: Mapping[str, str], rules: Rules | None, payload: M
         raise Refusal(400, "BadPriority")
     if not rules.store and headers.get("apns-expiration") != "0":
         raise Refusal(400, "BadExpirationDate")
+
+
+def arrival_fields(headers: Mapping[str, str], payload: Mapping[str, Any], at_us: int) -> dict[str, Any]:
+    """Return what the `Arrival` of this message has beside its token, its id and its answer."""
+    alert, expiration = payload.get("aps", {}).get("alert"), headers.get("apns-expiration", "")
+    expires = expiration.isascii() and expiration.isdigit()
+    return {
+        "collapse_id": headers.get("apns-collapse-id"),
+        "data": {key: value for key, value in payload.items() if key != "aps"},
+        "title": alert.get("title") if isinstance(alert, dict) else alert,
+        "ttl_us": int(expiration) * 1_000_000 - at_us if expires else None,
+        "app": headers.get("apns-topic"),
+    }
+
+
+def id_in(headers: Mapping[str, str], name: str) -> str:
+    """Return the id that a client gave its request in this header, or a new one."""
+    given = headers.get(name, "")
+    return given if is_uuid(given) else str(uuid.uuid4())
 
 
 def is_uuid(text: str) -> bool:

@@ -46,7 +46,7 @@ class Checks:
             _check_headers(headers)
             return Reply(), _read(to, body)
         except Refusal as refusal:
-            return Reply(refusal.status, refusal.reason), {}
+            return refusal.reply, {}
 
     def _check_sender(self, origin: str, sender: str, authorization: str) -> None:
         scheme, _, rest = authorization.partition(" ")

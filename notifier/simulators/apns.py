@@ -5,16 +5,18 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from notifier.simulators.apns_channels import BROADCASTS, Channels
 from notifier.simulators.checks.apns import Checks, Verdict
-from notifier.simulators.http2 import Http2Options, Http2Simulator
+from notifier.simulators.http2 import Http2Simulator
 from notifier.simulators.orders import ApnsOrders
 from notifier.simulators.wire import Reply
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ApnsSimulator(Http2Simulator):
     """One APNs-like server; see `Http2Simulator` for its connections.
 
@@ -27,29 +29,26 @@ class ApnsSimulator(Http2Simulator):
     orders = ApnsOrders
     names_refused = True
 
-    def __init__(
-        self,
-        *,
-        topics: set[str],
-        team_keys: Mapping[str, tuple[str, str]],
-        clock: Callable[[], float] = time.time,
-        token_update_s: float = 0,
-        client_ca_file: Path | None = None,
-        **options: Unpack[Http2Options],
-    ) -> None:
-        super().__init__(by_certificate=client_ca_file is not None, **options)
-        self.token_update_s = token_update_s
+    topics: set[str]
+    team_keys: Mapping[str, tuple[str, str]]
+    clock: Callable[[], float] = time.time
+    token_update_s: float = 0
+    client_ca_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.checks = Checks(
-            topics=topics,
-            team_keys=team_keys,
-            clock=clock,
+            topics=self.topics,
+            team_keys=self.team_keys,
+            clock=self.clock,
             token_update_s=lambda: self.token_update_s,
-            by_certificate=self.by_certificate,
+            by_certificate=self.client_ca_file is not None,
         )
         self.channels = Channels(self.checks)
-        if client_ca_file is not None:
+        if self.client_ca_file is not None:
+            self.by_certificate = True
             self._tls.verify_mode = ssl.CERT_REQUIRED
-            self._tls.load_verify_locations(client_ca_file)
+            self._tls.load_verify_locations(self.client_ca_file)
 
     def expire_tokens(self) -> None:
         """From now on refuse, as expired, every provider token that was ever accepted."""
@@ -62,7 +61,7 @@ class ApnsSimulator(Http2Simulator):
         judge = self.channels.broadcast if is_broadcast else self.checks.judge
         verdict = judge(headers, body, at_us)
         reply = self.reply_to(verdict)
-        self.log(at_us, verdict, reply)
+        self.record(at_us, verdict, reply)
         return reply, verdict
 
 

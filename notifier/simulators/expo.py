@@ -9,14 +9,14 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.orders import ExpoOrders
-from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Message, Reply, part
 
 SEND: Final = "/--/api/v2/push/send"
@@ -40,6 +40,7 @@ OF_A_TICKET: Final = frozenset(
 )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ExpoSimulator(HttpsSimulator):
     """Expo's push API on a free port of 127.0.0.1.
 
@@ -52,22 +53,13 @@ class ExpoSimulator(HttpsSimulator):
     platform = "expo"
     orders = ExpoOrders
 
-    def __init__(
-        self,
-        *,
-        access_token: str = "",
-        projects: Mapping[str, str] | None = None,
-        rate_limit: int = 600,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(**options)
-        self.rate_limit: float = rate_limit
-        self.receipts: dict[str, str] = {}
-        self.requests = 0
-        self._access_token = access_token
-        self._projects = projects or {}
-        self._taken: deque[float] = deque()  # when, on the monotonic clock
-        self._tickets: dict[str, str] = {}  # receipt id -> device token
+    access_token: str = ""
+    projects: Mapping[str, str] = field(default_factory=dict)
+    rate_limit: float = 600
+    receipts: dict[str, str] = field(default_factory=dict)
+    requests: int = field(default=0, init=False)
+    _taken: deque[float] = field(default_factory=deque, init=False)  # when, on the monotonic clock
+    _tickets: dict[str, str] = field(default_factory=dict, init=False)  # receipt id -> device token
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
@@ -75,7 +67,7 @@ class ExpoSimulator(HttpsSimulator):
 
     def expire_tokens(self) -> None:
         """From now on refuse the access token that was accepted."""
-        self._access_token = secrets.token_urlsafe(16)
+        self.access_token = secrets.token_urlsafe(16)
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:
         body = await self._read(request)
@@ -88,7 +80,7 @@ class ExpoSimulator(HttpsSimulator):
         replies = [refusal or self.reply_to(message) for message in messages]
         whole = refusal or next(filter(_is_of_request, replies), None)
         for message, reply in zip(messages, replies, strict=True):
-            self.log(at_us, message, whole or reply)
+            self.record(at_us, message, whole or reply)
             if (whole or reply).logged_status == HTTPStatus.OK:
                 self._tickets[message.id] = message.token
         delay_ms = max((reply.delay_ms for reply in replies), default=0)
@@ -114,7 +106,7 @@ class ExpoSimulator(HttpsSimulator):
         )
 
     def _refusal(self, request: web.Request) -> Reply | None:
-        if self._access_token and request.headers.get("Authorization") != f"Bearer {self._access_token}":
+        if self.access_token and request.headers.get("Authorization") != f"Bearer {self.access_token}":
             return Reply(401, "UNAUTHORIZED")
         return None
 
@@ -124,7 +116,7 @@ class ExpoSimulator(HttpsSimulator):
             return Reply(400, "VALIDATION_ERROR")
         if len(given) > MAX_MESSAGES:
             return Reply(400, "PUSH_TOO_MANY_NOTIFICATIONS")
-        if len({self._projects.get(content["to"], PROJECT) for content in given}) > 1:
+        if len({self.projects.get(content["to"], PROJECT) for content in given}) > 1:
             return Reply(400, "PUSH_TOO_MANY_EXPERIENCE_IDS")
         return None if self._admits(len(given)) else Reply(429, "TOO_MANY_REQUESTS")
 

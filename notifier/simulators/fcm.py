@@ -6,9 +6,10 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import jwt
 from aiohttp import web
@@ -26,7 +27,6 @@ from notifier.simulators.certificates import write_whole
 from notifier.simulators.checks.fcm import DURATION, is_valid
 from notifier.simulators.faults import TOKEN_ENDPOINT
 from notifier.simulators.oauth import OauthSimulator
-from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Message, Reply, part
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
@@ -56,6 +56,7 @@ OF_THE_FRONT_END: Final = {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FcmSimulator(OauthSimulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
 
@@ -68,9 +69,8 @@ class FcmSimulator(OauthSimulator):
     token_endpoint = TOKEN_ENDPOINT
     token_prefix = "ya29."  # noqa: S105 - as Google's begin
 
-    def __init__(self, **options: Unpack[Options]) -> None:
-        super().__init__(**options)
-        self._accounts: dict[str, tuple[str, str]] = {}  # project -> the e-mail address and the public key, in PEM
+    # By project: the e-mail address and the public key, in PEM.
+    _accounts: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""

@@ -6,15 +6,15 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 from aiohttp import web
 
 from notifier.notification.json_values import fields_of
 from notifier.simulators.faults import HMS_TOKEN_ENDPOINT
 from notifier.simulators.oauth import OauthSimulator
-from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Message, Reply, part
 
 SUCCESS: Final = "80000000"
@@ -32,6 +32,7 @@ ANDROID: Final[Mapping[str, type]] = {
 NEEDED: Final = ("title", "body", "click_action")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HmsSimulator(OauthSimulator):
     """Huawei's push API and its token endpoint on one free port of 127.0.0.1.
 
@@ -44,16 +45,8 @@ class HmsSimulator(OauthSimulator):
     token_endpoint = HMS_TOKEN_ENDPOINT
     token_prefix = "CgB6"  # noqa: S105 - as Huawei's begin
 
-    def __init__(
-        self,
-        *,
-        apps: Mapping[str, str],
-        projects: Mapping[str, str] | None = None,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(**options)
-        self._secrets = apps
-        self._owners = {("v1", app): app for app in apps} | {("v2", p): app for p, app in (projects or {}).items()}
+    apps: Mapping[str, str]
+    projects: Mapping[str, str] = field(default_factory=dict)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
@@ -61,7 +54,7 @@ class HmsSimulator(OauthSimulator):
 
     def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
         app = form.get("client_id", "")
-        known = app in self._secrets and form.get("client_secret") == self._secrets[app]
+        known = app in self.apps and form.get("client_secret") == self.apps[app]
         return app, "" if known and form.get("grant_type") == "client_credentials" else "invalid client"
 
     def _error(self, reason: str) -> dict[str, Any]:
@@ -97,7 +90,8 @@ class HmsSimulator(OauthSimulator):
             return Reply(401, "80200001")
         if until <= time.monotonic():
             return Reply(401, "80200003")
-        owner = self._owners.get((request.match_info["version"], request.match_info["whose"]))
+        whose = request.match_info["whose"]
+        owner = self.projects.get(whose) if request.match_info["version"] == "v2" else whose
         return None if owner == app else Reply(400, "80300002")
 
 

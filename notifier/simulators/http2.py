@@ -9,7 +9,8 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Unpack, cast
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
 import structlog
 from h2.config import H2Configuration
@@ -28,7 +29,7 @@ from h2.settings import SettingCodes, Settings
 
 from notifier.providers.transport.http2.headers import HeaderEncoder, literal, repeated
 from notifier.simulators.checks.apns import Verdict
-from notifier.simulators.simulator import HOST, Options, Simulator, stop_accepting
+from notifier.simulators.simulator import HOST, Simulator, stop_accepting
 from notifier.simulators.wire import Reply
 
 BODY_BYTES: Final = 65_536  # more of a body is not kept: it is far past what is refused as too large
@@ -59,13 +60,19 @@ class _H2(H2Connection):
         return 0
 
 
-class Http2Options(Options, total=False):
-    """As `Options`."""
+class _MaxStreams:
+    """How many streams a trusted connection may have open; a change is told to those that have more than one."""
 
-    max_streams: int
-    window_bytes: int
+    def __get__(self, server: Http2Simulator | None, of: type[Http2Simulator]) -> int:
+        return 1000 if server is None else int(vars(server)["max_streams"])
+
+    def __set__(self, server: Http2Simulator, value: int) -> None:
+        vars(server)["max_streams"] = value
+        for connection in server.connections:
+            connection.announce_limit()
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Http2Simulator(Simulator):
     """A server over HTTP/2. Counters: connections_opened, streams_refused (over the limit), peak_streams.
 
@@ -75,46 +82,28 @@ class Http2Simulator(Simulator):
     client is trusted from the start.
     """
 
-    _running: asyncio.Server | None
+    connections: set[Connection] = field(default_factory=set, init=False)
+    connections_opened: int = field(default=0, init=False)
+    streams_refused: int = field(default=0, init=False)
+    peak_streams: int = field(default=0, init=False)
+    max_streams: _MaxStreams = _MaxStreams()
+    window_bytes: int = 65_535
+    window_updates: bool = True
+    by_certificate: bool = field(default=False, init=False)
+    _running: asyncio.Server | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        *,
-        by_certificate: bool,
-        max_streams: int = 1000,
-        window_bytes: int = 65_535,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(**options)
-        self.connections_opened = 0
-        self.streams_refused = 0
-        self.peak_streams = 0
-        self.window_bytes = window_bytes
-        self.window_updates = True
-        self.by_certificate = by_certificate
-        self.connections: set[Connection] = set()
-        self._max_streams = max_streams
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._tls.set_alpn_protocols(["h2"])
 
     @abstractmethod
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
         """Judge and log one complete request; what to answer."""
 
-    @property
-    def max_streams(self) -> int:
-        """How many streams a trusted connection may have open; a change is told to those that have more than one."""
-        return self._max_streams
-
-    @max_streams.setter
-    def max_streams(self, value: int) -> None:
-        self._max_streams = value
-        for connection in self.connections:
-            connection.announce_limit()
-
     async def start(self) -> None:
         """Listen, again on the same port; raises OSError if it is taken."""
         loop = asyncio.get_running_loop()
-        self._running = await loop.create_server(lambda: Connection(self), HOST, self._port, ssl=self._tls)
+        self._running = await loop.create_server(lambda: Connection(self), HOST, self.port, ssl=self._tls)
 
     async def close(self) -> None:
         """Stop listening and cut all connections."""

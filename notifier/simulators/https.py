@@ -7,23 +7,21 @@ import socket
 import time
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Unpack
+from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from notifier.simulators.simulator import HOST, Options, Simulator, stop_accepting
+from notifier.simulators.simulator import HOST, Simulator, stop_accepting
 from notifier.simulators.wire import Message, Reply
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HttpsSimulator(Simulator):
     """A server over HTTPS. connections: those on which a message ever came."""
 
-    _running: tuple[web.AppRunner, socket.socket] | None
-
-    def __init__(self, **options: Unpack[Options]) -> None:
-        super().__init__(**options)
-        self.connections: set[object] = set()
+    connections: set[object] = field(default_factory=set, init=False)
+    _running: tuple[web.AppRunner, socket.socket] | None = field(default=None, init=False)
 
     @abstractmethod
     def routes(self) -> list[web.RouteDef]:
@@ -31,7 +29,7 @@ class HttpsSimulator(Simulator):
 
     async def start(self) -> None:
         """Listen, again on the same port; raises OSError if it is taken."""
-        listener = socket.create_server((HOST, self._port))
+        listener = socket.create_server((HOST, self.port))
         app = web.Application(middlewares=[self._hear])
         app.router.add_routes(self.routes())
         # A request that is to stay without an answer ends with its connection.
@@ -81,7 +79,7 @@ class HttpsSimulator(Simulator):
         at_us = time.time_ns() // 1000
         message = self._read_message(request, body)
         reply = self.reply_to(message)
-        self.log(at_us, message, reply)
+        self.record(at_us, message, reply)
         if not await self._may_answer(request, reply, self.serve(reply.delay_ms)):
             return cut(request)
         return page(reply) or self._respond(reply, message.id)

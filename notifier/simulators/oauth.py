@@ -6,17 +6,18 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 from aiohttp import web
 
 from notifier.simulators.https import HttpsSimulator, cut, page
 from notifier.simulators.orders import OauthOrders
-from notifier.simulators.simulator import Options
 from notifier.simulators.wire import Reply
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OauthSimulator(HttpsSimulator):
     """A service and its token endpoint. scripts under the endpoint's path are for it.
 
@@ -27,11 +28,10 @@ class OauthSimulator(HttpsSimulator):
     token_endpoint: ClassVar[str]
     token_prefix: ClassVar[str]
 
-    def __init__(self, **options: Unpack[Options]) -> None:
-        super().__init__(**options)
-        self.token_lifetime_s = 3600
-        self.token_fetches = 0
-        self._access: dict[str, tuple[float, str]] = {}  # access token -> its end on the monotonic clock, whose it is
+    token_lifetime_s: int = 3600
+    token_fetches: int = field(default=0, init=False)
+    # By access token: its end on the monotonic clock, and whose it is.
+    _access: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""

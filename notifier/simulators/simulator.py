@@ -7,8 +7,9 @@ import random
 import ssl
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from notifier.simulators.faults import FAULTS
@@ -36,17 +37,7 @@ async def stop_accepting(*listeners: socket.socket | TransportSocket) -> None:
     await asyncio.sleep(0)  # what was accepted is the server's only in the next turn
 
 
-class Options(TypedDict, total=False):
-    """The arguments of every server, beside its own; see `Simulator`."""
-
-    certificates: Required[Certificates]
-    log: Required[WireLog]
-    scripts: Scripts | None
-    latency_ms: float
-    port: int
-    seed: int
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class Simulator(ABC):
     """One server. Its attributes named in `orders` may be changed at any time, also from another process.
 
@@ -65,38 +56,33 @@ class Simulator(ABC):
     orders: ClassVar[type[Orders]] = Orders
     names_refused: ClassVar[bool] = False  # whether a refused message has an id too
 
-    def __init__(
-        self,
-        *,
-        certificates: Certificates,
-        log: WireLog,
-        scripts: Scripts | None = None,
-        latency_ms: float = 0,
-        port: int = 0,
-        seed: int = 1,
-    ) -> None:
-        self.latency_ms = latency_ms
-        self.rate: float = 0
+    certificates: Certificates
+    log: WireLog
+    scripts: Scripts | None = None
+    port: int = 0
+    latency_ms: float = 0
+    rate: float = 0
+    fail: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 1
+    idle_s: float = 0
+    _running: Any = field(default=None, init=False)  # what serves, while it listens
+
+    def __post_init__(self) -> None:
         self.longest_queue_s = 0.0  # that a message ever stood in
         self._free_at = 0.0  # when all that stands in its queue is served, on the monotonic clock
-        self.fail: Mapping[str, float] = {}
-        self.idle_s: float = 0
-        self.playback = Playback({} if scripts is None else scripts)
-        self._certificates = certificates
-        self._log = log
-        self._port = port or free_port()
-        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self.playback = Playback({} if self.scripts is None else self.scripts)
+        self.port = self.port or free_port()
+        self._random = random.Random(self.seed)  # noqa: S311 - repeatable on purpose
         self._silent = False
         self._dead: WeakSet[Any] = WeakSet()
         self._heard: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.wrong_name = False
-        self._running: object = None  # what serves, while it listens
 
     @property
     def url(self) -> str:
         """``https://127.0.0.1:port``, once started."""
-        return f"https://{HOST}:{self._port}"
+        return f"https://{HOST}:{self.port}"
 
     @property
     def listening(self) -> bool:
@@ -143,7 +129,7 @@ class Simulator(ABC):
     @wrong_name.setter
     def wrong_name(self, value: bool) -> None:
         self._wrong_name = value
-        files = self._certificates
+        files = self.certificates
         self._tls.load_cert_chain(files.wrong_name_file if value else files.cert_file, files.key_file)
 
     def is_dead(self, connection: Any) -> bool:
@@ -174,11 +160,11 @@ class Simulator(ABC):
         scripted = self.scripted(message.token) if message.reply.status == HTTPStatus.OK else None
         return scripted or message.reply
 
-    def log(self, at_us: int, message: Message, reply: Reply) -> None:
+    def record(self, at_us: int, message: Message, reply: Reply) -> None:
         """Log a message, and how it is answered."""
         status = reply.logged_status
         name = message.id if status == HTTPStatus.OK or self.names_refused else ""
-        self._log.record(Arrival(at_us, self.platform, message.token, status, reply.reason, name, **message.fields))
+        self.log.record(Arrival(at_us, self.platform, message.token, status, reply.reason, name, **message.fields))
 
     def scripted(self, token: str) -> Reply | None:
         """Return what to answer to a request that could be accepted; None to accept it."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Unpack
+from typing import Final
 
 from aiohttp import web
 
 from notifier.simulators.checks.webpush import DIGITS, Checks, is_key
 from notifier.simulators.https import HttpsSimulator
-from notifier.simulators.simulator import Options
 from notifier.simulators.webpush_browser import PATH, browser, subscription
 from notifier.simulators.wire import Message, Reply, part
 
 NAME: Final = "{name:[A-Za-z0-9_-]{1,128}}"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WebPushSimulator(HttpsSimulator):
     """Every name is a browser that has subscribed with `public_key`, unless `subscribe` said otherwise.
 
@@ -29,17 +30,13 @@ class WebPushSimulator(HttpsSimulator):
 
     platform = "webpush"
 
-    def __init__(
-        self,
-        *,
-        public_key: str,
-        clock: Callable[[], float] = time.time,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(**options)
-        self._public_key = public_key
-        self._senders: dict[str, str] = {}  # by browser, of those that subscribed with a key of their own
-        self._checks = Checks(clock)
+    public_key: str
+    clock: Callable[[], float] = time.time
+    _senders: dict[str, str] = field(default_factory=dict, init=False)  # by browser, where it has a key of its own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._checks = Checks(self.clock)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the handlers by their paths."""
@@ -64,7 +61,7 @@ class WebPushSimulator(HttpsSimulator):
 
     def _read_message(self, request: web.Request, body: bytes) -> Message:
         name = request.match_info["name"]
-        sender, ttl = self._senders.get(name, self._public_key), request.headers.get("TTL", "")
+        sender, ttl = self._senders.get(name, self.public_key), request.headers.get("TTL", "")
         reply, message = self._checks.judge(self.url, sender, browser(name), request.headers, body)
         shown = message.get("notification") if "web_push" in message else message  # by the browser, or the page
         fields = {

@@ -21,7 +21,7 @@ def test_goaway_in_mid_batch(tmp_path: Path, redis_server: EmbeddedRedis, redis:
         simulators.apns.max_streams = 20
         config = write_config(tmp_path, redis_server.url, simulators.providers())
 
-        record, shares = simulators.apns._log.record, [0.2, 0.5, 0.8]
+        record, shares = simulators.apns.log.record, [0.2, 0.5, 0.8]
 
         def record_and_go(arrival: Arrival) -> None:
             record(arrival)
@@ -29,7 +29,7 @@ def test_goaway_in_mid_batch(tmp_path: Path, redis_server: EmbeddedRedis, redis:
                 del shares[0]
                 asyncio.get_running_loop().call_soon(partial(simulators.apns.go_away, "Shutdown", keep=0.5))
 
-        simulators.apns._log.record = record_and_go
+        simulators.apns.log.record = record_and_go
         with worker(config) as process, notifier(config) as producer:
             process.ready(redis)
             ends(producer, producer.send(note("first", "batch-first")), "delivered")

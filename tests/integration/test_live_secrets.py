@@ -107,7 +107,7 @@ class World:
         self.simulators.fcm.expire_tokens()
         self.hms_secrets["1042"] = f"secret-{number}"
         self.hms.expire_tokens()
-        self.expo._access_token = f"token-{number}"
+        self.expo.access_token = f"token-{number}"
 
     def logged(self, event: str, platform: str) -> bool:
         lines = self.worker.log.splitlines()

@@ -25,7 +25,7 @@ RATES: dict[str, Any] = {"categories": {"default": {"lane": "default"}, "scores"
 @pytest.fixture
 def config(tmp_path: Path, redis_server: EmbeddedRedis, simulators: Simulators) -> Iterator[Path]:
     apns = simulators.apns
-    manage = ApnsChannelsSimulator(apns, certificates=apns._certificates, log=apns._log)
+    manage = ApnsChannelsSimulator(apns, certificates=apns.certificates, log=apns.log)
     apns.channels.made.clear()
     simulators.call(manage.start())
     # The simulators share this process with some of their clients: what it is late by must not look like their silence.

@@ -217,7 +217,7 @@ def test_the_whole_notification_arrives(rig: Callable[..., Any]) -> None:
             (arrival,) = r.log.arrivals
             assert (arrival.platform, arrival.token, arrival.status) == ("webpush", "anna", 200)
             assert (arrival.title, arrival.collapse_id, arrival.data) == ("Grüße", "score", data)
-            assert (arrival.ttl_us, arrival.app) == (90 * SECOND, r.simulator._public_key)
+            assert (arrival.ttl_us, arrival.app) == (90 * SECOND, r.simulator.public_key)
 
     asyncio.run(run())
     assert json.loads(payload(note(body="World", **fields))) == {

@@ -94,9 +94,8 @@ class OverloadedError(NotifierError):
     """
 
     def __init__(self, refused: Sequence[Refused], tried: int) -> None:
-        first = refused[0]
-        of = f"{len(refused)} of {tried} refused; notifications[{first.place}]: " if tried > 1 else ""
-        super().__init__(f"overloaded: {of}{first}")
+        of = f"{len(refused)} of {tried} refused; notifications[{refused[0].place}]: " if refused and tried > 1 else ""
+        super().__init__(f"overloaded: {of}{refused[0]}" if refused else "overloaded")
         self.refused = tuple(refused)
         self.tried = tried
 

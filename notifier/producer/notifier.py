@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
+from inspect import iscoroutinefunction
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -125,6 +126,8 @@ class Notifier(Producer):
         iterable raises an error of its own. OverloadedError at the end names what was not accepted; `on_accepted` is
         not called from the first of these on.
         """
+        if iscoroutinefunction(on_accepted):
+            raise TypeError("on_accepted is a coroutine function: AsyncNotifier awaits one")
         return finished(self._send_many(iter(notifications), job_ids, on_accepted, self._enqueued))
 
     def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> UserPermit | Hold:

@@ -119,7 +119,7 @@ class FakeNotifier(Notifier):
     @property
     def accepted(self) -> Sequence[Notification]:
         """All that was accepted, in that order, whatever became of it."""
-        return [entry.notification for entry in self._memory.accepted.values()]
+        return [entry.notification for entry in self._memory.entries]
 
     @property
     def outbox(self) -> Sequence[Sent]:
@@ -138,7 +138,7 @@ class FakeNotifier(Notifier):
         """Everything that still waits for one user."""
         return [
             entry.notification
-            for entry in self._memory.accepted.values()
+            for entry in self._memory.entries
             if entry.notification.user == user and self._memory.state(entry) == "waiting"
         ]
 

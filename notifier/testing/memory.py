@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import chain, count
+from threading import RLock
 from typing import Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from notifier.errors import Refused
@@ -43,7 +44,7 @@ from notifier.units import UNITS, moment
 
 Failure = Literal["rejected", "failed"]
 _UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # they free their dedupe keys
-S = TypeVar("S")
+S = TypeVar("S", bound="MemoryExchanges")
 P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G", Gone, Ended)
@@ -88,13 +89,14 @@ def at_once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
 
     def exchange(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Exchange[T]:
         yield from ()
-        return method(self, *args, **kwargs)
+        with self.lock:
+            return method(self, *args, **kwargs)
 
     return exchange
 
 
 class MemoryExchanges:
-    """`Exchanges` in memory. `now_us` is the time since it began, which `advance` alone moves."""
+    """`Exchanges` in memory, for several threads. `now_us` is the time since it began, which `advance` alone moves."""
 
     waits_for_replicas = False
 
@@ -112,6 +114,7 @@ class MemoryExchanges:
         self.now_us = 0
         self._sends: defaultdict[str, SendsOfUser] = defaultdict(lambda: defaultdict(Sends))
         self._permits = count(1)
+        self.lock = RLock()  # around each exchange, as Redis does one after the other
 
     def use(self, settings: Settings) -> None:
         """See `Exchanges.use`. Nothing has been accepted yet."""
@@ -177,7 +180,7 @@ class MemoryExchanges:
         return job.id
 
     def _of(self, user: str) -> list[Accepted]:
-        found = [e for e in self.accepted.values() if e.notification.user == user and not e.cancelled]
+        found = [e for e in self.entries if e.notification.user == user and not e.cancelled]
         return sorted(found, key=lambda entry: entry.arrives_us)
 
     @contextmanager
@@ -286,7 +289,7 @@ class MemoryExchanges:
             with self._changed(user):
                 self._sends.pop(user, None)
         self._chosen.pop(user, None)
-        for entry in self.accepted.values():
+        for entry in self.entries:
             entry.forgotten |= entry.notification.user == user
         self._by_key = {key: kept for key, kept in self._by_key.items() if not self.accepted[kept[1]].forgotten}
         return Cancellation(cancelled)
@@ -296,9 +299,14 @@ class MemoryExchanges:
         yield from (Item((user, chosen)) for user, chosen in self._chosen.items() if not chosen.is_empty)
 
     @property
+    def entries(self) -> list[Accepted]:
+        """Everything that was accepted, in that order."""
+        return [*self.accepted.values()]
+
+    @property
     def ended(self) -> list[Accepted]:
         """Everything that has ended by now, in the order in which it did."""
-        return sorted((e for e in self.accepted.values() if self.state(e) != "waiting"), key=in_order)
+        return sorted((e for e in self.entries if self.state(e) != "waiting"), key=in_order)
 
     @property
     def _told(self) -> list[Accepted]:

@@ -7,7 +7,9 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from notifier import (
 from notifier.django import sending
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
+from notifier.testing.memory import MemoryExchanges
 from tests.harness.support import fcm, note
 
 ROOT = Path(__file__).parents[3]
@@ -194,6 +197,47 @@ def test_what_had_a_job_id_before_takes_no_room_and_is_told_if_it_is_refused() -
     with pytest.raises(OverloadedError):
         made.send(note("anna", "no room"), job_id="daily")
     assert made.send(note("anna", "again", dedupe_key="day")) == "daily"
+
+
+def test_threads_may_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call is done after the other, as in Redis, so the rules hold; what is looked at meanwhile is whole."""
+    made, inside, most = fake("user: {gap: 1m}"), 0, 0
+    accept, out = MemoryExchanges._accept, threading.Event()
+
+    def slow(self: MemoryExchanges, *args: Any) -> Any:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        out.wait(0.001)  # time for another thread
+        inside -= 1
+        return accept(self, *args)
+
+    monkeypatch.setattr(MemoryExchanges, "_accept", slow)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(lambda n: (made.send(note("anna", f"{n}")), made.outbox, made.waiting("anna")), range(40)):
+            assert len(made.delivered("anna")) == 1
+    assert most == 1
+    assert len(made.accepted) == 40
+
+
+def test_an_overload_may_be_made_without_what_was_refused() -> None:
+    """For `fail_next`."""
+    made = fake("user: {}")
+    made.fail_next(OverloadedError([], 1))
+    with pytest.raises(OverloadedError, match=r"^overloaded$"):
+        made.send(note("anna"))
+
+
+def test_a_coroutine_function_is_no_on_accepted() -> None:
+    """Nobody would await it. Nothing is accepted."""
+
+    async def tell(_: object) -> None:
+        """Tell nobody."""
+
+    made = fake("user: {}")
+    with pytest.raises(TypeError, match="AsyncNotifier awaits one"):
+        made.send_many([note("anna")], on_accepted=tell)
+    assert made.accepted == []
 
 
 COLLAPSING = (

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal, TypeVar
@@ -38,7 +39,9 @@ from notifier.providers.contract import Provider
 from notifier.queue.circuits import LIMITS
 from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, find_workers, read_others
 from notifier.queue.spans import Spans
+from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key, under
+from notifier.scripts.loader import run
 from notifier.settings import Settings, settings_path
 from notifier.settings.loading import unread
 from notifier.store.connection import ask, check, check_same, comes_back, eviction_warning, time_us, unusable
@@ -460,9 +463,9 @@ class PushWorker(Worker):
                 if each.engine.mender.is_over():
                     self._repair(each)
             if (looked_us := self._served[0].engine.looked_us) is not None:
-                if self.connection.hset(self.key, LOOKED, looked_us):
+                if run(self.connection, write("HSET", self.key, LOOKED, looked_us)):
                     self._register_anew(looked_us)  # it had no such field: Redis has lost the entry
-                self.connection.set(redis_key("looked"), looked_us)
+                run(self.connection, write("SET", redis_key("looked"), looked_us))
             self._report()
             if time.monotonic() >= self._next_heartbeat:
                 self.heartbeat()
@@ -542,7 +545,7 @@ class PushWorker(Worker):
 
     def _tell(self, told: dict[Any, str]) -> None:
         if told != self._told:
-            self.connection.hset(self.key, mapping=told)
+            run(self.connection, write("HSET", self.key, *chain.from_iterable(told.items())))
             self._told = told
 
     def _report(self) -> None:

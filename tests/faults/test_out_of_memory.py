@@ -14,6 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from notifier import Notifier, RedisUnusableError
 from notifier.queue import own_rules
+from notifier.queue.health import LOOKED
 from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
@@ -82,6 +83,8 @@ def test_a_full_redis_takes_nothing_and_gives_what_it_has() -> None:
         redis.expire("rq:worker:worker-1", 60)
         fleet.await_ended(refused)
         await_that(lambda: redis.ttl("rq:worker:worker-1") > 60, "a sign of life, or RQ would forget it")
+        looked = redis.hget("rq:worker:worker-1", LOOKED)
+        await_that(lambda: redis.hget("rq:worker:worker-1", LOOKED) != looked, "a look that is told: it is healthy")
         with pytest.raises(RedisUnusableError, match="out of memory"):
             notifier.send(notification(user(refused), refused), job_id=f"n{refused}")
         redis.config_set("maxmemory", 0)

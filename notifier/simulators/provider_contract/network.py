@@ -193,7 +193,6 @@ class NetworkContract(SendingContract):
             device = await s.device()
             assert (await s.insist(device)).outcome is Outcome.DELIVERED
             await s.tell(cut=True)
-            await s.arrivals()  # by then the end of the connection has been told
             assert len(await s.arrivals(device)) == 1
 
     @on_stage()

@@ -139,7 +139,7 @@ class Engine:
             with contextlib.suppress(RedisError):
                 await self._hand_over(self._idle.hand_over())  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
-        await self.mender.hand_over()
+        await self.mender.hand_over(is_away=self.is_away)
         if refused is not None:
             raise refused
 

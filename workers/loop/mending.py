@@ -68,9 +68,9 @@ class Mender:
         if await self._redis.delete(redis_key("halfway")):
             self.note_failed()
 
-    async def hand_over(self) -> None:
-        """Leave to the next worker what this one has not seen to."""
-        if self._failed_at is not None:
+    async def hand_over(self, *, is_away: bool) -> None:
+        """Leave to the next worker what this one has not seen to. is_away: Redis, see `Engine.is_away`."""
+        if self._failed_at is not None and not is_away:
             with contextlib.suppress(RedisError):
                 await self._redis.set(redis_key("halfway"), "1")
 

@@ -260,6 +260,7 @@ async def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: py
     redis, sender = SimpleNamespace(aclose=nothing, delete=nothing), SimpleNamespace(close=nothing, numbers=Numbers())
     parts = replace(rounds.parts, redis=redis, sender=sender)
     served = Served(Partition(0, 1, None, None), parts, SETTINGS.policies(), "")
+    served.engine.mender.note_failed()
 
     working = asyncio.create_task(served.engine.run())
     await looked.wait()

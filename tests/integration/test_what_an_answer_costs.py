@@ -104,14 +104,17 @@ def hasty(tmp_path_factory: pytest.TempPathFactory, simulators: Simulators) -> I
         ("once", Reply(429, "TooManyRequests", SOON), "waiting", 0, 0),
         ("default", CUT, "waiting", 1, 1),
         ("default", SLOW, "waiting", 1, 1),
+        ("default", Reply(503, "Shutdown", SOON), "waiting", 1, 1),
         ("once", CUT, "failed", 1, 1),
         ("careful", CUT, "failed", 1, 1),
         ("careful", SLOW, "failed", 1, 1),
+        ("careful", Reply(503, "Shutdown"), "failed", 1, 1),
         ("careful", Reply(429, "TooManyRequests", SOON), "waiting", 0, 0),
     ],
     ids=[
         "delivered", "dead token", "refused", "throttled", "throttled with one attempt", "cut", "no answer",
-        "cut at last", "cut and given up", "no answer and given up", "throttled and careful",
+        "error of the server", "cut at last", "cut and given up", "no answer and given up",
+        "error of the server and given up", "throttled and careful",
     ],
 )  # fmt: skip
 def test_an_answer_has_its_price(  # noqa: PLR0917 - a row of the table

@@ -8,7 +8,7 @@ import io
 import math
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from notifier.notification import Device, Notification
 from notifier.providers.console import ConsoleProvider
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOKEN = "a1b2c3d4" * 8
 
 
-def push(stream: io.StringIO | None, **fields: str) -> Answer:
+def push(stream: io.StringIO | None, **fields: Any) -> Answer:
     device = Device("apns", TOKEN)
     notification = Notification(user="42", devices=[device], category="chat", **fields)
 
@@ -58,7 +58,7 @@ def test_a_full_disk_is_our_own_fault() -> None:
 def test_neither_token_nor_body_is_shown() -> None:
     """A console is a log: the token is masked and of the body only the length is told."""
     stream = io.StringIO()
-    push(stream, body="my secret")
+    push(stream, body="my secret", data={"my": "secret"})
     assert TOKEN not in stream.getvalue()
     assert "secret" not in stream.getvalue()
     assert "body of 9 characters" in stream.getvalue()

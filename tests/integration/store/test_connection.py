@@ -218,6 +218,8 @@ def test_a_redis_that_evicts_is_refused_with_its_policy(redis_server: EmbeddedRe
                 f" them (maxmemory-policy {policy}); set its maxmemory-policy to noeviction"
             )
             assert f"(maxmemory-policy {policy})" in eviction_warning(client.info("memory"))
+            with pytest.raises(RedisUnusableError, match=f"maxmemory-policy {policy}"):
+                wait_for_redis(client)  # no worker starts
         finally:
             client.config_set("maxmemory-policy", "noeviction")
         check(client)

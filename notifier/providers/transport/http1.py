@@ -195,8 +195,8 @@ async def http1_lives(origin: str, tls: ssl.SSLContext, timeout_s: float) -> boo
 
 
 async def _answers(origin: str, tls: ssl.SSLContext) -> bool:
-    connector = Connector(0, ssl=tls)
-    async with aiohttp.ClientSession(connector=connector) as session, session.get(origin, allow_redirects=False) as got:
+    opened = aiohttp.ClientSession(connector=Connector(0, ssl=tls), max_field_size=BODY_BYTES)
+    async with opened as session, session.get(origin, allow_redirects=False) as got:
         got.close()  # nobody reads the rest
         return got.status < SERVER_ERROR
 

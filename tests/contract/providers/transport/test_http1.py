@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.transport.http1 import BODY_BYTES, Pool, Response, tls_context
+from notifier.providers.transport.http1 import BODY_BYTES, Pool, Response, http1_lives, tls_context
 from notifier.simulators.certificates import Certificates
 
 if TYPE_CHECKING:
@@ -81,6 +81,12 @@ async def test_an_answer_without_end_is_an_answer(certificates: Certificates, ma
             assert isinstance(response, Response)
             assert (response.status, len(response.body)) == (201, max_bytes)
             await ended.wait()
+
+
+async def test_a_server_that_says_much_of_itself_lives(certificates: Certificates) -> None:
+    """A probe asks for the page of a push service that is for browsers: its headers may be long."""
+    async with served(certificates, OK + b"Content-Security-Policy: " + b"x" * 10_000 + b"\r\n", b"") as (pool, origin):
+        assert await http1_lives(origin, pool.tls, TIMEOUT_S)
 
 
 async def test_what_is_packed_is_not_unpacked(certificates: Certificates) -> None:

@@ -318,6 +318,14 @@ def test_each_of_thousands_of_keys_keeps_its_own_budget(subject: Subject) -> Non
     assert not any(subject.limiter.acquire_many(asked))
 
 
+def test_keys_of_odd_names_do_not_know_each_other(subject: Subject) -> None:
+    """What one key takes, no other misses, whatever it is in Redis's eyes; to forget one forgets no other."""
+    asked = [(key, "1/day") for key in ("a", "b", "a:b", "{a}", "é")]
+    assert all(subject.limiter.acquire_many(asked))
+    assert subject.limiter.reset("a") == 1
+    assert [bool(answer) for answer in subject.limiter.acquire_many(asked)] == [True, *[False] * 4]
+
+
 def test_hundreds_in_a_window_are_exact(subject: Subject) -> None:
     """Under constant pressure a key goes as often as its window admits, and no more, for many windows on end."""
     admitted: list[int] = []

@@ -49,3 +49,27 @@ def test_what_was_left_halfway_goes_on(redis: Redis, redis_server: EmbeddedRedis
         redis.execute_command("ACL", "SETUSER", "app", "+zadd")
         with worker(config, name="another"):
             eventually(lambda: total(redis, "delivered") == 1, "it to be delivered")
+
+
+def test_what_was_left_halfway_while_another_is_in_flight_goes_on(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """The worker that ends waits for some seconds to settle that one: it leaves the repair to one that may."""
+    redis.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all")
+    with Simulators(tmp_path / "simulators") as simulators:
+        url = f"redis://app@127.0.0.1:{redis_server.port}/0"
+        config = write_config(tmp_path, url, simulators.providers(), worker={"grace": "5s"})
+        let_go = simulators.hold(apns("ann"))
+        with notifier(config) as producer:
+            with worker(config) as process:
+                process.ready(redis)
+                producer.send(note("ann", "in flight", apns("ann")))
+                eventually(lambda: simulators.arrived("in flight"), "it to leave")
+                redis.execute_command("ACL", "SETUSER", "app", "-zadd")
+                producer.send(note("bob", "after", apns("bob")))
+                assert process.process.wait(PATIENCE_S) == 4
+            assert redis.llen("rq:queue:default") == 0
+            let_go()
+            redis.execute_command("ACL", "SETUSER", "app", "+zadd")
+            with worker(config, name="another"):
+                eventually(lambda: simulators.arrived("after"), "it to be sent")

@@ -124,7 +124,6 @@ class Engine:
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                 if is_forbidden(error):
                     refused = unusable(error)
-                    self.mender.note_failed()
                     await self._finish(refused)
                     break
                 await self._wait_for_redis(error)
@@ -139,7 +138,8 @@ class Engine:
             with contextlib.suppress(RedisError):
                 await self._hand_over(self._idle.hand_over())  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
-        await self.mender.hand_over(is_away=self.is_away)
+        if not self.is_away:
+            await self.mender.hand_over(was_refused=refused is not None)
         if refused is not None:
             raise refused
 

@@ -68,9 +68,9 @@ class Mender:
         if await self._redis.delete(redis_key("halfway")):
             self.note_failed()
 
-    async def hand_over(self, *, is_away: bool) -> None:
-        """Leave to the next worker what this one has not seen to. is_away: Redis, see `Engine.is_away`."""
-        if self._failed_at is not None and not is_away:
+    async def hand_over(self, *, was_refused: bool) -> None:
+        """Leave to the next worker what this one has not seen to. was_refused: a call, for a right that it lacks."""
+        if was_refused or self._failed_at is not None:
             with contextlib.suppress(RedisError):
                 await self._redis.set(redis_key("halfway"), "1")
 

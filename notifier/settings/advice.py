@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from notifier.rules.kinds.gap import Gap
 from notifier.rules.kinds.kind import RuleOfSends
 from notifier.rules.policy import Policy
 from notifier.settings.yaml_source import Path, Problem, Source
@@ -18,7 +19,8 @@ LONG_RUN_US: Final = 100 * LONGEST_US
 
 def advise(settings: Settings, source: Source) -> list[Problem]:
     """Warnings about settings that were read from this source, each at its place, in the order of the file."""
-    said = [*_of_policy(("user",), settings.user.policy()), *_of_overrides(settings), *_of_tiers(settings)]
+    cost = max((category.cost for category in settings.categories.values()), default=1)
+    said = [*_of_policy(("user",), settings.user.policy(), cost), *_of_overrides(settings, cost), *_of_tiers(settings)]
     users = _user_policies(settings)
     for name, category in settings.categories.items():
         said += _of_category(("categories", name), category, users)
@@ -29,23 +31,32 @@ def advise(settings: Settings, source: Source) -> list[Problem]:
 Said = Iterator[tuple[Path, str]]
 
 
-def implied(rule: RuleOfSends, others: Iterable[RuleOfSends]) -> RuleOfSends | None:
-    """The rule beside which this one can never hold anything back, if there is one: at once, and in the long run."""
+def implied(rule: RuleOfSends, others: Iterable[RuleOfSends], cost: int = 1) -> RuleOfSends | None:
+    """The rule beside which this one can never hold anything back, if there is one: at once, and in the long run.
+
+    cost: as how many the heaviest send counts; a gap does not count it.
+    """
     spans_us = (1, rule.horizon_us, LONG_RUN_US)
-    return next((it for it in others if all(it.max_in(us) <= rule.max_in(us) for us in spans_us)), None)
+
+    def is_stricter(other: RuleOfSends) -> bool:
+        each = cost if isinstance(other, Gap) else 1
+        return all(other.max_in(us) * each <= rule.max_in(us) for us in spans_us)
+
+    return next(filter(is_stricter, others), None)
 
 
-def _of_policy(path: Path, policy: Policy) -> Said:
+def _of_policy(path: Path, policy: Policy, cost: int) -> Said:
     places: list[Path] = [("windows", index) for index in range(len(policy.windows))]
     places = [("gap",)] * (policy.gap_us > 0) + places + [("burst",)] * (policy.burst is not None)
     for index, (place, rule) in enumerate(zip(places, policy.rules, strict=True)):
-        later = [other for other in policy.rules[index + 1 :] if not implied(other, [rule])]
-        if stricter := implied(rule, [*policy.rules[:index], *later]):  # of two that say the same, the first stays
+        later = [other for other in policy.rules[index + 1 :] if not implied(other, [rule], cost)]
+        # Of two that say the same, the first stays.
+        if stricter := implied(rule, [*policy.rules[:index], *later], cost):
             at = (*path, *place)
             yield at, f"{rule} can never bind: {stricter} admits no more; delete it, or make it stricter"
 
 
-def _of_overrides(settings: Settings) -> Said:
+def _of_overrides(settings: Settings, cost: int) -> Said:
     everyone = settings.user.policy()
     for section, entries in (("tiers", settings.tiers), ("users", settings.users)):
         for name, entry in entries.items():
@@ -57,7 +68,7 @@ def _of_overrides(settings: Settings) -> Said:
                 continue
             own = {type(entry).model_fields[name].alias or name for name in entry.model_fields_set}
             # What it takes from `user` has no place of its own to complain at.
-            yield from ((at, text) for at, text in _of_policy((section, name), policy) if own & set(at))
+            yield from ((at, text) for at, text in _of_policy((section, name), policy, cost) if own & set(at))
 
 
 def _of_tiers(settings: Settings) -> Said:
@@ -88,11 +99,11 @@ def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]
             (*path, "digest", "within"),
             f"{within} is no shorter than expires, {expires}: what gathers expires first",
         )
-    said = dict(_of_policy(path, policy))
+    said = dict(_of_policy(path, policy, category.cost))
     yield from said.items()
     for index, window in enumerate(policy.windows):
         at = (*path, "windows", index)
-        if at not in said and all(implied(window, user.rules) for user in users):
+        if at not in said and all(implied(window, user.rules, category.cost) for user in users):
             yield at, f"{window} can never bind: what any user may receive in all is no more"
     slowest = max((policy.gap_us, *(w.interval_us for w in policy.windows if w.limit == 1)))
     waits = category.when_blocked != "drop"

@@ -71,6 +71,12 @@ def test_a_looser_user_keeps_a_category_useful() -> None:
     assert advise(parse_settings(text), read_yaml(text)) == []
 
 
+def test_a_gap_does_not_count_what_a_send_costs() -> None:
+    """Six a minute, each as five: a window of ten holds them back."""
+    text = "user: {gap: 10s, windows: [10/minute]}\ncategories: {x: {lane: bulk, cost: 5}}"
+    assert advise(parse_settings(text), read_yaml(text)) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -24,7 +24,7 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
-from notifier.scripts.connection_wait import make_whole
+from notifier.scripts.connection_wait import Answering, make_whole
 from notifier.scripts.keys import PREFIX
 from notifier.scripts.loader import finished, settled
 from notifier.scripts.pooled import send
@@ -55,6 +55,10 @@ class OwnOptions(Options, total=False):
 
     limits: Limits | None
     prefix: str
+
+
+class _Pool(Answering, redis.ConnectionPool):
+    """redis-py's, of a limiter on the Redis of a URL."""
 
 
 class InRedis(Asking):
@@ -122,10 +126,11 @@ class InRedis(Asking):
         if is_cluster(url):
             nodes, of_url = nodes_of(url)
             client = cls._cluster(nodes, OF_CLUSTER | within(timeout, cls._retry, tries=1) | of_url)
-        else:
+        elif cls._is_awaited:
             client = cls._client.from_url(url, protocol=2, **within(timeout, cls._retry))
-            if not cls._is_awaited:
-                make_whole(client)
+        else:
+            client = cls._client.from_pool(_Pool.from_url(url, protocol=2, **within(timeout, cls._retry)))
+            make_whole(client)
         return cls(client, namespace=namespace, **options)
 
     @classmethod

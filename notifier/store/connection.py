@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import ssl
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -22,7 +21,7 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.scripts import keys
-from notifier.scripts.connection_wait import make_whole
+from notifier.scripts.connection_wait import Answering, make_whole
 from notifier.settings import redis_url
 from notifier.store import cluster, sentinel, tags, tls
 from notifier.store.sign_in import read_files_again
@@ -108,7 +107,7 @@ class FreeConnections:
         return self.queue.pop()
 
 
-class Pool(BlockingConnectionPool):
+class Pool(Answering, BlockingConnectionPool):
     """redis-py's, and a signal's handler that raises loses no place by a new connection, and shifts no answers."""
 
     def make_connection(self) -> Any:
@@ -118,14 +117,6 @@ class Pool(BlockingConnectionPool):
         except BaseException:
             self.pool.put_nowait(None)
             raise
-
-    def release(self, connection: Any) -> None:
-        """See redis-py. What it raises itself, it raises when all is read, or has disconnected."""
-        # Also within an `except` block of the program's own: there a call costs a new connection, no more.
-        ended_by = sys.exc_info()[1]
-        if ended_by is not None and not isinstance(ended_by, redis.exceptions.RedisError):
-            connection.disconnect()
-        super().release(connection)  # type: ignore[no-untyped-call]
 
 
 def connect(config: RedisSettings) -> redis.Redis:

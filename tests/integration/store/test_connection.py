@@ -22,7 +22,6 @@ from notifier.settings import load_settings, parse_settings
 from notifier.settings.schema import RedisSettings
 from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, is_forbidden, unusable
-from notifier.store.tls import PlainConnection
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.ended import TimeLimitError
 from tests.harness.support import eventually, note, write_config
@@ -407,19 +406,22 @@ def test_a_connection_leaves_a_server_that_was_demoted(server: EmbeddedRedis) ->
     assert all(before != after for before, after in found)
 
 
+@pytest.mark.parametrize("whose", ["a notifier's", "a limiter's"])
 def test_a_call_that_is_ended_leaves_its_answer_to_no_other(
-    monkeypatch: pytest.MonkeyPatch, redis_server: EmbeddedRedis
+    whose: str, monkeypatch: pytest.MonkeyPatch, redis_server: EmbeddedRedis
 ) -> None:
     """Also where a signal's handler raises after the command was sent, and its answer has not come yet."""
 
     def ends(*_: object, **__: object) -> None:
         raise TimeLimitError
 
-    client = connect(RedisSettings(url=redis_server.url))
+    of_limiter = Limiter.from_url(redis_server.url, namespace="x").redis if whose == "a limiter's" else None
+    client = of_limiter or connect(RedisSettings(url=redis_server.url))
     client.ping()
+    kind = client.connection_pool.connection_class
     with monkeypatch.context() as patch:
-        patch.setattr(PlainConnection, "read_response", ends)
+        patch.setattr(kind, "read_response", ends)
         with pytest.raises(TimeLimitError):
             client.echo("one")
-    monkeypatch.setattr(PlainConnection, "can_read", lambda *_, **__: False)
+    monkeypatch.setattr(kind, "can_read", lambda *_, **__: False)
     assert client.echo("two") == b"two"

@@ -46,7 +46,9 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
     now_us, version = time_us(redis), version_of(rates)
     known_version, known_at, so_far = redis.hmget(redis_key("rates"), "version", "at", "rates")
     known, at_us = decode(known_version, known_at), now_us + delay_us
-    made = Published(version, min(at_us, known.at_us) if known.version == version else at_us)
+    if known.version == version:
+        at_us = min(at_us if known.begins_later(now_us) else now_us, known.at_us)
+    made = Published(version, at_us)
     fields: dict[str, Any] = {"version": version, "at": made.at_us, "rates": _written(rates)}
     # Else those before stand there already: it is repeated, or what it corrects was never in force.
     if known.version != version and not known.begins_later(now_us):

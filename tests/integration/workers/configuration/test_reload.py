@@ -484,6 +484,8 @@ def test_rates_that_held_before_redis_clock_was_set_back_hold_on(
         assert reload.version == read_due(redis, Published()).version
 
     following(tmp_path, redis_server.url, story)
+    publish(redis, rates, 2 * UNITS["s"])
+    assert rates_in_force(redis)[1] == rates, "they are in force, and do not begin again"
 
 
 @pytest.mark.parametrize("lost", ["time", "evalsha"])

@@ -15,7 +15,7 @@ from notifier.cli.output import answer, complain
 from notifier.errors import RedisUnusableError
 from notifier.operations.stats import Now, read_now
 from notifier.queue.health import Alive
-from notifier.store.connection import eviction_warning
+from notifier.store.connection import EVICTS, eviction_warning
 from notifier.store.partitions import opened_all, ranges
 
 
@@ -37,6 +37,7 @@ def health(
     with opened_all(settings) as partitions:
         now = read_now(partitions)
         warning = partitions.ask_any(lambda redis: eviction_warning(redis.info("memory")))
+    warning = f"Redis {EVICTS.format(now.evicts)}" if now.evicts else warning  # perhaps another node of a cluster
     mine = [each for each in now.workers if (each.host == here if worker is None else each.name == worker)]
     healthy = [each for each in mine if each.is_healthy(within_us)]
     if not healthy and (why := f"Redis {now.refuses}" if now.refuses else next(iter(now.away.values()), "")):

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from notifier.cli import health
+from notifier.operations.stats import read_now
 from notifier.queue.health import LOOKED, find_workers
 from notifier.settings import load_settings
 from notifier.store.exchange import exchange
@@ -157,6 +160,13 @@ def test_a_redis_that_evicts_is_told_of(run: Run, redis: Redis) -> None:
     finally:
         redis.config_set("maxmemory-policy", "noeviction")
     assert json.loads(run("health", "--json")[1])["warning"] == ""
+
+
+def test_any_node_of_a_cluster_that_evicts_is_told_of(run: Run, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node has a policy of its own: not only that of the partition that answers first."""
+    enter(redis, "one", age_s=0)
+    monkeypatch.setattr(health, "read_now", lambda at: replace(read_now(at), evicts="allkeys-lru"))
+    assert "maxmemory-policy allkeys-lru" in run("health")[1]
 
 
 def test_a_stopped_worker_turns_unhealthy_and_recovers(run: Run, config: Path, redis: Redis) -> None:

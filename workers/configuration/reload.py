@@ -228,7 +228,10 @@ class Retimed:
         crashed and came back with what it held before the change.
         """
         if self._missed or self.walked < self._since:
+            told_us = self._since
             await self.follow(version, changed=self._missed)
+            if self._since < told_us:  # it was told when others had changed, and forgot that this one has since
+                await self.follow(version, changed=True)
         if self.walked >= self._since:
             return
         with under(self._prefixes):

@@ -512,6 +512,27 @@ def test_new_rates_are_not_lost_where_redis_refuses_in_between(
     following(tmp_path, redis_server.url, story)
 
 
+def test_a_walk_that_redis_lost_with_the_change_of_this_worker_alone_is_made(
+    tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis
+) -> None:
+    """Another one had taken up the same rates before, and walked: Redis crashes back to that."""
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        (others,) = redis.hmget("notifier:leaders", "#since")
+        (tmp_path / "n.yaml").write_text("user: {gap: 9s}", encoding="utf-8")
+        await looks_at_new_file(reload)
+        assert await reload.changed() is not None
+        await reload.retime()
+        redis.delete("notifier:reload:turn")
+        redis.hset("notifier:leaders", mapping={"#since": others, "#walked": others})
+        reload.retimed[0].walked = int(others)  # as the sweep tells
+        await reload.retime()
+        walked, since = redis.hmget("notifier:leaders", "#walked", "#since")
+        assert int(walked) == int(since) > int(others)
+
+    following(tmp_path, redis_server.url, story)
+
+
 def test_a_walk_is_over_all_lanes(tmp_path: Path, redis: Redis, redis_server: EmbeddedRedis) -> None:
     """Laws 3 and 7: it serves all who changed before it, and these may serve other lanes than who walks."""
     later = 4_000_000_000 * UNITS["s"]

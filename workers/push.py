@@ -484,14 +484,14 @@ class PushWorker(Worker):
         self.connection.hset(self.key, mapping={**self._told, LOOKED: looked_us})
 
     def _repair(self, served: Served) -> None:
-        """Put right what a script has left halfway that met something unreadable."""
+        """Put right what a script has left halfway that met something unreadable, or had not the right to go on."""
         from notifier.operations.audit.audit import repair_beside  # noqa: PLC0415 - hardly ever
 
         running = self._repairs.get(served.at.number)
         if running is None or not running.is_alive():
             with under(served.at.prefixes):
                 self._repairs[served.at.number] = repair_beside(served.at.client, served.parts.tuning.lease_us)
-            self._structlog.warning("repairing", reason="a script failed on what could not be read; see notifier audit")
+            self._structlog.warning("repairing", reason="a script failed in the middle; see notifier audit")
 
     def clean_registries(self) -> None:
         """As RQ's, by Redis's clock: one that is hours ahead would empty the registries of what has failed just now."""

@@ -44,7 +44,7 @@ class Whole:
         self._whole(super().connect)  # type: ignore[misc]
 
     def connect_check_health(self, **how: Any) -> None:
-        """See redis-py, from 5.3 on; it connects by this one too."""
+        """See redis-py after 5.3; it connects by this one too."""
         self._whole(partial(super().connect_check_health, **how))  # type: ignore[misc]
 
     def _whole(self, connect: Callable[[], object]) -> None:

@@ -134,6 +134,9 @@ class Engine:
                 break
             if self.flights.ended >= self._most:
                 break
+        await self._end(refused)
+
+    async def _end(self, refused: RedisUnusableError | None) -> None:
         if not self.is_away:
             with contextlib.suppress(RedisError):
                 await self._hand_over(self._idle.hand_over())  # what is in flight may last

@@ -19,7 +19,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier.errors import RedisUnusableError
 from notifier.notification.job import targets_in
 from notifier.queue import backlogs, calls, in_flight, own_rules
 from notifier.queue.calls import Room, Told, Worker
@@ -123,8 +122,8 @@ class Engine:
                 self._note_reachable()
             except (RedisConnectionError, RedisTimeoutError, ResponseError) as error:
                 if is_forbidden(error):
-                    refused = unusable(error)
-                    await self._finish(refused)
+                    refused = error
+                    await self._finish(error)
                     break
                 await self._wait_for_redis(error)
                 continue
@@ -136,7 +135,7 @@ class Engine:
                 break
         await self._end(refused)
 
-    async def _end(self, refused: RedisUnusableError | None) -> None:
+    async def _end(self, refused: RedisError | None) -> None:
         if not self.is_away:
             with contextlib.suppress(RedisError):
                 await self._hand_over(self._idle.hand_over())  # what is in flight may last
@@ -144,7 +143,7 @@ class Engine:
         if not self.is_away:
             await self.mender.hand_over(was_refused=refused is not None)
         if refused is not None:
-            raise refused
+            raise unusable(refused) from refused
 
     async def _round(self, *, wait: bool) -> bool:
         """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
@@ -357,10 +356,10 @@ class Engine:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), wait)
 
-    async def _finish(self, refused: RedisUnusableError) -> None:
+    async def _finish(self, refused: RedisError) -> None:
         """Settle what is in flight, within the grace time: a right that was taken away may come back meanwhile."""
         if self.flights.busy:
-            self._log.warning("limiter_unreachable", reason=str(refused))
+            self._log.warning("limiter_unreachable", reason=str(unusable(refused)))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._tuning.grace_us / 1e6):
                 while self.flights.busy and not self._stop_now.is_set():

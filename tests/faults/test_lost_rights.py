@@ -4,25 +4,47 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from redis import Redis
 
+from notifier import Notifier
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.processes import total
-from tests.harness.support import PATIENCE_S, Simulators, apns, eventually, note, notifier, worker, write_config
+from tests.harness.support import (
+    PATIENCE_S,
+    Simulators,
+    WorkerProcess,
+    apns,
+    eventually,
+    note,
+    notifier,
+    worker,
+    write_config,
+)
 
 
-def test_what_is_in_flight_comes_once(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
-    """The worker takes nothing more, settles what is in flight once the right is back, and ends; another goes on."""
+@pytest.fixture
+def url(redis: Redis, redis_server: EmbeddedRedis) -> str:
+    """Where a worker signs in as a user that has all rights, so far."""
     redis.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all")
+    return f"redis://app@127.0.0.1:{redis_server.port}/0"
+
+
+def sends(process: WorkerProcess, redis: Redis, producer: Notifier, simulators: Simulators) -> None:
+    """Have the worker send a message, whose answer is held."""
+    process.ready(redis)
+    producer.send(note("ann", "in flight", apns("ann")))
+    eventually(lambda: simulators.arrived("in flight"), "it to leave")
+
+
+def test_what_is_in_flight_comes_once(redis: Redis, url: str, tmp_path: Path) -> None:
+    """The worker takes nothing more, settles what is in flight once the right is back, and ends; another goes on."""
     with Simulators(tmp_path / "simulators") as simulators:
-        url = f"redis://app@127.0.0.1:{redis_server.port}/0"
         config = write_config(tmp_path, url, simulators.providers(), worker={"lease": "60s", "grace": "60s"})
         let_go = simulators.hold(apns("ann"))
         with notifier(config) as producer:
             with worker(config) as process:
-                process.ready(redis)
-                producer.send(note("ann", "in flight", apns("ann")))
-                eventually(lambda: simulators.arrived("in flight"), "it to leave")
+                sends(process, redis, producer, simulators)
                 redis.execute_command("ACL", "SETUSER", "app", "-evalsha")
                 try:
                     eventually(lambda: "limiter_unreachable" in process.log, "the worker to be refused")
@@ -37,10 +59,10 @@ def test_what_is_in_flight_comes_once(redis: Redis, redis_server: EmbeddedRedis,
         assert [arrival.title for arrival in simulators.all()] == ["in flight", "after"]
 
 
-def test_what_was_left_halfway_goes_on(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+def test_what_was_left_halfway_goes_on(redis: Redis, url: str, tmp_path: Path) -> None:
     """A script took a message from the queue, and failed at the next command: who works next finds it."""
-    redis.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all", "-zadd")
-    config = write_config(tmp_path, f"redis://app@127.0.0.1:{redis_server.port}/0")
+    redis.execute_command("ACL", "SETUSER", "app", "-zadd")
+    config = write_config(tmp_path, url)
     with notifier(config) as producer:
         producer.send(note("ann"))
         with worker(config) as process:
@@ -51,20 +73,14 @@ def test_what_was_left_halfway_goes_on(redis: Redis, redis_server: EmbeddedRedis
             eventually(lambda: total(redis, "delivered") == 1, "it to be delivered")
 
 
-def test_what_was_left_halfway_while_another_is_in_flight_goes_on(
-    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
-) -> None:
+def test_what_was_left_halfway_while_another_is_in_flight_goes_on(redis: Redis, url: str, tmp_path: Path) -> None:
     """The worker that ends waits for some seconds to settle that one: it leaves the repair to one that may."""
-    redis.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all")
     with Simulators(tmp_path / "simulators") as simulators:
-        url = f"redis://app@127.0.0.1:{redis_server.port}/0"
         config = write_config(tmp_path, url, simulators.providers(), worker={"grace": "5s"})
         let_go = simulators.hold(apns("ann"))
         with notifier(config) as producer:
             with worker(config) as process:
-                process.ready(redis)
-                producer.send(note("ann", "in flight", apns("ann")))
-                eventually(lambda: simulators.arrived("in flight"), "it to leave")
+                sends(process, redis, producer, simulators)
                 redis.execute_command("ACL", "SETUSER", "app", "-zadd")
                 producer.send(note("bob", "after", apns("bob")))
                 assert process.process.wait(PATIENCE_S) == 4

@@ -10,6 +10,7 @@ DOCS := .venv-docs
 OTHER = .venv-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 RELEASE := .venv-release
 WHEEL := .venv-wheel
+OTHERS := $(APNS2)/.installed-by-make $(RQ2)/.installed-by-make $(DOCS)/.installed-by-make $(RELEASE)/.installed-by-make
 # Of the wheel it is asked whether all is in it and runs: every import, the limiter, what the pages type. The walks that are
 # left out read the sources.
 FAST := tests/unit/test_imports.py tests/unit/test_light.py tests/contract/test_key_limiter.py tests/acceptance/test_pages.py \
@@ -27,7 +28,7 @@ SECONDS ?= 600
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser pictures check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format reference lock clean bench-peers bench-instructions bench-calls house
+.PHONY: help setup environments demo demo-json test test-redis test-apns2 test-rq2 test-python test-browser pictures check-alerts check-independent check-independent-server nemesis chaos stalls bench bench-sizes soak bench-limiter bench-providers soak-properties soak-providers mutate docs docs-links package test-wheel audit-dependencies lint-workflows coverage coverage-add coverage-apns2 coverage-report lint format reference lock clean bench-peers bench-instructions bench-calls house
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,21 +46,26 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
+# Environments beside .venv, whose pip fills them. Bytecode is made when it is needed, of what is imported.
+BESIDE = $(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check --no-compile
+
 # As .venv, of the Python that PYTHON names: .venv-py3.13, say.
-.venv-py%/.installed-by-make: requirements.lock pyproject.toml
+.venv-py%/.installed-by-make: requirements.lock pyproject.toml | setup
 	@echo "Installing into $(@D) …" >&2
-	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python $(INSTALL) -r requirements.lock
-	@$(@D)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv --without-pip $(@D)
+	@$(BESIDE) -r $<
+	@$(BESIDE) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Environments of their own: .venv-apns2 from requirements-apns2.lock, and so on.
-$(APNS2)/.installed-by-make $(RQ2)/.installed-by-make $(DOCS)/.installed-by-make $(RELEASE)/.installed-by-make: .venv-%/.installed-by-make: requirements-%.lock pyproject.toml
+# Of other packages: .venv-apns2 from requirements-apns2.lock, and so on.
+$(OTHERS): .venv-%/.installed-by-make: requirements-%.lock pyproject.toml | setup
 	@echo "Installing into $(@D) …" >&2
-	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python $(INSTALL) -r $<
-	@$(@D)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv --without-pip $(@D)
+	@$(BESIDE) -r $<
+	@$(BESIDE) --no-deps --no-build-isolation -e .
 	@touch $@
+
+environments: $(OTHERS)  ## build all environments that the targets below need, two at once by --jobs 2
 
 demo: setup  ## send 2,144 notifications through four workers to local simulators; about 45 s
 	@echo "Loading the demo. It takes about 45 seconds, and removes what it starts." >&2
@@ -90,7 +96,9 @@ test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an 
 
 test-python: $(OTHER)/.installed-by-make  ## what another Python may do otherwise: make test-python PYTHON=python3.13
 	@$(OTHER)/bin/python -V
-	@HYPOTHESIS_PROFILE=few $(OTHER)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/unit tests/contract
+	@HYPOTHESIS_PROFILE=few $(OTHER)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
+	  tests/unit --ignore-glob 'tests/unit/test_*' tests/unit/test_imports.py tests/unit/test_log.py tests/unit/test_units.py \
+	  tests/contract/providers tests/contract/producer tests/contract/test_contract.py tests/contract/test_direct.py
 
 test-browser: setup  ## the pages of notifier serve in Debian's chromium
 	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
@@ -222,24 +230,24 @@ test-wheel: package  ## imports, the limiter and the pages' commands, the types 
 	@rm -rf $(WHEEL) build/tree && mkdir -p build/tree
 	@sed -e '/^ /d' -e 's/ *\\$$//' requirements.lock > build/constraints.txt  # the versions alone: the wheel has no hash there
 	@$(PYTHON) -m venv $(WHEEL)
-	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo dist/*.whl)"
+	@$(WHEEL)/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt "$$(echo dist/*.whl)"
 	@$(WHEEL)/bin/python tests/consumer/light.py
 	@rm -rf build/limiter && $(RELEASE)/bin/python -m build --wheel --no-isolation --outdir build/limiter packaging/limiter > build.log 2>&1 \
 	  || { cat build.log >&2; exit 1; }
 	@rm build.log && $(RELEASE)/bin/twine check --strict build/limiter/*.whl
 	@cd packaging/limiter && $(CURDIR)/$(RELEASE)/bin/check-wheel-contents ../../build/limiter/*.whl
 	@$(PYTHON) -m venv build/limiter/venv
-	@build/limiter/venv/bin/python $(INSTALL) --constraint build/constraints.txt build/limiter/*.whl
+	@build/limiter/venv/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt build/limiter/*.whl
 	@cd build/limiter && venv/bin/python ../../tests/consumer/limiter.py
-	@build/limiter/venv/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo build/limiter/*.whl)[redis]"
+	@build/limiter/venv/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt "$$(echo build/limiter/*.whl)[redis]"
 	@cd build/limiter && venv/bin/python ../../tests/consumer/limiter.py
 	@$(RELEASE)/bin/pyright --pythonpath $(CURDIR)/build/limiter/venv/bin/python tests/consumer/limiter.py
-	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo dist/*.whl)[worker]"
+	@$(WHEEL)/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt "$$(echo dist/*.whl)[worker]"
 	@$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 	  --output-file dist/push-throttle.cdx.json $(WHEEL)/bin/python
 	@cd / && $(CURDIR)/$(WHEEL)/bin/python -c \
 	  'from workers.demo.options import example as e; assert e("demo.yaml").is_file()'
-	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt mypy fastapi "$$(echo dist/*.whl)[all,test]"
+	@$(WHEEL)/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt mypy fastapi "$$(echo dist/*.whl)[all,test]"
 	@tar --extract --file dist/*.tar.gz --directory build/tree --strip-components 1
 	@rm -r build/tree/notifier build/tree/workers
 	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m mypy --strict --config-file= --cache-dir=.mypy tests/consumer/program.py

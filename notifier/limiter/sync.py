@@ -24,7 +24,7 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
-from notifier.scripts.connection_wait import Answering, make_whole
+from notifier.scripts.connection_wait import DRIVER, Answering, make_whole
 from notifier.scripts.keys import PREFIX
 from notifier.scripts.loader import finished, settled
 from notifier.scripts.pooled import send
@@ -266,7 +266,7 @@ def within(timeout: Timeout, retry: type[Any] = Retry, *, tries: int = 0) -> dic
     tries: how many more. A call whose answer was lost may have been carried out, and would take a second time; but only
     so does the client of a cluster find the node that has taken over.
     """
-    told: dict[str, Any] = {"retry": retry(NoBackoff(), tries, supported_errors=(RedisConnectionError,))}
+    told: dict[str, Any] = {"retry": retry(NoBackoff(), tries, supported_errors=(RedisConnectionError,)), **DRIVER}
     if timeout is not None:
         told |= dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds_of(timeout))
     return told

@@ -21,7 +21,7 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.scripts import keys
-from notifier.scripts.connection_wait import Answering, make_whole
+from notifier.scripts.connection_wait import DRIVER, Answering, make_whole
 from notifier.settings import redis_url
 from notifier.store import cluster, sentinel, tags, tls
 from notifier.store.sign_in import read_files_again
@@ -173,6 +173,7 @@ def connection_options(config: RedisSettings) -> dict[str, Any]:
         "socket_connect_timeout": timeout,
         # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
         "protocol": 2,
+        **DRIVER,
     }
     options |= config.tls_options()
     if not config.url.startswith("unix:"):

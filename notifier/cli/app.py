@@ -58,8 +58,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Sequence[str]]]] = {
 GROUPS: Final[Mapping[str, str]] = {
     "trace": "Record traffic, to try rates on it with `notifier preview`.",
     "config": "Write and check the configuration, and publish its rates.",
-    "redis": "What Redis has to know of the notifier.",
-    "users": "What is kept of users: copy what they chose, or forget one.",
+    "redis": "Print the users that Redis needs for the notifier.",
+    "users": "Copy the choices of users, or forget a user.",
 }
 
 
@@ -168,7 +168,7 @@ def _common(
         ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, max=63, help="of a fleet in several: the one to look at", show_default=False)
+        int | None, typer.Option(min=0, max=63, help="look only at this partition of the fleet", show_default=False)
     ] = None,
     _version: Annotated[
         bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)

@@ -18,12 +18,12 @@ from notifier.units import counted
 def audit(
     *,
     repair: Annotated[
-        bool, typer.Option("--repair", help="repair what is found; nothing is lost or sent twice")
+        bool, typer.Option("--repair", help="repair the problems; nothing is lost or sent twice")
     ] = False,
 ) -> None:
     """Check Redis for inconsistent or orphaned entries, while the workers work. Exit status 1 if there is one.
 
-    With --repair: exit status 1 if one is left. With --json: a line for each problem, and one with the counts.
+    With --repair, exit status 1 if one is left. With --json, a line for each problem, and one with the counts.
     """
     settings = load_settings(GIVEN.config)
     found = left = jobs = users = 0

@@ -24,18 +24,18 @@ from notifier.units import counted
 def cancel(
     job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="the ids that send printed")] = None,
     *,
-    user: Annotated[str | None, typer.Option(help="in place of ids: all that waits for this user …")] = None,
-    category: Annotated[str | None, typer.Option(help="… and is of this category …")] = None,
-    collapse_id: Annotated[str | None, typer.Option(help="… and has this collapse id …")] = None,
-    tag: Annotated[str | None, typer.Option(help="… and has this tag")] = None,
+    user: Annotated[str | None, typer.Option(help="instead of ids: all that wait for this user")] = None,
+    category: Annotated[str | None, typer.Option(help="only those of this category")] = None,
+    collapse_id: Annotated[str | None, typer.Option(help="only those with this collapse id")] = None,
+    tag: Annotated[str | None, typer.Option(help="only those with this tag")] = None,
     all_users: Annotated[
-        bool, typer.Option("--all-users", help="in place of a user: of everybody, by --category or --tag")
+        bool, typer.Option("--all-users", help="instead of --user: of all users; needs --category or --tag")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --all-users: say how many, and cancel none")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with --all-users: count them, and cancel none")] = False,
 ) -> None:
     """Cancel notifications that no worker has taken yet. Exit status 1 if it is too late for one.
 
-    With --all-users it counts them first, and asks.
+    With --all-users the command first counts them, and asks.
     """
     ids = job_ids or []
     if all_users:

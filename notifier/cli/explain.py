@@ -35,7 +35,7 @@ MAX_SHOWN = 50
 def status(
     job_id: JobId,
     *,
-    user: Annotated[str | None, typer.Option(help="whose it is: finds what was delivered long ago")] = None,
+    user: Annotated[str | None, typer.Option(help="its user: then it finds also what was delivered long ago")] = None,
 ) -> None:
     """Show the state of a notification, and what has held it back."""
     settings = settings_in_force()
@@ -100,7 +100,7 @@ def explain(
     *,
     user: Annotated[str, typer.Option(help="the user")],
     category: Annotated[str, typer.Option(help="the category")] = "default",
-    zone: Annotated[str | None, typer.Option(help="the time zone; else that of the first that waits")] = None,
+    zone: Annotated[str | None, typer.Option(help="the time zone  [default: that of the first that waits]")] = None,
 ) -> None:
     """Show which limits hold for a user and a category, how much is used, and when the next may go."""
     if zone is not None:

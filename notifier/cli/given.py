@@ -14,7 +14,7 @@ class Given:
     """Options of the command that runs. config: all commands have it. The others: those that `app` gives them to."""
 
     config: Path | None = None
-    message: Annotated[str, typer.Option(help="why; it stands in the log of who changed what")] = ""
+    message: Annotated[str, typer.Option(help="why; the log of changes shows it")] = ""
     who: Annotated[str | None, typer.Option(help="who does it  [default: your login]", show_default=False)] = None
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False
     json: Annotated[bool, typer.Option("--json", help="print JSON, for programs")] = False

@@ -23,12 +23,12 @@ def health(
     *,
     worker: Annotated[str | None, typer.Option(help="only this worker, on any host")] = None,
     host: Annotated[bool, typer.Option("--host", help="any worker of this host (the default)")] = False,
-    within: Annotated[str, typer.Option(help="how long ago it must have looked for work at most")] = "30s",
+    within: Annotated[str, typer.Option(help="it must have looked for work within this time")] = "30s",
 ) -> None:
     """Check whether a worker of this host works: exit status 0 if one has looked for work in the last 30 seconds.
 
-    Exit status 1 also if `rq suspend` keeps all workers from work. Exit status 4 if Redis does not answer or is full:
-    then nobody can tell, and restarting a worker would not help.
+    Exit status 1 also if all workers are suspended (`rq suspend`). Exit status 4 if Redis does not answer or is full:
+    then nobody can say whether a worker works, and a restart would not help.
     """
     if worker is not None and host:
         raise typer.BadParameter("give one of --worker and --host", param_hint="--host")

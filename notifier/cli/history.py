@@ -22,11 +22,11 @@ from notifier.units import counted, seconds_text
 def history(
     user: Annotated[str | None, typer.Argument(help="the user")] = None,
     *,
-    job: Annotated[str | None, typer.Option(help="only this job; without USER all users are searched")] = None,
-    since: Annotated[str | None, typer.Option(help="no older than this, such as 2h; else all that is kept")] = None,
+    job: Annotated[str | None, typer.Option(help="show only this job; without USER it searches all users")] = None,
+    since: Annotated[str | None, typer.Option(help="no older than this, such as 2h  [default: all]")] = None,
     limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = 20,
 ) -> None:
-    """Show what became of a user's notifications, the newest first, and what held each one back.
+    """Show how a user's notifications ended, the newest first, and what held each one back.
 
     Exit status 1 if there is no record.
     """

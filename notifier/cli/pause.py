@@ -24,11 +24,11 @@ def pause(
     ] = None,
     *,
     lasting: Annotated[str | None, typer.Option("--for", help="how long, such as 1h  [default: until resume]")] = None,
-    reason: Annotated[str, typer.Option(help="why; it is shown to everybody who asks")] = "",
+    reason: Annotated[str, typer.Option(help="why; explain, history and the pages show it")] = "",
 ) -> None:
-    """Stop sending at once. What is paused waits, in its place; it expires when it would. `notifier resume` ends it.
+    """Stop sending at once. Paused notifications keep their place, and expire as always. `notifier resume` ends it.
 
-    What a worker has already handed to a provider cannot be stopped.
+    A notification that a worker has already handed to a provider cannot be stopped.
     """
     if what is None and (option := "--for" if lasting else "--reason" if reason else ""):
         raise typer.BadParameter(f"{option} is of a pause: name what to stop, such as all", param_hint="WHAT")
@@ -46,7 +46,7 @@ def pause(
 
 
 def resume(what: What) -> None:
-    """Let go what was paused. Exit status 1 if it was not paused."""
+    """End a pause. Exit status 1 if it was not paused."""
     settings, _ = settings_to_stop()
     name = _name(what)
     with opened_all(settings) as partitions:

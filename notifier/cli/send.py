@@ -42,7 +42,7 @@ def send(
     expires_in: ExpiresOption = None,
     send_at: Annotated[str | None, typer.Option(help="do not send it before this time, such as " + A_TIME)] = None,
     collapse_id: TextOption = None,
-    tag: Annotated[list[str] | None, typer.Option(help="cancel finds it by this; may be repeated")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="`notifier cancel` finds it by this; may be repeated")] = None,
     dedupe_key: TextOption = None,
     zone: Annotated[str | None, typer.Option(help="the user's time zone, such as Europe/Berlin")] = None,
     app: Annotated[str | None, typer.Option(help="the name of an app under providers")] = None,
@@ -70,15 +70,15 @@ def send(
 
 
 def send_file(
-    file: Annotated[Path, typer.Argument(help="JSON lines or a .csv, one notification a line")],
+    file: Annotated[Path, typer.Argument(help="JSON lines or a .csv, one notification on each line")],
     *,
     refused: Annotated[
-        Path | None, typer.Option(help="write the refused lines there: correct them, and send that file alone")
+        Path | None, typer.Option(help="write refused lines into this file: correct them, and send it alone")
     ] = None,
 ) -> None:
-    """Enqueue a file of notifications. A refused line is reported, and does not stop the rest.
+    """Enqueue a file of notifications. If a line is refused, the command reports it and goes on.
 
-    The progress is kept in FILE.progress: after an interruption, the same command goes on from there, and no line
+    It keeps its progress in FILE.progress: after an interruption, the same command goes on from there, and no line
     counts twice. Exit status 1 if a line was refused.
     """
     if not file.is_file():

@@ -27,14 +27,14 @@ def serve(
     host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="the port")] = 8787,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="let everybody read who can reach the address; nobody can act")
+        bool, typer.Option("--no-auth", help="everybody who can reach the address may read; nobody may act")
     ] = False,
 ) -> None:
     """Serve pages for people, /api/v1/… for programs, /metrics, /healthz and /readyz. Needs the extra server.
 
-    Whoever asks must give the token in $NOTIFIER_SERVER_TOKEN, or in the file $NOTIFIER_SERVER_TOKEN_FILE, as a bearer
-    token or as the password of any user. The file may hold a line for each name: NAME look|act TOKEN. Without a token
-    it listens on this host's own addresses alone, and changes nothing. A file that changes is read again.
+    Clients must send the token of $NOTIFIER_SERVER_TOKEN, or of the file $NOTIFIER_SERVER_TOKEN_FILE, as a bearer token
+    or as the password of any user. The file may have a line for each person: NAME look|act TOKEN. If it changes, it is
+    read again. Without a token, the server listens only on this host's own addresses, and nobody can act.
     """
     token = _token(os.environ)
     if not (token() or no_auth or is_this_host(host)):

@@ -25,10 +25,10 @@ EVERY_S: Final = 2.0
 
 def stats(
     *,
-    minutes: Annotated[int, typer.Option(min=1, max=4320, help="how many, the present one among them")] = 10,
-    watch: Annotated[bool, typer.Option("--watch", help="again every two seconds, until Ctrl-C")] = False,
+    minutes: Annotated[int, typer.Option(min=1, max=4320, help="how many minutes, with the present one")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", help="show it again every two seconds, until Ctrl-C")] = False,
 ) -> None:
-    """Show throughput by minute, how late and how slow, what waits and what for, routes, and workers."""
+    """Show sends by minute, lateness and latency, what waits and why, the routes, and the workers."""
     with opened_all(without_rates()) as redis:
         while True:
             told = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}

@@ -27,9 +27,9 @@ ALL: Final = 20_000  # more changes than the log keeps
 
 
 def export(
-    user: Annotated[str | None, typer.Option(help="all that is kept of this user instead, as JSON")] = None,
+    user: Annotated[str | None, typer.Option(help="print all data of this user instead, as JSON")] = None,
 ) -> None:
-    """Print what all users chose, a JSON object a line, as `apply` reads it. With --user: all that is kept of one."""
+    """Print the choices of all users, a JSON object on each line, for `apply`. With --user: all data of one user."""
     with Notifier.of(settings_in_force()) as notifier:
         if user is not None:
             print_json(_kept(notifier, user))
@@ -39,11 +39,11 @@ def export(
 
 
 def apply(
-    file: Annotated[Path, typer.Argument(help="a JSON object a line, as `export` prints them")],
+    file: Annotated[Path, typer.Argument(help="the file, as `export` prints it: a JSON object on each line")],
 ) -> None:
-    """Let each user of a file have exactly what its line says. Exit status 1 if a line is refused; others are applied.
+    """Set the choices of each user in a file. Exit status 1 if a line is refused; the other lines are applied.
 
-    It ends at a line that is no JSON object.
+    Each of these users then has exactly the choices in the line. The command stops at a line that is not a JSON object.
     """
     if not file.exists():
         raise typer.BadParameter(f"there is no file {file}", param_hint="FILE")
@@ -63,9 +63,9 @@ def apply(
 def forget(
     user: Annotated[str, typer.Argument(help="the user", show_default=False)],
     *,
-    hard: Annotated[bool, typer.Option("--hard", help="also when something was sent: the limits begin anew")] = False,
+    hard: Annotated[bool, typer.Option("--hard", help="also delete the times of sends: the limits begin anew")] = False,
 ) -> None:
-    """Cancel what waits for a user, and delete all that is kept. Exit status 1 if a worker has some of it."""
+    """Cancel all that waits for a user, and delete all its data. Exit status 1 if a worker was sending some of it."""
     confirm(f"cancel what waits for {without_controls(user)}, and delete all that is kept?")
     with Notifier.of(settings_in_force()) as notifier:
         tell(notifier.forget(user, hard=hard), first="forgotten; ")

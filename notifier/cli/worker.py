@@ -33,7 +33,7 @@ def worker(
     ] = None,
     partitions: Annotated[
         str | None,
-        typer.Option(help="of a fleet of several: those to serve, such as 0-15,20  [default: all]", show_default=False),
+        typer.Option(help="the partitions to serve, such as 0-15,20  [default: all]", show_default=False),
     ] = None,
     burst: Annotated[bool, typer.Option("--burst", help="end when nothing is due")] = False,
 ) -> None:

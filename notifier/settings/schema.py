@@ -54,8 +54,8 @@ class UsersMaySettings(Section):
 class DigestSettings(Section):
     """How those that wait become one message: `when_blocked: digest`."""
 
-    after: int = Field(ge=2, le=1_000_000, description="It goes once so many wait.")
-    within_us: Positive = Field(alias="within", description="It goes once the first has waited so long.")
+    after: int = Field(ge=2, le=1_000_000, description="It is sent when so many wait.")
+    within_us: Positive = Field(alias="within", description="It is sent when the first has waited so long.")
     title: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description=COUNTED)
     body: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description=COUNTED)
 
@@ -85,7 +85,7 @@ class CategorySettings(RuleSettings):
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
     priority: Priority = "normal"
     cost: int = Field(default=1, ge=1, le=10)
-    overall: Rate | None = Field(default=None, description="The most that all users together are sent of it.")
+    overall: Rate | None = Field(default=None, description="How many of this category all users together receive.")
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:

@@ -47,9 +47,9 @@ class WorkerSettings(Section):
 class WebhookSettings(Section):
     """Where `notifier serve` posts the events to."""
 
-    url: WebhookUrl = Field(description="Where to post to.")
+    url: WebhookUrl = Field(description="The URL to post to.")
     secret_file: File | None = Field(
-        default=None, description="A file with the secret that signs; else NOTIFIER_WEBHOOK_SECRET."
+        default=None, description="A file with the secret that signs the posts, unless NOTIFIER_WEBHOOK_SECRET is set."
     )
     timeout_us: Positive = Field(default=10 * SECOND, alias="timeout", description="How long one request may take.")
 

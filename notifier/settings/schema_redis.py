@@ -24,13 +24,13 @@ class RedisSettings(Section):
     url: RedisUrl = Field(default="redis://localhost:6379/0", repr=False)
     prefix: Prefix = Field(
         default="notifier",
-        description="What all keys' names begin with, in a cluster behind a hash tag. RQ's begin with RQ_KEY_PREFIX.",
+        description="All keys begin with this, in a cluster behind a hash tag. RQ's keys begin with RQ_KEY_PREFIX.",
     )
     partitions: int = Field(
         default=1,
         ge=1,
         le=64,
-        description="In a cluster: over how many hash slots users are spread. Fixed at the first start."
+        description="In a cluster: the number of hash slots over which users are spread. Fixed at the first start."
         " 64 are enough for 16 primaries.",
     )
     password_file: File | None = None

@@ -53,14 +53,14 @@ def check(
     ] = None,
     *,
     worker: Annotated[
-        bool, typer.Option("--worker", help="treat what a worker on this host would refuse as an error")
+        bool, typer.Option("--worker", help="report what a worker on this host would refuse as errors")
     ] = False,
 ) -> None:
-    """Print all errors of a configuration, and warn of what is probably a mistake. Exit status 1 if there is an error.
+    """Print all errors of a configuration, and warn of probable mistakes. Exit status 1 if there is an error.
 
-    It also warns of what a worker on this host would refuse at its start: keys, accounts and certificates that are
-    missing, unreadable, expired or do not fit, how it connects to Redis, and functions that it cannot import. With
-    --worker that is an error. Redis itself is not asked.
+    It also warns of problems with which a worker on this host would not start: keys, accounts and certificates that are
+    missing, unreadable, expired or do not fit; wrong settings for Redis; functions that cannot be imported. With
+    --worker these are errors. The command does not connect to Redis.
     """
     path = settings_path(file_of(file))
     try:
@@ -119,17 +119,19 @@ def schema() -> None:
 
 
 def apply(
-    file: Annotated[Path, typer.Argument(help="the file whose rates are to apply on all hosts")],
+    file: Annotated[Path, typer.Argument(help="the file with the rates for all hosts")],
     *,
-    after: Annotated[str, typer.Option("--in", help="how long until all workers change, at one moment")] = "2s",
-    replace: Annotated[bool, typer.Option("--replace", help="remove rates whose section is not in the file")] = False,
+    after: Annotated[str, typer.Option("--in", help="all workers change after this time, at one moment")] = "2s",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="remove published rates whose section is not in the file")
+    ] = False,
 ) -> None:
     """Publish the rates of a file (user, tiers, users, categories, limits) to the workers on all hosts, through Redis.
 
-    First it shows what changes, and asks.
+    First the command shows what changes, and asks.
 
-    They replace those of each worker's own file, until others are applied or they are withdrawn. The other sections,
-    such as the providers, stay each host's own. Waiting notifications follow the new rates.
+    Workers use these rates instead of those in their own files, until you apply others or withdraw these. They read all
+    other sections, such as the providers, from their own files. Waiting notifications follow the new rates.
     """
     rates, delay_us = load_settings(file).rates, duration_us(after, "--in", max_us=MAX_DELAY_US)
     # What cannot stand in this host's own file is not sent to others.
@@ -138,10 +140,10 @@ def apply(
 
 
 def revert() -> None:
-    """Publish the applied rates again that were in force before those of now; once more takes that back.
+    """Publish the applied rates from before the present ones. Run it again to undo it.
 
-    First it shows what changes, and asks. Exit status 1 if none were: config withdraw lets each
-    worker follow its own file.
+    First the command shows what changes, and asks. Exit status 1 if there were none before; `config withdraw` lets
+    each worker follow its own file.
     """
     settings = without_rates()
     with opened_all(settings) as partitions:
@@ -176,7 +178,7 @@ def _apply(own: Settings, delay_us: int, *, replaces: bool) -> None:
 
 
 def withdraw_rates() -> None:
-    """Take applied rates back: each worker follows its own file again. Exit status 1 if none were applied."""
+    """Withdraw applied rates: each worker follows its own file again. Exit status 1 if none were applied."""
     settings = without_rates()
     confirm("take the applied rates back from all workers?")
     with opened_all(settings) as partitions, logged(log_of(partitions), "withdraw rates", "") as words:
@@ -190,7 +192,7 @@ def log(
     *,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="show at most this many")] = 20,
 ) -> None:
-    """Show who changed what, by command, page or file, the last first: rates, pauses, what was cancelled."""
+    """Show who changed what, by a command, page or file, the last change first: rates, pauses, cancellations."""
     with opened_all(without_rates()) as partitions:
         found = read_actions(partitions, limit)
     rows = [(a.at, f"{a.who}\n{a.address}", f"{a.action}\n{a.of}", a.answer) for a in found]
@@ -201,7 +203,7 @@ def log(
 def status() -> None:
     """Show which rates each worker follows. Exit status 1 if they differ, if one refused its file, or if none runs.
 
-    They also differ while they do not follow yet what was applied.
+    They also differ while some workers do not follow applied rates yet.
     """
     with opened_all(without_rates()) as partitions:
         at, found = followers(partitions)

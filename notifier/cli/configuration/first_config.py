@@ -57,7 +57,7 @@ def init(
     *,
     platform: Platform = None,
     key_file: KeyFile = None,
-    full: Annotated[bool, typer.Option("--full", help="every key with its comment")] = False,
+    full: Annotated[bool, typer.Option("--full", help="write every key with its comment")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="ask nothing; without --platform, notifications are printed")
     ] = False,

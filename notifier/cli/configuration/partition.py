@@ -18,7 +18,7 @@ def partition(
     *,
     user: Annotated[str, typer.Option(help="the user")],
 ) -> None:
-    """Tell in which partition a user is, its hash tag, and the prefix of RQ's keys there. Redis is not asked."""
+    """Print a user's partition, its hash tag, and its prefix of RQ's keys. This does not ask Redis."""
     config = without_rates().redis
     if is_cluster(config.url):
         number = number_of(user, config.partitions)

@@ -17,11 +17,11 @@ from notifier.store.connection import use_keys_of
 def acl(
     *,
     role: Annotated[str | None, typer.Option(help=f"{', '.join(access.ROLES)}; else all of them")] = None,
-    redis_version: Annotated[str, typer.Option(help="of the Redis that gets the rules")] = "7.0",
+    redis_version: Annotated[str, typer.Option(help="the version of your Redis")] = "7.0",
 ) -> None:
-    """Print lines for Redis's ACL file: a user for each role, with the least commands and keys. Redis is not asked.
+    """Print lines for Redis's ACL file: a user for each role, with only what it needs. This does not ask Redis.
 
-    No line has a password: write `#` and its SHA-256 behind each, or nobody can sign in as this user.
+    The lines have no passwords. Add `#` and the SHA-256 of a password to each line; otherwise nobody can use this user.
     """
     if role is not None and role not in access.ROLES:
         raise typer.BadParameter(f"is one of {', '.join(access.ROLES)}", param_hint="--role")

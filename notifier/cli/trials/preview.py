@@ -36,18 +36,18 @@ def preview(
     ] = None,
     live: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="instead of --trace: first record so long, such as 10m, or until Ctrl-C"),
+        typer.Option(metavar="TIME", help="instead of --trace: first record for this time, such as 10m"),
     ] = None,
     user: Annotated[str | None, typer.Option(help="show this user's timeline instead of the report")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the deliveries over time, as an .svg")] = None,
     preferences: Annotated[
         Path | None,
-        typer.Option(help="what users chose: a file of `notifier users export`; with --live they are known"),
+        typer.Option(help="the choices of users: a file of `notifier users export`; not needed with --live"),
     ] = None,
 ) -> None:
-    """Replay traffic under the old and the new rates, in simulated time, and compare how long notifications wait.
+    """Replay traffic with the old and with the new rates, in simulated time, and compare how long notifications wait.
 
-    The old rates are those of the configured file; with --live those in force, also if they were applied.
+    The old rates are those of the configured file. With --live they are those in force, also if they were applied.
     """
     if (trace is None) == (live is None):
         raise typer.BadParameter("give one: a file, or --live TIME to record now", param_hint="--trace")

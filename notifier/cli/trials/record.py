@@ -28,9 +28,9 @@ def record(
     out: Annotated[Path, typer.Option(help="the file to write; an existing file is refused")],
     lasting: Annotated[str, typer.Option("--for", help="how long, such as 10m or 1d; Ctrl-C ends it earlier")] = "1h",
 ) -> None:
-    """Record what is accepted from now on: time, user, category, priority, expiry; no tokens, texts or data.
+    """Record accepted notifications from now on: time, user, category, priority, expiry; no tokens, texts or data.
 
-    Exit status 1 if another recording runs, or if this one broke off; what is in the file then is still right.
+    Exit status 1 if another recording runs, or if this one broke off. Then the lines in the file are still right.
     """
     lasting_us = duration_us(lasting, "--for", least_us=UNITS["ms"])
     settings, recorded = load_settings(GIVEN.config), 0

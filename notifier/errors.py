@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 class NotifierError(Exception):
     """The base of all errors raised on purpose by this library; its text is meant for people.
 
-    `exit_status` is that of a command which ends by it; `notifier --help` lists them.
+    `exit_status` is the exit status of a command that ends with this error; `notifier --help` lists them.
     """
 
     exit_status: ClassVar[int] = 1
@@ -24,7 +24,7 @@ class NotifierError(Exception):
 class InvalidNotificationError(NotifierError):
     """A notification was refused before anything was written.
 
-    `field` names the offending field as the caller wrote it, such as ``devices[1].token``.
+    `field` names the wrong field as the caller wrote it, such as ``devices[1].token``.
     """
 
     def __init__(self, field: str, why: str) -> None:
@@ -71,10 +71,10 @@ class RedisAwayError(RedisUnusableError):
 
 
 class NotReplicatedError(RedisUnusableError):
-    """Accepted by the primary, but not known to be on as many replicas as `redis.wait_replicas` asks for.
+    """Accepted by the primary, but perhaps not by as many replicas as `redis.wait_replicas` says.
 
-    `job_ids` are the accepted; sending one again under its own job id waits again, and accepts it once. `refused` are
-    those that were not accepted, as in OverloadedError.
+    `job_ids` are those of the accepted notifications. If you send one again with its job id, the call waits again, and
+    it is accepted once. `refused` are those that were not accepted, as in OverloadedError.
     """
 
     def __init__(self, job_ids: list[str], why: str, refused: Sequence[Refused] = ()) -> None:
@@ -86,11 +86,12 @@ class NotReplicatedError(RedisUnusableError):
 
 
 class OverloadedError(NotifierError):
-    """Some were refused because too many wait already: `refused`. What else was tried, was accepted.
+    """Some notifications were refused because too many wait already: `refused`. The others that were tried were
+    accepted.
 
-    tried: how many were. Of what `send_many` is given all are tried where users' own limits refuse some; a limit of all
-    that is reached ends it with that hundred. Where another error ends it, that is this error's `__context__`, and of
-    what was not tried the first hundred may have been accepted.
+    tried: how many were tried. If users' own limits refuse some, `send_many` tries all. If a limit of all users is
+    reached, it ends with the current hundred. If another error ended it, that is the `__context__` of this error; then
+    the first hundred of those not tried may have been accepted.
     """
 
     def __init__(self, refused: Sequence[Refused], tried: int) -> None:
@@ -101,15 +102,16 @@ class OverloadedError(NotifierError):
 
 
 class LimiterUnreachableError(NotifierError):
-    """The limiter could not be asked. Nothing may be sent: the answer is not known (law 8, fail closed)."""
+    """The limiter could not ask Redis. Do not send: nobody knows whether the limits allow it."""
 
     exit_status = 4
 
 
 class ChannelError(NotifierError):
-    """Apple did not do what it was asked for a broadcast channel. reason: Apple's own word, or why it was not asked.
+    """Apple refused a call for a broadcast channel, or could not be asked.
 
-    status: of Apple's answer; None where there is none.
+    reason: Apple's own word, or why there was no answer.
+    status: the status of Apple's answer; None if there was none.
     """
 
     def __init__(self, reason: str, status: int | None = None, help: str = "") -> None:  # noqa: A002 - as of an answer
@@ -124,10 +126,13 @@ Limit = Literal["user", "all", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One notification that was not accepted. place: in what `send_many` was given, from 0.
+    """One notification that was not accepted.
 
-    limit: 'user', the user's own `max_waiting`, or 'all'; or 'memory', `redis.max_memory`. waiting: how many waited,
-    or the bytes in use. most: how many may. partitions: where there are several, the limit 'all' is the share of one.
+    place: its position in `send_many`, from 0.
+    limit: 'user' (the user's own `max_waiting`), 'all' (that of all users) or 'memory' (`redis.max_memory`).
+    waiting: how many waited, or the bytes in use.
+    most: how many may wait, or the bytes that may be in use.
+    partitions: if there are several, the limit 'all' is the share of one.
     """
 
     user: str

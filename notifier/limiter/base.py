@@ -49,7 +49,7 @@ class Asking:
     _requests: Requests
 
     def policy(self, rates: Rates) -> Policy:
-        """The rules that `rates` are. Raises where they cannot be meant: so a program can check them at its start."""
+        """Return the rules of `rates`. Raises if they are wrong, so a program can check them at its start."""
         return self._requests.policy(rates)
 
     def _decorating(
@@ -90,10 +90,12 @@ class KeyLimiter(Asking, ABC):
         self.close()
 
     def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
-        """Take the right to go now, by all rules or by none, or learn how long is left.
+        """Take a permit if all rules allow it; otherwise return a Hold, which says how long to wait.
 
-        rates: text such as ``"5/minute; 100/day; gap 200ms"``, rules, or the name of configured limits. cost: as how
-        many it counts in every window. Raises ValueError where it can never fit.
+        rates: text such as ``"5/minute; 100/day; gap 200ms"``, rules, or the name of configured limits.
+        cost: it counts as so many in every window.
+
+        Raises ValueError if the cost is more than the rates ever allow.
         """
         return self._ask([self._requests.request(key, rates, cost)], "take", 0)[0]
 
@@ -102,9 +104,10 @@ class KeyLimiter(Asking, ABC):
         return self._ask([self._requests.request(*each) for each in asked], "take", 0)
 
     def acquire_all(self, asked: Iterable[Asked]) -> list[Permit] | Hold:
-        """Take the right to go by several keys at once, by all or by none: (key, rates) or (key, rates, cost) each.
+        """Take a permit of each of these keys, or of none: (key, rates) or (key, rates, cost) each.
 
-        Returns the permits, in order; or the Hold with the longest time left, and nothing was taken.
+        Returns the permits, in order. If one key is held, it takes nothing, and returns the Hold with the longest time
+        left.
         """
         return all_or_none(self._ask_every(asked))
 
@@ -121,26 +124,28 @@ class KeyLimiter(Asking, ABC):
         return permit_of(key, self.acquire(key, rates, cost=cost))
 
     def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
-        """Count what has happened already: it is never refused. keep: how long it is known at least."""
+        """Count something that has already happened. It is never refused.
+
+        keep: for how long it is counted at least.
+        """
         return permit_of(key, self._ask([self._requests.added(key, cost, keep)], "add", 0)[0])
 
     def wait(self, key: str, rates: Rates, *, cost: int = 1, timeout: Timeout = None) -> Permit:
-        """Sleep exactly until it may go, in order of arrival among all that wait for the key.
+        """Sleep exactly as long as needed, then return a permit; callers for one key go in the order of arrival.
 
-        The permit is taken at once and dated ahead, so nobody is woken in vain. timeout: raise LimitExceeded, at once,
-        where it would take longer; None is for ever.
+        timeout: if the wait would be longer, raise LimitExceeded at once; None is without limit.
         """
         permit = permit_of(key, self.reserve(key, rates, cost=cost, within=timeout))
         self._wait_for(permit)
         return permit
 
     def reserve(self, key: str, rates: Rates, *, cost: int = 1, within: Timeout = None) -> Permit | Hold:
-        """Take the next free moment, without sleeping: `permit.wait` says how long until it.
+        """Take the next free moment, and do not sleep: `permit.wait` says how long it is until then.
 
-        So each task is scheduled for a moment of its own, where a Hold would tell all the same one. within: how far
-        ahead it may be; None is any time.
+        So each task gets its own moment. (A Hold would give the same moment to all.) If the task is cancelled, give the
+        permit back with `refund`: then somebody else gets the moment.
 
-        Give it back by `refund` if the task is cancelled: then somebody else gets the moment.
+        within: how far ahead the moment may be; None is without limit.
         """
         return self._ask([self._requests.request(key, rates, cost)], "take", within)[0]
 
@@ -168,11 +173,12 @@ class KeyLimiter(Asking, ABC):
     def limit(
         self, rates: RatesOf, *, key: KeyOf, cost: CostOf = 1, on_hold: OnHold = "raise", timeout: Timeout = None
     ) -> Any:
-        """Limit a function, plain or async. rates, key, cost: or a function that makes them of the call's arguments.
+        """Limit a function, plain or async. `rates`, `key` and `cost` may be functions of the call's arguments.
 
-        on_hold: "raise" LimitExceeded, "wait" until it may go, or "return" the Hold in place of the result. An async
-        function asks in a thread, so that the event loop never waits for Redis; `AsyncLimiter` needs none. Raises as
-        `acquire` does, at once, where the rates or the cost cannot be meant.
+        on_hold: "raise" LimitExceeded, "wait" for a permit, or "return" the Hold instead of the result.
+
+        For an async function it asks Redis in a thread, so that the event loop does not wait; `AsyncLimiter` needs no
+        thread. If the rates or the cost are wrong, it raises at once, as `acquire` does.
         """
         asked = self._decorating(rates, key, cost, on_hold)
 
@@ -207,9 +213,10 @@ class KeyLimiter(Asking, ABC):
         return decorate
 
     def adjust(self, permit: Permit, used: int) -> bool:
-        """Let a permit cost what was really used: a model's tokens, the bytes of a response.
+        """Change the cost of a permit to what was really used: a model's tokens, the bytes of a response.
 
-        It may be more than the rules admit: the next ones wait for it. False where it has lapsed or was taken back.
+        The new cost may be more than the rules allow: then the next callers wait longer. Returns False if the permit
+        does not count any more, or was given back.
         """
         return bool(permit.id) and self._adjust(permit, used)
 
@@ -217,30 +224,30 @@ class KeyLimiter(Asking, ABC):
         return bool(self._run(lambda of: of.adjust(permit, used)))
 
     def refund(self, permit: Permit) -> bool:
-        """Take a permit back because nothing came of it; False where it has lapsed or was taken back before."""
+        """Give back an unused permit. Returns False if it does not count any more, or was given back before."""
         return self.adjust(permit, 0)
 
     def penalize(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
-        """Count `cost` more, whatever the rates admit now: those who fail are to wait.
+        """Add `cost` to the count of a key, even if its rates would allow no more.
 
-        Raises ValueError where they never admit so much at once.
+        Raises ValueError if the rates never allow so much at once.
         """
         return permit_of(key, self._ask([self._requests.request(key, rates, cost)], "add", 0)[0])
 
     def reward(self, key: str, cost: int = 1) -> int:
-        """Take back so much, of the latest permits first, and of 127 at most; returns how much it was."""
+        """Subtract so much, from the latest permits first, and from at most 127 of them; returns how much it was."""
         return int(self._run(lambda of: of.reward(key, cost)))
 
     def block(self, key: str, for_: str | timedelta) -> None:
-        """Admit nothing of a key for so long, whatever its rates; `timedelta(0)` ends it. `reset` ends it too."""
+        """Refuse all permits of a key for this time, whatever its rates; `timedelta(0)` or `reset` ends it."""
         self._run(lambda of: of.block(key, for_))
 
     def reset(self, key: str) -> int:
-        """Forget a key; returns how many sends were forgotten."""
+        """Delete all counts of a key; returns how many sends were deleted."""
         return int(self._run(lambda of: of.reset(key)))
 
     def count(self, key: str, *, last: str | timedelta) -> int:
-        """How many sends of a key fall into the span that ends now, as far as its rules keep them."""
+        """How many sends of a key are in the interval that ends now, as far as its rules keep them."""
         return int(self._run(lambda of: of.count(key, last=last)))
 
     def usage(self, key: str) -> Usage:

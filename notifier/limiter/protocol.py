@@ -17,9 +17,11 @@ UNREACHABLE: Final = "the limiter cannot be asked"  # in the place of a rule, se
 class Permit:
     """The right to go once, recorded for `key` at `at_us` (µs since the epoch on the limiter's clock).
 
-    id: '' where nobody was asked, see `on_error`. remaining: how many more the windows admit now, where the limiter
-    says so. reset_after_us: see `reset_after`. wait_us: how long until `at_us`, for a permit that was asked for ahead.
-    rule: the window with the least room.
+    id: '' if Redis was not asked, see `on_error`.
+    remaining: how many more the windows allow now, if the limiter says so.
+    reset_after_us: see `reset_after`.
+    wait_us: how long until `at_us`, for a reserved permit.
+    rule: the window that leaves the fewest.
     """
 
     id: str
@@ -36,7 +38,7 @@ class Permit:
 
     @property
     def reset_after(self) -> timedelta | None:
-        """How long until the window with the least room has more; None where no window holds."""
+        """The time until the window that leaves the fewest allows more; None if there is no window."""
         return None if self.reset_after_us is None else timedelta(microseconds=self.reset_after_us)
 
     @property
@@ -47,10 +49,10 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Not yet: `time_left_us` microseconds are left, and `rule` is the one that decides it.
+    """A refusal: wait for `time_left_us` microseconds. `rule` is the rule that decides it.
 
-    policy and key: what was asked, where a limiter of keys says so. It is false, so that
-    `if limiter.acquire(…):` means what it says.
+    `policy` and `key` say what was asked, if a limiter by key answered. A Hold is false, so you can write `if
+    limiter.acquire(…):`.
     """
 
     time_left_us: int

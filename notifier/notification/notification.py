@@ -86,17 +86,17 @@ class Device:
 class Notification:
     """One message for one user, on any number of the user's devices. It counts once against the limits.
 
-    expires_in: how long it is worth sending, counted from `send_at` or from now; a timedelta or seconds.
-    priority: in its backlog a high one stands before all normal ones; None is as its category says.
-    send_at: not before this moment; must carry a time zone.
+    expires_in: it is not sent after this time, counted from `send_at` or from now; a timedelta or seconds.
+    priority: "high" goes before all normal ones of its backlog; None is as its category says.
+    send_at: it is not sent before this time; must have a time zone.
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
-    tags: at most 5 of at most 64 bytes each, by which `Notifier.cancel` finds it.
+    tags: at most 5, of at most 64 bytes each; `Notifier.cancel` finds it by them.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
-    zone: whose clock decides in quiet hours and calendar windows, as ``Europe/Berlin``; None is the configured one.
-    app: by which of the platforms' named apps its devices are reached; None is the category's, or the one without name.
+    zone: the time zone for quiet hours and calendar windows, such as ``Europe/Berlin``; None is the configured one.
+    app: the platforms' named app for its devices; None is the category's, or the app without a name.
     apns: Apple's own options, such as push_type and thread_id; docs/how-to/apns.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
-    webpush: what browsers show besides, such as icon, actions and the url to open; docs/how-to/webpush.md lists all.
+    webpush: browsers' own options, such as icon, actions and the url to open; docs/how-to/webpush.md lists all.
     options: the options of other platforms, by the platform's name, such as ``{"expo": {"channelId": "news"}}``.
     """
 
@@ -141,7 +141,7 @@ class Notification:
 
     @property
     def named_options(self) -> dict[str, None]:
-        """The platforms that it has options for."""
+        """The platforms for which it has options."""
         fields = vars(self)
         return dict.fromkeys([*[name for name in OPTIONS if fields[name]], *self.options])
 

@@ -42,13 +42,14 @@ FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
 
 
 class AsyncNotifier(Producer):
-    """Accepts notifications in an asyncio program; every method is that of `Notifier`, awaited.
+    """Accepts notifications in an asyncio program. It has the methods of `Notifier`; you await them.
 
-    It never blocks the event loop: while it waits for Redis, all else goes on. Each call ends by its deadline: its
-    `timeout=` (seconds, a timedelta or "2s"), or `redis.socket_timeout` of the configuration. Then it raises
-    RedisUnusableError; the notification may have been accepted all the same, so repeat it under the same `job_id`.
-    One AsyncNotifier serves one event loop. It opens no connection before the first call, and has at most 50 calls
-    under way at once; the others wait, within their deadline. Channels are made by a Notifier.
+    It never blocks the event loop. Each call has a deadline: its `timeout=` (seconds, a timedelta or "2s"), or
+    `redis.socket_timeout` of the configuration. After the deadline it raises RedisUnusableError. The notification may
+    have been accepted all the same, so repeat the call with the same `job_id`.
+
+    An AsyncNotifier belongs to one event loop. It opens no connection before the first call. At most 50 of its calls
+    run at the same time; the others wait, within their deadline. To make channels, use a Notifier.
     """
 
     _takes = redis.asyncio.Redis
@@ -84,7 +85,7 @@ class AsyncNotifier(Producer):
         await self.aclose()
 
     def check(self, notification: Notification) -> None:
-        """See `Notifier.check`; it asks nobody, and is not awaited."""
+        """See `Notifier.check`. It does not ask Redis, and is not awaited."""
         self._builder.build(notification)
 
     async def send(self, notification: Notification, *, job_id: str | None = None, timeout: Timeout = None) -> str:
@@ -101,7 +102,11 @@ class AsyncNotifier(Producer):
         on_accepted: Callable[[Sequence[str]], object] | None = None,
         timeout: Timeout = None,
     ) -> int:
-        """See `Notifier.send_many`. on_accepted: may be a coroutine function. timeout: of each hundred."""
+        """See `Notifier.send_many`.
+
+        on_accepted: may be a coroutine function.
+        timeout: for each hundred.
+        """
         await self._follow(timeout)
         enqueue = partial(self._enqueued, timeout=timeout)
         return await self._send_many(notifications, job_ids, on_accepted, enqueue)

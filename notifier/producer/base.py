@@ -82,11 +82,12 @@ class Producer:
     def from_config(
         cls, path: str | Path | None = None, environ: Mapping[str, str] = os.environ, *, follow: bool = True
     ) -> Self:
-        """One by the YAML at `path`, at `NOTIFIER_CONFIG`, or at config/notifier.yaml.
+        """Make one from the YAML at `path`, at `NOTIFIER_CONFIG`, or at config/notifier.yaml.
 
-        follow: from the first call on, a thread looks for changes: of the file, and of the rates that
-        `notifier config apply` has published. They hold within two seconds; the section redis stays as it was.
-        Raises SettingsError where the configuration cannot be used.
+        follow: from the first call on, a thread watches the file and the rates that `notifier config apply` publishes.
+        Changes hold within two seconds; the section redis is not read again.
+
+        Raises SettingsError if the configuration cannot be used.
         """
         from notifier.store.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
 
@@ -98,7 +99,7 @@ class Producer:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """One by these settings."""
+        """Make one from these settings."""
         return cls(cls._connect(settings.redis), settings)
 
     @property

@@ -18,8 +18,9 @@ NEITHER = "give cancel a job id, or user= and what else is to match"
 class Cancellation:
     """How many of several notifications were cancelled.
 
-    cancelled: how many will not be sent. too_late: the job ids of those that a worker had already, or that have ended.
-    unknown: of `cancel_many`, the job ids of which nothing is known any more.
+    cancelled: how many will not be sent.
+    too_late: the job ids of those that a worker had already, or that have ended.
+    unknown: the job ids that are unknown, or no longer kept (of `cancel_many`).
     """
 
     cancelled: int = 0

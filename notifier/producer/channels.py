@@ -24,10 +24,11 @@ NONE: Final[Mapping[str, Any]] = {}
 
 
 def to_channel(channel_id: str, apns: Mapping[str, Any] = NONE, **fields: Any) -> Notification:
-    """A notification for all who subscribe to a channel. It is limited as one to the user ``channel:<id>``.
+    """A notification for all who subscribe to a channel. For the limits it is one to the user ``channel:<id>``.
 
-    apns: options of a Live Activity, as of `Notification.apns`: event, timestamp, content_state, …; `store` only for a
-    channel that stores. fields: of Notification: category, title, body, sound, expires_in, app, …
+    apns: options of a Live Activity, as in `Notification.apns`: event, timestamp, content_state, …; `store` only for a
+    channel that stores.
+    fields: fields of Notification: category, title, body, sound, expires_in, app, …
     """
     name, options = PREFIX + channel_id, {"push_type": LIVE_ACTIVITY, **apns}
     return Notification(**{"user": name, **fields}, devices=[Device("apns", name)], apns=options)
@@ -56,11 +57,12 @@ async def _at_apple(settings: Settings, app: str | None, ask: Ask[T]) -> T:
 
 
 class Channels:
-    """Apple's broadcast channels. Who subscribes to one gets each update of a Live Activity that is sent to it.
+    """Apple's broadcast channels. Devices that subscribe to a channel get each update of a Live Activity sent to it.
 
-    Each call asks Apple over a connection of its own, and waits for it. It raises ChannelError, RedisUnusableError
-    where the team's token is not to be had, and SettingsError where the configuration has no such app.
-    app: of `providers.apns.apps`; None is the platform's own.
+    Each call makes its own connection to Apple, and waits for the answer. It raises ChannelError if Apple refuses,
+    RedisUnusableError if the team's token cannot be read, and SettingsError if the configuration has no such app.
+
+    app: one of `providers.apns.apps`; None is the app without a name.
     """
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
@@ -82,7 +84,7 @@ class Channels:
         return self._ask(app, lambda server: server.list())
 
     def delete(self, channel_id: str, *, app: str | None = None) -> None:
-        """Delete a channel, for ever: nobody gets anything of it any more."""
+        """Delete a channel for ever: its subscribers get nothing any more."""
         self._ask(app, lambda server: server.delete(channel_id))
 
     def _ask(self, app: str | None, ask: Ask[T]) -> T:

@@ -19,10 +19,13 @@ Outcome = Literal["delivered", "rejected", "expired", "superseded", "dropped", "
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a notification ended. event_id: the same each time that this event is given, and different for each.
+    """How a notification ended.
 
-    at: when, by Redis's clock, to the millisecond. reason: why it was not delivered, or ''. superseded_by: the job
-    that took its place, or ''. ref: what stands in its `data` under ``ref``, or None.
+    event_id: different for each event; the same if an event comes again.
+    at: when, by Redis's clock, to the millisecond.
+    reason: why it was not delivered, or ''.
+    superseded_by: the job that took its place, or ''.
+    ref: the text in its `data` under ``ref``, or None.
     """
 
     event_id: str

@@ -76,14 +76,18 @@ UNENDED: Final = frozenset({"queued", "waiting", "sending"})
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Hold what is known of a notification.
+    """The state of a notification.
 
-    expected_at: when it should go, for one that waits. reason: why it was not delivered.
-    settled_at: when it was delivered. attempts: how many were spent so far.
-    superseded_by: the job that took its place. not_before: what else than the user's rules decides when a waiting one
-    goes, so that it goes at `expected_at` at the soonest; None where nothing does. held_by: the user's or category's
-    rule that lets a waiting one go last, such as 'user 10/1m'; None where it waits for none. record: what has held it
-    back so far, and of one that has ended what became of it; None where that is not known, or no history is kept.
+    expected_at: when it should go, if it waits.
+    reason: why it was not delivered.
+    settled_at: when it was delivered.
+    attempts: how many it has used so far.
+    superseded_by: the job that took its place.
+    not_before: a reason, other than the user's rules, for which it may go later than `expected_at`; None if there is
+    none.
+    held_by: the rule of the user or category for which it waits the longest, such as 'user 10/1m'; None if it waits for
+    none.
+    record: what has held it back so far, and how it ended; None if that is not known, or no history is kept.
     """
 
     job_id: str

@@ -14,11 +14,12 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A token to which nothing must be sent any more: its provider called it dead.
+    """A dead token: do not send to it any more.
 
-    gone_at: since when, by the provider if it says so (APNs does), else when the answer came. A device that your
-    users registered after that lives again: compare before you remove it. app, user, job_id: of the notification
-    that found it out. reason: the provider's own word.
+    gone_at: since when, if the provider says it (APNs does), or else the time of the answer. If a device was registered
+    after that, it works again: compare before you remove it. app, user, job_id: those of the notification that got the
+    answer.
+    reason: the provider's own word.
     """
 
     token: str

@@ -44,10 +44,10 @@ T = TypeVar("T")
 class Notifier(Producer):
     """Accepts notifications. Threads may share one; it opens no connection before the first call.
 
-    Every call waits for Redis, and blocks its thread meanwhile: usually under a millisecond. Where Redis hangs, a call
-    ends after at most twice `redis.socket_timeout` (5 s as shipped), because it is tried once more; `send_many` for
-    each hundred. The first call may take two seconds more, for `follow`. `feedback(follow=True)` waits for ever. In an
-    asyncio program use AsyncNotifier.
+    Every call waits for Redis and blocks its thread, usually for less than a millisecond. If Redis hangs, a call ends
+    after at most twice `redis.socket_timeout` (5 s by default), because it is tried once more; `send_many` needs so
+    long for each hundred. The first call may take two seconds more, because of `follow`. `feedback(follow=True)` waits
+    for ever. In an asyncio program use AsyncNotifier.
     """
 
     _takes = Redis
@@ -71,9 +71,9 @@ class Notifier(Producer):
         return Channels(lambda: self._exchanges.settings)
 
     def reload(self) -> None:
-        """Take up the file, and what is published, now. What cannot be used is raised, and all stays as it was.
+        """Read the file and the published rates now. If they cannot be used, it raises, and nothing changes.
 
-        Raises SettingsError, also where this was not made by `from_config`; RedisUnusableError.
+        Raises SettingsError, also if this was not made by `from_config`, and RedisUnusableError.
         """
         self._file().reload()
 
@@ -98,13 +98,15 @@ class Notifier(Producer):
         self._builder.build(notification)
 
     def send(self, notification: Notification, *, job_id: str | None = None) -> str:
-        """Accept one notification; returns its job id (with a `dedupe_key` seen before, the earlier one's).
+        """Accept one notification; returns its job id. With a known `dedupe_key` it returns the id of the earlier one.
 
-        job_id: an id of the caller's own, else a random one. As long as a notification is kept, one of its id is
-        not accepted again: so a caller that does not know whether a call went through can repeat it.
-        Raises InvalidNotificationError before anything is written, RedisUnusableError if Redis does not answer,
-        OverloadedError where `max_waiting` is reached and the category's `overflow` makes no room, and with
-        `redis.wait_replicas` NotReplicatedError for what is accepted and may not survive the primary.
+        job_id: your own id; without it, a random one. While Redis keeps a notification, its id is not accepted again.
+        So if you do not know whether a call succeeded, repeat it with the same id.
+
+        Raises InvalidNotificationError before anything is written; RedisUnusableError if Redis does not answer;
+        OverloadedError if `max_waiting` is reached and the category's `overflow` makes no room. With
+        `redis.wait_replicas` it raises NotReplicatedError if the notification is accepted but may be lost with the
+        primary.
         """
         with self._builder.span("send", notification) as trace:
             return finished(self._enqueued([self._builder.build(notification, job_id, trace)]))[0]
@@ -116,34 +118,38 @@ class Notifier(Producer):
         job_ids: Iterable[str] | None = None,
         on_accepted: Callable[[Sequence[str]], object] | None = None,
     ) -> int:
-        """Accept any number, a hundred to a round trip; returns how many. Never holds more than two hundred.
+        """Accept any number, a hundred in each round trip; returns how many. It never has more than 200 in memory.
 
-        A thread of its own waits for Redis, while the next hundred is taken from the iterable and checked.
+        A thread waits for Redis, while the next hundred is taken from the iterable and checked.
 
-        job_ids: as for `send`, one for each. on_accepted: called with the job ids of each hundred, in order.
-        Raises InvalidNotificationError, its field led by the place in the iterable, as in
-        ``notifications[17].user``: all before that one were accepted, none after it. So it is where the
-        iterable raises an error of its own. OverloadedError at the end names what was not accepted; `on_accepted` is
-        not called from the first of these on.
+        job_ids: one for each notification, as for `send`.
+        on_accepted: a function that is called with the job ids of each hundred, in order.
+
+        Raises InvalidNotificationError with the position in the iterable, such as ``notifications[17].user``. Then all
+        before this one were accepted, and none after it. The same holds if the iterable itself raises an error. Raises
+        OverloadedError at the end, with the notifications that were refused; from the first of these on, `on_accepted`
+        is not called.
         """
         if iscoroutinefunction(on_accepted):
             raise TypeError("on_accepted is a coroutine function: AsyncNotifier awaits one")
         return finished(self._send_many(iter(notifications), job_ids, on_accepted, self._enqueued))
 
     def acquire(self, user: str, category: str = DEFAULT_CATEGORY) -> UserPermit | Hold:
-        """Take the right to send this user something of a category now, by the rules in force, outside of the workers.
+        """Ask for a permit to send this user something of a category yourself, by the rules in force.
 
-        It counts as what the workers send. What the user chose holds too, and a mute until it ends. Quiet hours, send
-        hours and calendar windows go by the zone that the user chose, else by that of the configuration. Raises
-        InvalidNotificationError for an unknown category, LimiterUnreachableError where Redis is away.
+        The permit counts like a notification. The user's own choices hold too, also mutes. Quiet hours, send hours and
+        calendar windows follow the zone that the user chose, or else the zone of the configuration.
+
+        Raises InvalidNotificationError for an unknown category, LimiterUnreachableError if Redis does not answer.
         """
         with reached():
             return finished(self._acquire(user, category))
 
     def refund(self, permit: UserPermit) -> bool:
-        """Give a permit of `acquire` back because nothing reached the user; what waits is looked at again at once.
+        """Give back a permit of `acquire` because nothing reached the user. Waiting notifications may then go at once.
 
-        False where it has lapsed, or was given back before. Raises LimiterUnreachableError where Redis is away.
+        Returns False if it does not count any more, or was given back before. Raises LimiterUnreachableError if Redis
+        does not answer.
         """
         with reached():
             return finished(self._of(permit.user, self._exchanges.refund(permit)))
@@ -163,24 +169,28 @@ class Notifier(Producer):
         collapse_id: str | None = None,
         tag: str | None = None,
     ) -> backlogs.Cancelled | Cancellation:
-        """Cancel what no worker has taken yet: one notification, or all of a user that match.
+        """Cancel one notification, or all of a user that match, if no worker has taken them yet.
 
-        With a job id it returns 'cancelled'; or 'sending' or 'ended' where it is too late; or 'unknown'. Where one of
-        its devices has taken it and others are to be tried again, they are not: it is delivered, and this returns
-        'ended'. With `user` it cancels each notification of the user that has this category, collapse id and tag, as
-        far as they are given, and was accepted before this call, and returns a Cancellation.
-        Raises InvalidNotificationError for a field that no notification could have.
+        With a job id it returns 'cancelled', or 'sending' or 'ended' if it is too late, or 'unknown'. If one device has
+        received the notification and others would be tried again, they are not tried again: it counts as delivered, and
+        this returns 'ended'.
+
+        With `user` it cancels all notifications of this user that were accepted before this call and have the category,
+        collapse id and tag that you give. It returns a Cancellation.
+
+        Raises InvalidNotificationError for a value that no notification can have.
         """
         return finished(self._cancel(job_id, user, category, collapse_id, tag))
 
     def forget(self, user: str, *, hard: bool = False) -> Cancellation:
-        """Cancel what waits for a user, and delete all that is kept of the user; returns what was cancelled.
+        """Cancel all that waits for a user, and delete the user's data in Redis; returns what was cancelled.
 
-        That is: preferences, history, ended notifications with their text and tokens, dedupe keys, a pause of
-        the user, and what names the user in the feeds of dead tokens and events and in the logs of changes. When
-        something was sent is kept, under a hash of the user, until the limits do not need it any more; hard: that goes
-        too, so that the limits begin anew. What a worker sends at that moment is too late, and leaves traces: they go
-        with another call.
+        The data are: preferences, history, ended notifications with their text and tokens, dedupe keys, a pause of the
+        user, and entries about the user in the feeds of dead tokens and events and in the logs of changes. If a worker
+        is sending a notification at that moment, it is too late, and its result is stored afterwards: call this again.
+        The times of sends stay, under a hash of the user, until the limits do not need them.
+
+        hard: delete these times too, so that the limits begin anew.
         """
         return finished(self._forget(user, hard))
 
@@ -197,14 +207,16 @@ class Notifier(Producer):
         follow: bool = False,
         lease: timedelta = timedelta(minutes=1),
     ) -> Iterator[Gone]:
-        """Iterate over the tokens that a provider called dead: ``for gone in notifier.feedback(): …``.
+        """Iterate over dead tokens: ``for gone in notifier.feedback(): …``.
 
-        Each is acknowledged when the loop comes back for the next one. One over which the loop broke, or was left,
-        is given again: to whoever asks once `lease` has passed, and to a consumer of the same name at once. So let
-        the loop's body take less than `lease`, and do no harm when done twice.
-        group: every group is given each token once, from the oldest that is kept; its consumers share them.
-        consumer: a name that no other process uses at the same time; None is for any number of processes.
-        follow: wait for more, for ever; else end when nothing is left.
+        When the loop asks for the next token, the one before is acknowledged. If the body of the loop raises, or you
+        leave the loop, the token comes again: at once to a consumer of the same name, and after `lease` to any other.
+        So the body must take less than `lease`, and must allow that it runs twice.
+
+        group: every group gets each token once, from the oldest that is kept; its consumers share them.
+        consumer: a name that no other process uses at the same time; None works for any number of processes.
+        follow: wait for more, for ever; without it the loop ends when no token is left.
+
         Raises RedisUnusableError if Redis does not answer: begin again, nothing is lost.
         """
         return iterate(self._search(partial(self._exchanges.feedback, group, consumer, lease=lease), follow=follow))
@@ -219,32 +231,34 @@ class Notifier(Producer):
     ) -> Iterator[Ended]:
         """Iterate over how notifications ended: ``for ended in notifier.events(): …``.
 
-        Each is given and acknowledged as in `feedback`, so at least once to each group, and at most `events.keep` after
-        its notification ended. Notifications of one user may end in another order than they were accepted.
-        Raises SettingsError where `events.keep` is 0s, RedisUnusableError if Redis does not answer.
+        Events are acknowledged as in `feedback`, so each group gets each event at least once. Redis keeps an event for
+        `events.keep`. Notifications of one user may end in another order than they were accepted.
+
+        Raises SettingsError if `events.keep` is 0s, RedisUnusableError if Redis does not answer.
         """
         self._builder.check_events()
         return iterate(self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow))
 
     def routes(self) -> list[Held]:
-        """The routes by which nothing goes now, why, since when, and how many wait; empty when all is well.
+        """Routes that are stopped or slow: why, since when, and how many wait. The list is empty if all routes work.
 
         Raises RedisUnusableError if Redis does not answer.
         """
         return finished(self._routes())
 
     def status(self, job_id: str, user: str | None = None) -> Status | None:
-        """Return what became of a notification; None for one that is unknown or no longer kept.
+        """Return the state of a notification; None if it is unknown or no longer kept.
 
-        user: whose it is, if you know: then its record is found even when it was delivered long ago, for
-        `history.keep`. Else a delivered one is known for `keep_delivered`, without its record.
+        user: its user, if you know. Then its record is found for `history.keep`. Otherwise a delivered notification is
+        known for `keep_delivered` only, without its record.
         """
         return finished(self._status(job_id, user))
 
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
-        """Return what became of a user's notifications, and what held each one back: the newest first.
+        """Return how a user's notifications ended, and what held each one back, the newest first.
 
-        since: no older than this; None is `history.keep`. At most `history.max` are kept of a user.
+        since: no older than this; None is `history.keep`. At most `history.max` of each user are kept.
+
         Raises RedisUnusableError if Redis does not answer.
         """
         return finished(self._of(*self._history(user, since)))

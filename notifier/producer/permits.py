@@ -30,7 +30,7 @@ LEAD_US: Final = 1  # who has a permit sends at once
 
 @dataclass(frozen=True, slots=True)
 class UserPermit(Permit):
-    """The right to send one notification to a user. category: whose rules admitted it too."""
+    """The right to send one notification to a user. category: its rules allowed it too."""
 
     category: str = DEFAULT_CATEGORY
 

@@ -137,7 +137,7 @@ class Choices(Generic[PreferencesT, EachT]):
         zone: str | None = KEEP,
         who: str = "",
     ) -> PreferencesT:
-        """Choose rules: those that are given change, None takes one away. Returns all that the user has chosen.
+        """Choose rules. Only those that you give change; None removes one. Returns all choices of the user.
 
         tier: one of the configuration's. windows: such as ``["5/hour", "20/calendar-day"]``. gap: such as ``"10m"``.
         quiet_hours: such as ``"22:00-08:00"``, or ``{"mon-fri": "22:00-07:00", "sat-sun": "22:00-10:00"}``. zone: whose
@@ -155,14 +155,14 @@ class Choices(Generic[PreferencesT, EachT]):
         what: What = "hold",
         who: str = "",
     ) -> PreferencesT:
-        """Send nothing of these categories until a moment, or for so long; None is of all, and without end.
+        """Mute these categories until a time, or for a duration. None: all categories; without end.
 
         what: `hold` sends it then, `drop` ends it at once. Categories with bypass are sent all the same.
         """
         return self._prefer(lambda: (user, self._edits.mute(user, until, categories, what)), who)
 
     def unmute(self, user: str, *, categories: Iterable[str] | None = None, who: str = "") -> PreferencesT:
-        """Take mutes of these categories back; None is all."""
+        """Remove the mutes of these categories; None is all."""
         return self._prefer(lambda: (user, self._edits.unmute(user, categories)), who)
 
     def get(self, user: str) -> PreferencesT:
@@ -170,30 +170,32 @@ class Choices(Generic[PreferencesT, EachT]):
         return self._prefer(lambda: (user, unchanged), "")
 
     def clear(self, user: str, *, who: str = "") -> PreferencesT:
-        """Forget what a user chose: the configuration alone holds."""
+        """Remove all choices of a user: then only the configuration holds."""
         return self._prefer(lambda: (user, nothing), who)
 
 
 class Users(Choices[Preferences, Iterator[Chosen]]):
-    """Preferences of users. A change holds from the next notification on, also for what waits already.
+    """Preferences of users. A change holds from the next notification on, also for notifications that already wait.
 
-    Every call raises InvalidPreferenceError, before anything is written, for what is not well formed or a tier
-    that `users_may` of the configuration does not name; and RedisUnusableError. who: who changes it, for the log
-    of changes, where that is not the user.
+    Every call raises InvalidPreferenceError, before anything is written, for a value that is not well formed, or a tier
+    that `users_may` of the configuration does not name. It raises RedisUnusableError if Redis does not answer.
+
+    who: the person who makes the change, for the log of changes, if that is not the user.
     """
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Return the preferences of all users, as plain data that `apply` takes: ``{"user": "42", "gap": "10m", …}``.
 
-        In no order; one who changes meanwhile may come twice.
+        In no order; a user who changes something at that time may come twice.
         """
         for user, preferences in self._preferences():
             yield {"user": user, **preferences.as_dict()}
 
     def apply(self, entries: Iterable[Mapping[str, Any]], *, who: str = "") -> int:
-        """Let each of these users have exactly what its entry says; returns how many. Others stay as they are.
+        """Set the choices of these users to exactly what their entries say; returns how many. Others stay as they are.
 
-        Raises InvalidPreferenceError with its place, as in ``entries[17].gap``: all before that one were applied.
+        Raises InvalidPreferenceError with the position, such as ``entries[17].gap``. Then all before this one were
+        applied.
         """
         count = 0
         for count, entry in enumerate(entries, 1):

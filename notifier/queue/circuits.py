@@ -61,16 +61,21 @@ WORDS: Final[dict[Kind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A route that is not working: by which nothing goes now, or less than there is.
+    """A route that is stopped or slow.
 
-    state: 'stopped', nothing goes; 'slow', some goes. A route of which nothing is told is working.
-    kind: why. Stopped: 'unreachable', 'failing' (its answers are errors), 'fault' (it refuses our key or settings),
-    'full' (it said that its quota is used up) and 'paused' (by a person). Slow: 'full' (our count of its quota is at
-    the limit), 'busy' (as much is under way as it bears, and more has waited for two seconds) and 'recovering'.
-    reason: what was seen, such as 'connection refused at localhost:8443'. who: paused it. since: when it began.
-    next_at: when the next is let go, a probe or what there is room for; None for a pause without an end. waiting: how
-    many users and rests of notifications wait for it; who comes behind them in a backlog is not counted. at_once: how
-    many sends all workers together may have under way.
+    state: 'stopped': nothing is sent by it; 'slow': less is sent than waits. All other routes work.
+    kind: why. If stopped: 'unreachable', 'failing' (its answers are errors), 'fault' (it refuses our key or settings),
+    'full' (it said that its quota is used up) or 'paused' (by a person). If slow: 'full' (our count of its quota is at
+    the limit), 'busy' (as many sends are in flight as it can handle, and others have waited for two seconds) or
+    'recovering'.
+    reason: the observation, such as 'connection refused at localhost:8443'.
+    who: the person who paused it.
+    since: when it began.
+    next_at: when the next notification is sent by it, as a probe or because there is room; None for a pause without an
+    end.
+    waiting: how many users, and notifications for the rest of their devices, wait for it; those behind them in a
+    backlog are not counted.
+    at_once: how many sends all workers together may have in flight.
     """
 
     route: str

@@ -118,12 +118,17 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Hold what became of a notification, and what held it back until then.
+    """How a notification ended, and what held it back until then.
 
-    outcome: as of an event; '' for one that has not ended. ended_at: of that one, when it was asked for. accepted_at:
-    None where it is not known, or was not kept. delays: in their order. handed_at: each time it was handed to the
-    providers; replies: what they answered, of all devices and times, as far as it is kept. rates: the version of the
-    rates by which it was settled. reason: why it was dropped. superseded_by: the job that took its place.
+    outcome: as in an event; '' if it has not ended.
+    ended_at: when it ended; if it has not, the time of the call.
+    accepted_at: None if it is not known, or was not kept.
+    delays: what held it back, in order.
+    handed_at: each time at which it was handed to the providers.
+    replies: the providers' answers, for all devices and times, as far as they are kept.
+    rates: the version of the rates by which it was settled.
+    reason: why it was dropped.
+    superseded_by: the job that took its place.
     """
 
     job_id: str

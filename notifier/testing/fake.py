@@ -32,7 +32,7 @@ BEGINS: Final = datetime(2030, 1, 7, 12, tzinfo=UTC)  # a Monday at noon: no qui
 class Sent:
     """A notification that was delivered, as its devices get it, and when, in simulated time.
 
-    count: how many it stands for: itself, and those whose place it took.
+    count: how many notifications it stands for: itself, and those whose place it took.
     """
 
     job_id: str
@@ -70,12 +70,13 @@ class FakeChannels(Channels):
 
 
 class FakeNotifier(Notifier):
-    """A `Notifier` in memory: real validation, the real rules, and a time that moves by `advance` alone.
+    """A `Notifier` in memory: real validation, the real rules, and simulated time that only `advance` moves.
 
-    Everything that `Notifier` has works. What providers hold back, retries, the rule in the `status` of what waits,
-    `max_waiting` in all and an `overflow` that makes room are left out.
-    Without an argument it has the configuration that `Notifier` would find, or else the one that `notifier config init`
-    writes; its Redis is not asked.
+    It has all methods of `Notifier`. It does not simulate the providers' own limits, retries, `max_waiting` for all
+    users, and an `overflow` that makes room. The `status` of a waiting notification does not name the rule.
+
+    Without an argument it uses the configuration that `Notifier` would find, or else the one that `notifier config
+    init` writes. It never connects to Redis.
     """
 
     def __init__(self, config: Settings | str | Path | None = None, *, now: datetime = BEGINS) -> None:
@@ -145,9 +146,11 @@ class FakeNotifier(Notifier):
     def fail_next(self, how: Exception | Failure = "rejected", reason: str = "Unregistered") -> None:
         """Let the next notification fail.
 
-        how: an exception is raised by the next `send`, which accepts nothing: RedisUnusableError("…"). With 'rejected'
-        the provider calls the devices of the next notification dead, so `feedback` names them; with 'failed' its last
-        attempt fails; where it never goes, that is spent. Raises ValueError for another word.
+        how: an exception, such as RedisUnusableError("…"), is raised by the next `send`, which accepts nothing. With
+        'rejected' the provider says that the devices of the next notification are dead, so `feedback` returns them.
+        With 'failed' its last attempt fails. If the next notification never goes, the failure is used up.
+
+        Raises ValueError for another word.
         """
         if not isinstance(how, Exception) and how not in get_args(Failure):
             raise ValueError(f"how must be {' or '.join(map(repr, get_args(Failure)))} or an exception, is {how!r}")

@@ -42,10 +42,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class WebLimit:
     """One limit of a web program: `WebLimit("login", "5/minute; 100/day")`.
 
-    name: of its budget, and in its headers; limits of one name share one budget. rates: as of `Limiter.acquire`, or
-    what makes them of the request. key: whom a request counts for; None from it leaves the request out. cost: as how
-    many a request counts. exempt: which requests it does not concern. not_counted: the statuses of responses whose
-    permit is given back, such as SERVER_ERRORS.
+    name: appears in the headers; limits with the same name share their counts.
+    rates: as for `Limiter.acquire`, or a function of the request.
+    key: a function of the request that says for whom it counts; if it returns None, the request is not limited.
+    cost: a request counts as so many; or a function of the request.
+    exempt: a function of the request; if it returns true, this limit does not apply.
+    not_counted: the statuses of responses whose permit is given back, such as SERVER_ERRORS.
     """
 
     name: str
@@ -86,11 +88,11 @@ AskedLimit: TypeAlias = tuple[WebLimit, tuple[str, Rates, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebAnswer:
-    """How a program answers, beside the fields of the draft and the problem of RFC 9457.
+    """Changes to how a program answers. Without them, it sends the headers of the draft and the problem of RFC 9457.
 
-    x_headers: X-RateLimit-Limit, -Remaining and -Reset too, of the rule with the least room. body: makes the body of a
-    429 of the request and the problem: text, or what becomes JSON. on_refused: is told of each 429 the names of the
-    rules that are used up, for metrics.
+    x_headers: send X-RateLimit-Limit, -Remaining and -Reset too, for the rule that leaves the fewest requests.
+    body: a function of the request and the problem that returns the body of a 429: text, or a dict for JSON.
+    on_refused: a function that is called for each 429 with the request and the names of the used-up rules, for metrics.
     """
 
     x_headers: bool = False

@@ -20,11 +20,12 @@ NAT64: Final = IPv6Network("64:ff9b::/96")  # an IPv4 address behind a translato
 def client_address(
     trusted_proxies: Iterable[str] = (), *, header: str = "x-forwarded-for", ipv6_prefix: int = 64
 ) -> Key:
-    """A key of the client's address. Without `trusted_proxies`, that is the other end of the connection.
+    """Limit by the client's address. Without `trusted_proxies`, that is the other end of the connection.
 
-    trusted_proxies: addresses and networks of your own proxies, such as "10.0.0.0/8", and "unix" for a Unix socket.
-    Only what these say in `header` is believed, read from the right: what a client writes there itself is never
-    reached. ipv6_prefix: as wide as one client may be, since a client commonly has a whole /64 to choose from.
+    trusted_proxies: addresses and networks of your own proxies, such as "10.0.0.0/8", and "unix" for a Unix socket. The
+    `header` is read from the right, and only the part that these proxies wrote is used, never a part that a client
+    wrote.
+    ipv6_prefix: addresses of one such network count as one client, because a client usually has a whole /64.
     """
     if isinstance(trusted_proxies, str):
         raise TypeError(f"trusted_proxies is a list of addresses, such as [{trusted_proxies!r}]")
@@ -52,10 +53,11 @@ def client_address(
 
 
 def api_key(header: str = "x-api-key", *, otherwise: Key | None = None) -> Key:
-    """A key of what a header holds, hashed: secrets never stand in Redis. A request without it goes by `otherwise`.
+    """Limit by the value of a header, hashed, so that no secret is in Redis. Without the header, `otherwise` is used.
 
-    otherwise: the client's address, if none is given. An invented API key has a budget of its own until your program
-    refuses it: put a limit by address beside this one.
+    otherwise: another key; by default the client's address.
+
+    An invented API key has its own count until your program refuses it, so use a limit by address as well.
     """
     fallback = otherwise or client_address()
 
@@ -67,9 +69,9 @@ def api_key(header: str = "x-api-key", *, otherwise: Key | None = None) -> Key:
 
 
 def user(find: Callable[[Any], Any], *, otherwise: Key | None = None) -> Key:
-    """A key of the user who signed in. A request of nobody goes by `otherwise`, the client's address if none is given.
+    """Limit by the user who signed in. If nobody did, `otherwise` is used; by default the client's address.
 
-    find: gives the user's id from the framework's own request, or None: `lambda request: request.user.pk` in Django.
+    find: returns the user's id from the framework's own request, or None: `lambda request: request.user.pk` in Django.
     """
     fallback = otherwise or client_address()
 

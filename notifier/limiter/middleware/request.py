@@ -9,10 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WebRequest:
-    """The parts of a request that keys, costs and exemptions are made of.
+    """The parts of a request that keys, costs and exemptions can use.
 
-    headers: by name in lower case; what came several times is joined by commas. peer: the address at the other end of
-    the connection, None for a Unix socket. raw: the framework's own request, the ASGI scope or the WSGI environ.
+    headers: by name in lower case; repeated headers are joined by commas.
+    peer: the address at the other end of the connection, None for a Unix socket.
+    raw: the framework's own request, the ASGI scope or the WSGI environ.
     """
 
     method: str

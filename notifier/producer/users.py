@@ -155,9 +155,9 @@ class Choices(Generic[PreferencesT, EachT]):
         what: What = "hold",
         who: str = "",
     ) -> PreferencesT:
-        """Mute these categories until a time, or for a duration. None: all categories; without end.
+        """Mute these categories (None: all) until a time, or for a duration (None: without end).
 
-        what: `hold` sends it then, `drop` ends it at once. Categories with bypass are sent all the same.
+        what: `hold` lets them wait until then, `drop` ends them at once. Categories with `bypass` cannot be muted.
         """
         return self._prefer(lambda: (user, self._edits.mute(user, until, categories, what)), who)
 

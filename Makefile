@@ -71,16 +71,16 @@ demo: setup  ## send 2,144 notifications through four workers to local simulator
 	@echo "Loading the demo. It takes about 45 seconds, and removes what it starts." >&2
 	@$(BIN)/python -m workers.demo
 
-demo-json: setup  ## the same, its report as one JSON object
+demo-json: setup  ## the same, with a report as one JSON object
 	@$(BIN)/python -m workers.demo --json
 
 test: setup  ## all tests
 	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal
 
-hostile: setup  ## what attackers do, in under ten minutes: a part of the tests
+hostile: setup  ## the tests of attacks, a part of all tests; under ten minutes
 	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/hostile
 
-test-redis: setup  ## those alone that would notice another version of Redis
+test-redis: setup  ## only the tests that depend on the version of Redis
 	@$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
 	  tests/property/test_limiter_laws.py tests/property/test_backlogs.py tests/contract/producer/test_permits.py \
 	  tests/contract/providers/apns/test_token.py tests/faults/test_fence.py tests/faults/test_out_of_memory.py tests/integration/producer/test_notifier.py \
@@ -89,34 +89,34 @@ test-redis: setup  ## those alone that would notice another version of Redis
 test-apns2: setup $(APNS2)/.installed-by-make  ## the providers' contract with apns2, in an environment of its own
 	@$(APNS2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal $(WITH_APNS2)
 
-test-rq2: setup $(RQ2)/.installed-by-make  ## what touches RQ, with RQ 2, in an environment of its own
+test-rq2: setup $(RQ2)/.installed-by-make  ## the tests that use RQ, with RQ 2, in an environment of its own
 	@$(RQ2)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/integration/test_stock_jobs.py \
 	  tests/integration/test_rq_citizen.py tests/integration/test_rq_throttled.py tests/integration/test_prefixes.py \
 	  tests/laws/test_rq_by_hand.py
 
-test-python: $(OTHER)/.installed-by-make  ## what another Python may do otherwise: make test-python PYTHON=python3.13
+test-python: $(OTHER)/.installed-by-make  ## the tests that depend on the version of Python: make test-python PYTHON=python3.13
 	@$(OTHER)/bin/python -V
 	@HYPOTHESIS_PROFILE=few $(OTHER)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
 	  tests/unit --ignore-glob 'tests/unit/test_*' tests/unit/test_imports.py tests/unit/test_log.py tests/unit/test_units.py \
 	  tests/contract/providers tests/contract/producer tests/contract/test_contract.py tests/contract/test_direct.py
 
-test-browser: setup  ## the pages of notifier serve in Debian's chromium
+test-browser: setup  ## the tests of the pages of notifier serve, in Debian's chromium
 	@$(BIN)/python -m pytest tests/browser/in_a_browser.py
 
-pictures: setup  ## the pictures of the pages in the docs, taken anew in chromium
+pictures: setup  ## take the pictures of pages in the docs again, in chromium
 	@$(BIN)/python -m pytest -q tests/browser/pictures.py
 
-rehearsal: setup  ## the scenes of a bad night, read from the first page in chromium; pictures go to build/rehearsal
+rehearsal: setup  ## check what the first page shows in faults, in chromium; pictures go to build/rehearsal
 	@mkdir -p build/rehearsal
 	@PICTURES=build/rehearsal $(BIN)/python -m pytest -q tests/browser/rehearsal.py
 	@echo "build/rehearsal"
 
-check-alerts:  ## the alerts of deploy/prometheus, by promtool (apt-get install prometheus)
+check-alerts:  ## test the alerts of deploy/prometheus with promtool (apt-get install prometheus)
 	@promtool check rules deploy/prometheus/alerts.yaml
 	@promtool check config --syntax-only deploy/prometheus/prometheus.yaml
 	@promtool test rules tests/unit/alerts.promtool.yaml
 
-check-independent: setup $(PEERS)/.installed-by-make  ## clients that others wrote, served by our simulators of APNs and Web Push
+check-independent: setup $(PEERS)/.installed-by-make  ## test our simulators of APNs, FCM and Web Push with clients by other authors
 	@NOTIFIER_PEERS=$(CURDIR)/$(PEERS) $(BIN)/python -m pytest tests/independent/clients_of_our_simulator.py
 
 $(PEERS)/.installed-by-make: tests/independent/requirements.txt tests/independent/package-lock.json
@@ -127,76 +127,76 @@ $(PEERS)/.installed-by-make: tests/independent/requirements.txt tests/independen
 	@cd $(PEERS) && PATH="$$PWD/bin:$$PATH" npm ci --silent --no-audit --no-fund
 	@touch $@
 
-check-independent-server: setup  ## our APNs client against the server that the file $NOTIFIER_INDEPENDENT_APNS describes
+check-independent-server: setup  ## test our APNs client with the server that the file $NOTIFIER_INDEPENDENT_APNS describes
 	@test -n "$$NOTIFIER_INDEPENDENT_APNS" || \
 	  { echo "NOTIFIER_INDEPENDENT_APNS is to name a file; docs/internals/simulators.md shows what it contains" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/independent/another_server.py
 
-nemesis: setup  ## everything real, and much goes wrong at random: make nemesis SECONDS=600 SEED=7 [CLUSTER=partitions]
+nemesis: setup  ## real workers and Redis with random faults: make nemesis SECONDS=600 SEED=7 [CLUSTER=partitions]
 	@$(BIN)/python -m tests.nemesis.nemesis --seconds $(SECONDS) --seed $(SEED) $(if $(CLUSTER),--cluster $(CLUSTER))
 
-stalls: setup  ## what providers read after stalls of 2, 8 and 30 s is no burst; seven minutes
+stalls: setup  ## check the limits after stalls of a provider of 2, 8 and 30 s; seven minutes
 	@STALLS_S="2 8 30" $(BIN)/python -m pytest -q tests/laws/test_stalls.py
 
 chaos: setup  ## 20,000 notifications through workers of which 66 are killed; some minutes
 	@$(BIN)/python -m pytest -q -s tests/faults/long_chaos.py
 
-bench: setup  ## what it is measured by, each figure beside its bar
+bench: setup  ## measure the figures that have a target
 	@$(BIN)/python -m benchmarks
 
-bench-sizes: setup  ## what a message costs beside a million that wait; minutes, and 2 GB of memory
+bench-sizes: setup  ## measure the cost of a message while a million wait; minutes, and 2 GB of memory
 	@$(BIN)/python -m benchmarks --only sizes
 
-bench-instructions: setup  ## Redis's instructions for a message, by callgrind; needs valgrind; some minutes
+bench-instructions: setup  ## count Redis's instructions for a message; needs valgrind; some minutes
 	@$(BIN)/python -m benchmarks.instructions
 
-bench-calls: setup  ## a worker's calls of Python functions for a message; seconds
+bench-calls: setup  ## count a worker's calls of Python functions for a message; seconds
 	@$(BIN)/python -m benchmarks.python_calls
 
-bench-peers: setup benchmarks/bullmq/.peers/.installed-by-make  ## the engine beside BullMQ; needs node and npm
+bench-peers: setup benchmarks/bullmq/.peers/.installed-by-make  ## compare the engine with BullMQ; needs node and npm
 	@$(BIN)/python -m benchmarks.queues $(QUICK)
 
 benchmarks/bullmq/.peers/.installed-by-make: benchmarks/bullmq/package.json benchmarks/bullmq/bullmq.mjs
 	@mkdir -p $(@D) && cp benchmarks/bullmq/*.* $(@D) && cd $(@D) && npm install --silent --no-package-lock --no-audit --no-fund
 	@touch $@
 
-soak: setup  ## a worker's memory over half an hour of steady traffic
+soak: setup  ## measure a worker's memory during half an hour of steady traffic
 	@$(BIN)/python -m benchmarks.soak
 
-bench-limiter: setup benchmarks/.peers/.installed-by-make  ## the limiter beside limits, throttled-py, pyrate-limiter and a plain sorted set; an hour, or minutes with QUICK=--quick
+bench-limiter: setup benchmarks/.peers/.installed-by-make  ## compare the limiter with limits, throttled-py, pyrate-limiter and a plain sorted set; an hour, or minutes with QUICK=--quick
 	@$(BIN)/python -m benchmarks.limiter $(QUICK)
 
 benchmarks/.peers/.installed-by-make:
 	@$(BIN)/python $(INSTALL) --target benchmarks/.peers limits throttled-py pyrate-limiter
 	@touch $@
 
-bench-providers: setup  ## the providers' clients, each beside its ceiling and its peers; about 3 minutes
+bench-providers: setup  ## compare the providers' clients with their upper bounds and with others; about 3 minutes
 	@$(BIN)/python -m benchmarks.providers
 
-soak-providers: setup  ## connections over ten minutes of idle times, GOAWAYs, cuts and a restart
+soak-providers: setup  ## count connections during ten minutes of idle times, GOAWAYs, cuts and a restart
 	@$(BIN)/python -m benchmarks.providers.soak
 
-mutate: setup  ## wrong scripts, each of which a plain model must notice; many minutes
+mutate: setup  ## check that the tests notice each of many wrong scripts; many minutes
 	@$(BIN)/python tests/harness/mutants.py $(WORDS)
 
 soak-properties: setup  ## the property tests with six times the examples, new ones each time; half an hour and more
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal tests/property
 
-coverage: setup  ## all tests under coverage of lines and branches, over all processes; about 18 minutes
+coverage: setup  ## coverage of lines and branches by all tests, in all processes; about 18 minutes
 	@rm -rf build/coverage
 	@$(MAKE) --no-print-directory coverage-add coverage-apns2 coverage-report
 
-coverage-add: setup  ## add what some tests cover to what others did: make coverage-add TESTS=tests/unit AT_ONCE=0
+coverage-add: setup  ## add the coverage of some tests to what was measured before: make coverage-add TESTS=tests/unit AT_ONCE=0
 	@mkdir -p build/coverage
 	@$(BIN)/coverage run -m pytest --numprocesses $(AT_ONCE) --dist worksteal $(TESTS); status=$$?; \
 	  $(BIN)/coverage combine --append --quiet && exit $$status
 
-coverage-apns2: setup $(APNS2)/.installed-by-make  ## the same, of the tests with apns2
+coverage-apns2: setup $(APNS2)/.installed-by-make  ## the same, for the tests with apns2
 	@mkdir -p build/coverage
 	@$(APNS2)/bin/coverage run -m pytest $(WITH_APNS2)
 	@$(BIN)/coverage combine --append --quiet
 
-coverage-report:  ## what was covered so far; a page for each module is in build/coverage/html
+coverage-report:  ## the coverage measured so far; a page for each module is in build/coverage/html
 	@$(BIN)/coverage html --quiet
 	@$(BIN)/coverage report --fail-under 95
 
@@ -208,15 +208,15 @@ lint: setup  ## style, types, layers and Lua
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/python tests/harness/lint_lua.py
 
-docs: $(DOCS)/.installed-by-make  ## the site, into build/docs; a warning or a dead link between pages is an error
+docs: $(DOCS)/.installed-by-make  ## build the site into build/docs; a warning or a dead link between pages is an error
 	@rm -rf build/docs
 	@$(DOCS)/bin/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs --doctree-dir build/doctrees . build/docs
 	@echo "build/docs/index.html"
 
-docs-links: $(DOCS)/.installed-by-make  ## the links of the docs to other sites; needs the network
+docs-links: $(DOCS)/.installed-by-make  ## check the links of the docs to other sites; needs the network
 	@$(DOCS)/bin/sphinx-build --quiet --builder linkcheck --conf-dir docs --doctree-dir build/doctrees . build/links
 
-package: $(RELEASE)/.installed-by-make  ## sdist and wheel into dist, built twice and compared, and checked as PyPI does
+package: $(RELEASE)/.installed-by-make  ## build sdist and wheel into dist, twice, compare them, and check them as PyPI does
 	@rm -rf dist build/again
 	@$(RELEASE)/bin/python -m build --no-isolation --outdir dist . > build.log 2>&1 || { cat build.log >&2; exit 1; }
 	@$(RELEASE)/bin/python -m build --no-isolation --outdir build/again . > build.log 2>&1 || { cat build.log >&2; exit 1; }
@@ -226,7 +226,7 @@ package: $(RELEASE)/.installed-by-make  ## sdist and wheel into dist, built twic
 	@$(RELEASE)/bin/check-wheel-contents dist/*.whl
 
 # An empty environment, and the tree of the sdist without its packages: what is tested can only be the wheel.
-test-wheel: package  ## imports, the limiter and the pages' commands, the types from outside and the SBOM, all of the built wheel
+test-wheel: package  ## test the built wheel: imports, the limiter, the commands of the docs, types, the SBOM
 	@rm -rf $(WHEEL) build/tree && mkdir -p build/tree
 	@sed -e '/^ /d' -e 's/ *\\$$//' requirements.lock > build/constraints.txt  # the versions alone: the wheel has no hash there
 	@$(PYTHON) -m venv $(WHEEL)
@@ -254,23 +254,23 @@ test-wheel: package  ## imports, the limiter and the pages' commands, the types 
 	@cd build/tree && $(CURDIR)/$(RELEASE)/bin/pyright --pythonpath $(CURDIR)/$(WHEEL)/bin/python tests/consumer/program.py
 	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m pytest -p no:cacheprovider --numprocesses $(AT_ONCE) --dist worksteal $(FAST)
 
-house: setup  ## what the house weighs: lines by room, folders, arrows up, words, tests by name
+house: setup  ## figures of the source: lines by room, folders, imports upwards, retired words, tests
 	@$(BIN)/python -m benchmarks.house
 
-audit-dependencies: $(RELEASE)/.installed-by-make  ## known faults of what the lock names; asks PyPI for them
+audit-dependencies: $(RELEASE)/.installed-by-make  ## list known faults of the packages in the lock; asks PyPI
 	@$(RELEASE)/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.lock
 
-lint-workflows: $(RELEASE)/.installed-by-make  ## .github/workflows, by zizmor
+lint-workflows: $(RELEASE)/.installed-by-make  ## check .github/workflows with zizmor
 	@$(RELEASE)/bin/zizmor --quiet --offline --persona pedantic .github/workflows
 
-format: setup  ## put the code into its style
+format: setup  ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-reference: setup  ## renew what is made from the code: config/notifier.schema.json, and pages of docs/reference
+reference: setup  ## make config/notifier.schema.json and pages of docs/reference from the code again
 	@$(BIN)/python -m docs.generate
 
-lock: setup  ## renew the locks: the newest versions that pyproject.toml allows, and the hashes of their files
+lock: setup  ## renew the locks: the newest versions that pyproject.toml allows, with hashes
 	@$(BIN)/python $(INSTALL) uv
 	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --extra apns2 --extra test --output-file requirements-apns2.lock pyproject.toml

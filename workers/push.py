@@ -123,7 +123,7 @@ def _ended_by(error: NotifierError) -> SystemExit:
 
 
 class PushWorker(Worker):
-    """Sends the notifications of its queues, its lanes, the most urgent first; JSON jobs only.
+    """An RQ worker that sends the notifications of its queues (the lanes), the most urgent lane first.
 
     It does not fork for a notification: connections to the providers stay open and many sends are in flight.
     A job of another function on its lanes runs as RQ runs it, in a work horse, between batches.

@@ -13,7 +13,7 @@ from notifier.units import moment
 
 
 class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give it
-    """A key may not go now. time_left: when it may; retry_after_s in seconds. rule: which decides it, of policy."""
+    """A key is held. `time_left` (or `retry_after_s`) says how long to wait, and `rule` of `policy` decides it."""
 
     def __init__(self, key: str, hold: Hold, policy: Policy) -> None:
         why = hold.rule if hold.rule == UNREACHABLE else f"{hold.rule} is used up"

@@ -18,7 +18,7 @@ _CALENDAR: Final = re.compile(CALENDAR_FORM)
 
 @dataclass(frozen=True, slots=True)
 class CalendarWindow:
-    """At most `limit` sends in any one day, ISO week (from Monday on) or month of the user's."""
+    """At most `limit` sends in a day, an ISO week (from Monday on) or a month, in the user's local time."""
 
     limit: int
     unit: Unit

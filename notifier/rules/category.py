@@ -36,19 +36,20 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A kind of message: the lane it travels in and the rules that hold on top of the user's.
+    """A kind of message: its lane, and the rules that hold in addition to the user's.
 
-    expires_us: how long a notification is worth sending if it does not say so itself; None is for ever.
-    bypass: counted against the user's and the category's windows, but never held back by them.
-    attempts: how many times it may be tried in all. on_unknown: what to do when no answer came and the
-    provider may or may not have delivered. app: by which app of the platforms it goes, unless the notification says so.
-    when_blocked: whether one that may not go at once waits, and what becomes of it when a newer one with its collapse
-    id comes.
-    digest: how those that wait are summed up, where when_blocked says so.
-    overflow: what to do with one more where no more may wait.
-    ignores_quiet: the user's quiet hours do not hold it back. priority: of a notification that names none.
-    cost: as how many sends one counts, in every rule that counts.
-    overall: the most of it that all users together are sent, each counted as one.
+    expires_us: a notification without its own expiry is not sent after this time; None is for ever.
+    bypass: counted in the user's and the category's windows, but never held back by them.
+    attempts: how many times a notification may be tried.
+    on_unknown: what to do if no answer came and the provider may have delivered.
+    app: the app of the platforms, unless the notification names one.
+    when_blocked: what happens to a notification that may not go at once.
+    digest: the message for those that wait, if when_blocked says so.
+    overflow: what to do with one more if no more may wait.
+    ignores_quiet: the user's quiet hours do not hold it back.
+    priority: that of a notification that names none.
+    cost: each counts as so many sends, in every rule that counts.
+    overall: how many of it all users together receive, each counted as one.
     """
 
     name: str

@@ -30,7 +30,7 @@ _ALL_CLOSED: Final = (1 << _WEEK) - 1  # one bit a minute, from Monday's midnigh
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """From one reading of the clock until another, in µs since midnight, on the days on which they begin.
+    """Hours of a day, from one time of the clock until another, in µs since midnight, on the days on which they begin.
 
     Until the day after, where the second is not the later one. Both are whole minutes. days: 0 is Monday, in a row.
     """

@@ -23,10 +23,12 @@ KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules for one key, all at once: windows, the least time `gap_us` between two sends, and a token bucket.
+    """The rules for one key: windows, the minimum time `gap_us` between two sends, and a burst. All hold together.
 
-    calendar, quiet, send: what goes by the clock on the user's wall; it is quiet outside of `send`, if any.
-    kept_us: how long a send is kept at least, whichever rules hold.
+    calendar: the calendar windows, in the user's local time.
+    quiet: the quiet hours.
+    send: the send hours; all other times are quiet.
+    kept_us: for how long a send is kept at least, whichever rules hold.
     rules: those of sends, in the order in which they decide: of two that let go at once, the first.
     """
 

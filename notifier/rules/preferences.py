@@ -28,9 +28,9 @@ MAX_MUTES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """Nothing of these categories is sent until a moment; None for the categories is all.
+    """A mute: nothing of these categories (None: all) is sent until a time.
 
-    what: `hold` lets it wait until then, `drop` ends it at once.
+    what: `hold` lets notifications wait until then, `drop` ends them at once.
     """
 
     until: datetime = FOREVER
@@ -54,7 +54,7 @@ class Mute:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """One person's choices; None, or (), is what was not chosen."""
+    """The choices of one user. None or () means that nothing was chosen."""
 
     tier: str | None = None
     windows: tuple[Window | CalendarWindow, ...] | None = None

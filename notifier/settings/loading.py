@@ -72,7 +72,7 @@ def load_settings(
     rates: Mapping[str, Any] | None = None,
     of: Source | None = None,
 ) -> Settings:
-    """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL over `redis.url`,
+    """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL instead of `redis.url`,
     and for the one partition that NOTIFIER_PARTITION names.
 
     Relative paths in it are relative to its folder. rates: plain data that stands in the place of all sections of

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Burst(RuleOfSends):
-    """So many at once, and one more each `every_us` microseconds: `Burst(20, "3m")`."""
+    """At most `limit` at once, then one more every `every_us` microseconds: `Burst(20, "3m")`."""
 
     limit: int
     every_us: int

@@ -34,8 +34,8 @@ _RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
 class Window(RuleOfSends):
     """At most `limit` sends in any half-open rolling interval: `Window(10, "1m")`, `Window(10, timedelta(minutes=1))`.
 
-    interval_us: the interval in microseconds, 1 ms at least. precision_us: 0 is exact; else it may hold a send for as
-    much longer, which saves the memory of each send.
+    interval_us: the interval in microseconds, at least 1 ms.
+    precision_us: 0 is exact. Otherwise a send may wait longer by this time, and the window needs less memory.
     """
 
     limit: int

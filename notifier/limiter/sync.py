@@ -24,7 +24,7 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
-from notifier.scripts.connection_wait import DRIVER, Answering, make_whole
+from notifier.scripts.connection_wait import make_whole
 from notifier.scripts.keys import PREFIX
 from notifier.scripts.loader import finished, settled
 from notifier.scripts.pooled import send
@@ -55,10 +55,6 @@ class OwnOptions(Options, total=False):
 
     limits: Limits | None
     prefix: str
-
-
-class _Pool(Answering, redis.ConnectionPool):
-    """redis-py's, of a limiter on the Redis of a URL."""
 
 
 class InRedis(Asking):
@@ -118,32 +114,26 @@ class InRedis(Asking):
 
     @classmethod
     def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
-        """Make a limiter with the Redis of a URL, or with some nodes of a cluster: `redis+cluster://one:6379,two:6379`.
+        """A limiter on the Redis of a URL, or on a cluster by some of its nodes: `redis+cluster://one:6379,two:6379`.
 
-        timeout: for how long a call waits for the connection, and then for the answer, before `on_error` decides.
-        Without it, redis-py's own timeout.
-        options: as of the constructor.
+        timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
+        redis-py's own, if none is given. options: as of the constructor.
         """
         if is_cluster(url):
             nodes, of_url = nodes_of(url)
             client = cls._cluster(nodes, OF_CLUSTER | within(timeout, cls._retry, tries=1) | of_url)
-        elif cls._is_awaited:
-            client = cls._client.from_url(url, protocol=2, **within(timeout, cls._retry))
         else:
-            client = cls._client.from_pool(_Pool.from_url(url, protocol=2, **within(timeout, cls._retry)))
-            make_whole(client)
+            client = make_whole(cls._client.from_url(url, protocol=2, **within(timeout, cls._retry)))
         return cls(client, namespace=namespace, **options)
 
     @classmethod
     def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
-        """Make a limiter with the Redis and the named `limits` of a configuration, found as by `Notifier.from_config`.
+        """A limiter on the Redis of a configuration, found as `Notifier.from_config` does, with its `limits` by name.
 
-        From the first call on, a thread watches the file and the rates that `notifier config apply` publishes. Changes
-        hold within two seconds. On a cluster each key has its own slot, however many partitions the fleet has.
-
-        options: as of the constructor.
-
-        Raises SettingsError if the configuration cannot be used.
+        They are live: from the first call on, a thread looks for a changed file, and for rates applied by `notifier
+        config apply`, which hold within two seconds. On a cluster each key has a slot of its own, however many
+        partitions the fleet has. options: as of the constructor. Raises SettingsError where the configuration cannot
+        be used.
         """
         live = follow(path)
         if is_cluster(url := live.redis.url):
@@ -188,18 +178,23 @@ class InRedis(Asking):
         return answer
 
 
+class _Cluster(redis.RedisCluster):
+    def get_redis_connection(self, node: Any) -> Any:
+        return make_whole(super().get_redis_connection(node))
+
+
 class Cluster:
     """A `redis.RedisCluster`. Like other clients, and unlike that one, it connects when it is first asked."""
 
     def __init__(self, nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> None:
-        self._made: redis.RedisCluster | None = None
+        self._made: _Cluster | None = None
         self._nodes, self._options = nodes, options
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the client."""
         if self._made is None:
             node: Callable[..., Any] = redis.cluster.ClusterNode
-            self._made = redis.RedisCluster(startup_nodes=[node(*each) for each in self._nodes], **self._options)
+            self._made = _Cluster(startup_nodes=[node(*each) for each in self._nodes], **self._options)
         return getattr(self._made, name)
 
     def close(self) -> None:
@@ -209,15 +204,15 @@ class Cluster:
 
 
 class Limiter(InRedis, KeyLimiter):
-    """A limiter in Redis with its own namespace, shared by all processes and machines. It uses Redis's clock.
+    """A limiter of its own namespace in Redis, shared by every process and machine. Time is Redis's.
 
-    It does not count users' push notifications. `acquire` returns a value; `check` raises; `wait` sleeps. A refused
-    attempt does not count: if you ask again and again, the next permit does not come later.
+    It never touches what the workers count for users' push notifications. `acquire` answers with a value; `check`
+    raises; `wait` sleeps. A refused attempt is not a send: asking again and again never pushes the next moment away.
 
     Rates: text such as "5/minute; 100/day", rules, a list of these, or the name of a configured limit.
     Timeout: text such as "2s", a timedelta, a number of seconds, or None for ever.
     Asked: (key, rates), or (key, rates, cost).
-    KeyOf: and RatesOf and CostOf, of `limit`: the value, or a function of the call's arguments.
+    KeyOf: and RatesOf and CostOf, of `limit`: the same, or a function that makes it of the call's arguments.
     """
 
     _module, _client, _cluster = "redis", redis.Redis, Cluster
@@ -269,7 +264,7 @@ def within(timeout: Timeout, retry: type[Any] = Retry, *, tries: int = 0) -> dic
     tries: how many more. A call whose answer was lost may have been carried out, and would take a second time; but only
     so does the client of a cluster find the node that has taken over.
     """
-    told: dict[str, Any] = {"retry": retry(NoBackoff(), tries, supported_errors=(RedisConnectionError,)), **DRIVER}
+    told: dict[str, Any] = {"retry": retry(NoBackoff(), tries, supported_errors=(RedisConnectionError,))}
     if timeout is not None:
         told |= dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds_of(timeout))
     return told

@@ -13,10 +13,12 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import RLock
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import redis
+import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
@@ -25,8 +27,6 @@ MAX_AT_ONCE: Final = 100
 WITHIN_S: Final = 5.0  # where the client has no timeout of its own
 FULL: Final = "Too many connections"  # what redis-py says, before anything was sent
 AGAIN_S: Final = 0.002
-# Of every client: redis-py 7 and newer would look up its own version on the disk for each connection, which takes 1 ms.
-DRIVER: Final = {"driver_info": redis.DriverInfo()} if hasattr(redis, "DriverInfo") else {}
 
 # Not a semaphore, which is Python: a signal's handler that raises in one, or asks, would leave its lock taken for ever.
 _threads: WeakKeyDictionary[Any, SimpleQueue[None]] = WeakKeyDictionary()
@@ -36,44 +36,63 @@ if hasattr(os, "register_at_fork"):  # the calls that are under way are the pare
     os.register_at_fork(after_in_child=_tasks.clear)
 
 
-class Whole:
-    """A connection of redis-py's that is made whole or not at all; put it before a class that blocks.
+class _Whole(redis.ConnectionPool):
+    """A signal's handler takes nothing from it by raising; who finds none free waits.
 
-    redis-py takes one for made that a signal's handler broke off by raising: without its password or its database.
+    What it broke off is closed: half made, or with an answer that nobody has read. What it lost does not count.
     """
 
-    def connect(self) -> None:
-        """See redis-py."""
-        self._whole(super().connect)  # type: ignore[misc]
+    def reset(self) -> None:
+        super().reset()
+        self._in_use_connections = WeakSet()  # type: ignore[assignment]
+        self._lock = RLock()  # a handler may ask
 
-    def connect_check_health(self, **how: Any) -> None:
-        """See redis-py after 5.3; it connects by this one too."""
-        self._whole(partial(super().connect_check_health, **how))  # type: ignore[misc]
+    def make_connection(self) -> Any:
+        self._created_connections = len(self._in_use_connections) + len(self._available_connections)
+        return super().make_connection()
 
-    def _whole(self, connect: Callable[[], object]) -> None:
-        try:
-            connect()
-        except BaseException:
-            self.disconnect()  # type: ignore[attr-defined]
-            raise
-
-
-class Answering:
-    """A pool of redis-py's in which a signal's handler that raises shifts no answers; put it before one that blocks."""
+    def get_connection(self, *command: Any, **options: Any) -> Any:
+        ends = time.monotonic() + _within_s(self)
+        return _when_free(partial(super().get_connection, *command, **options), ends)
 
     def release(self, connection: Any) -> None:
-        """See redis-py. What it raises itself, it raises when all is read, or has disconnected."""
-        # Also within an `except` block of the program's own: there a call costs a new connection, no more.
-        ended_by = sys.exc_info()[1]
-        if ended_by is not None and not isinstance(ended_by, RedisError):
+        if _is_broken_off():
             connection.disconnect()
-        super().release(connection)  # type: ignore[misc]
+        super().release(connection)
 
 
-def make_whole(client: Any) -> None:
-    """Let a `redis.Redis` make each of its connections whole or not at all."""
-    pool = client.connection_pool
-    pool.connection_class = type(f"Whole{pool.connection_class.__name__}", (Whole, pool.connection_class), {})
+class _AsyncWhole(redis.asyncio.ConnectionPool):
+    async def release(self, connection: Any) -> None:
+        if _is_broken_off():
+            await connection.disconnect(nowait=True)
+        await super().release(connection)
+
+
+def make_whole(client: T) -> T:
+    """Return a client of redis-py's, not of a cluster, when its pool is whole."""
+    pool: Any = client.connection_pool  # type: ignore[attr-defined]
+    kind = _Whole if isinstance(pool, redis.ConnectionPool) else _AsyncWhole
+    if not isinstance(pool, kind):
+        pool.__class__ = type(kind.__name__, (kind, type(pool)), {})
+        pool.reset()
+    return client
+
+
+def _is_broken_off() -> bool:
+    # What redis-py raises itself, it raises when all is read, or has disconnected. Within an `except` block of the
+    # program's own a call costs a new connection, no more.
+    ended_by = sys.exc_info()[1]
+    return ended_by is not None and not isinstance(ended_by, RedisError)
+
+
+def _when_free(do: Callable[[], T], ends: float) -> T:
+    while True:
+        try:
+            return do()
+        except RedisConnectionError as error:
+            if str(error) != FULL or time.monotonic() >= ends:
+                raise
+        time.sleep(AGAIN_S)
 
 
 def in_turn(client: Any, do: Callable[[], T]) -> T:
@@ -94,13 +113,7 @@ def in_turn(client: Any, do: Callable[[], T]) -> T:
     except Empty:
         raise _none_free(within) from None
     try:
-        while True:
-            try:
-                return do()
-            except RedisConnectionError as error:
-                if str(error) != FULL or time.monotonic() >= ends:
-                    raise
-            time.sleep(AGAIN_S)
+        return _when_free(do, ends)
     finally:
         turns.put(None)
 

@@ -11,6 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.sentinel import SentinelConnectionPool
 
+from notifier.scripts.connection_wait import make_whole
 from notifier.store import cluster
 from notifier.store.connection import client_of, use_keys_of
 from notifier.store.demoted import leave_demoted
@@ -54,7 +55,7 @@ def async_like(
     kept["retry"] = Retry(NoBackoff(), 0)
     pool = client.connection_pool
     if isinstance(pool, SentinelConnectionPool):
-        return AsyncPrimary(pool, kept)
+        return make_whole(AsyncPrimary(pool, kept))
     if cluster.is_followed(pool):
         return cluster.async_client_of(pool, kept, beside)
     # Unlike one that is given a pool, this client closes it, and its connections, when it is closed.
@@ -62,7 +63,7 @@ def async_like(
         redis.asyncio.ConnectionPool(connection_class=async_class(pool.connection_class), **kept)
     )
     leave_demoted(made)
-    return made
+    return make_whole(made)
 
 
 async def in_turn(slots: asyncio.Semaphore, call: Coroutine[Any, Any, T], within: float) -> T:

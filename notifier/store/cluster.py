@@ -35,6 +35,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from notifier.scripts.connection_wait import make_whole
 from notifier.scripts.loader import finished, settled
 from notifier.settings.redis_url import Servers
 from notifier.store.sign_in import async_class
@@ -303,13 +304,10 @@ class _Pool(redis.ConnectionPool):
         super().reset()
         self._available_connections: Any = _Free(self.connection_kwargs["owner"])
 
-    def make_connection(self) -> Any:
-        return self.connection_class(**self.connection_kwargs)
-
 
 class _AsyncPool(redis.asyncio.ConnectionPool):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def reset(self) -> None:
+        super().reset()  # type: ignore[no-untyped-call]
         self._available_connections: Any = _Free(self.connection_kwargs["owner"])
 
 
@@ -334,7 +332,7 @@ def async_client_of(
     retry = AsyncRetry(BACKOFF, TRIES, supported_errors=(NotTakenError,))
     owner = pool.connection_kwargs["owner"]
     kwargs = {**options, "owner": Owner(owner.tag, owner.seeds, owner_of(beside)), "retry": retry}
-    return redis.asyncio.Redis.from_pool(_AsyncPool(connection_class=following(plain), **kwargs))
+    return make_whole(redis.asyncio.Redis.from_pool(_AsyncPool(connection_class=following(plain), **kwargs)))
 
 
 def owner_of(client: Any) -> Owner | None:

@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from queue import Full, SimpleQueue
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
-from redis import BlockingConnectionPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.scripts import keys
-from notifier.scripts.connection_wait import DRIVER, Answering, make_whole
+from notifier.scripts.connection_wait import make_whole
 from notifier.settings import redis_url
 from notifier.store import cluster, sentinel, tags, tls
 from notifier.store.sign_in import read_files_again
@@ -34,6 +32,8 @@ T = TypeVar("T")
 
 # 6.2 brought LMOVE, GETDEL and what the scripts use of ZRANGE.
 OLDEST: Final = (6, 2)
+
+MAX_CONNECTIONS: Final = 50  # whoever finds them all in use waits for one
 
 NO_EVICTION: Final = "noeviction"
 EVICTS: Final = (
@@ -88,37 +88,6 @@ FAULTS: Final = (
 )
 
 
-class FreeConnections:
-    """The free connections of a pool. Not a `LifoQueue`, which is Python: see `connection_wait`."""
-
-    def __init__(self, most: int) -> None:
-        self.queue, self._most, self._turns = list[Any](), most, SimpleQueue[None]()
-
-    def put_nowait(self, connection: Any) -> None:
-        """Take one that is free now."""
-        if len(self.queue) >= self._most:
-            raise Full
-        self.queue.append(connection)
-        self._turns.put(None)
-
-    def get(self, *, block: bool, timeout: float | None) -> Any:
-        """Give the one that came last. Raises Empty."""
-        self._turns.get(block, timeout)
-        return self.queue.pop()
-
-
-class Pool(Answering, BlockingConnectionPool):
-    """redis-py's, and a signal's handler that raises loses no place by a new connection, and shifts no answers."""
-
-    def make_connection(self) -> Any:
-        """See redis-py."""
-        try:
-            return super().make_connection()  # type: ignore[no-untyped-call]
-        except BaseException:
-            self.pool.put_nowait(None)
-            raise
-
-
 def connect(config: RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
@@ -136,7 +105,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
     options = connection_options(config)
     # A command whose answer was lost may have run: sending it again could count or enqueue twice. So
     # nothing is repeated down here; who can tell (the worker's loop, the producer) tries again.
-    options["retry"] = Retry(NoBackoff(), 0)
+    options |= {"retry": Retry(NoBackoff(), 0), "max_connections": MAX_CONNECTIONS}
     try:
         if redis_url.is_cluster(config.url):
             tag = tags.tag_of(config.partition or 0, config.partitions)
@@ -144,10 +113,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         elif redis_url.is_sentinel(config.url):
             client = sentinel.primary(redis_url.parse(config.url), options, config.read_sentinel_password)
         else:
-            # Where all connections are in use, whoever asks next waits for one.
-            within = config.socket_timeout_us / 1_000_000
-            waiting = {"timeout": within, "queue_class": FreeConnections}
-            client = redis.Redis.from_pool(Pool.from_url(config.url, **waiting, **options))
+            client = redis.Redis.from_url(config.url, **options)
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
             pool.connection_class(**pool.connection_kwargs)  # checks them
@@ -173,7 +139,6 @@ def connection_options(config: RedisSettings) -> dict[str, Any]:
         "socket_connect_timeout": timeout,
         # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
         "protocol": 2,
-        **DRIVER,
     }
     options |= config.tls_options()
     if not config.url.startswith("unix:"):

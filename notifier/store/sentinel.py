@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import redis
 import redis.asyncio
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
+from notifier.scripts.connection_wait import make_whole
 from notifier.settings.redis_url import Servers
 from notifier.store.sign_in import by_file, renewing
-
-MAX_CONNECTIONS: Final = 10_000  # of a pool that refuses where all are in use, and cannot wait
 
 
 def primary(service: Servers, options: Mapping[str, Any], read_password: Callable[[], str | None]) -> redis.Redis:
@@ -25,12 +24,13 @@ def primary(service: Servers, options: Mapping[str, Any], read_password: Callabl
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         service.hosts, sentinel_kwargs=by_file({**shared, "ssl": service.tls}, read_password)
     )
+    for each in sentinel.sentinels:
+        make_whole(each)
     given = {"username": service.username, "password": service.password, "ssl": service.tls}
     client: redis.Redis = sentinel.master_for(  # type: ignore[no-untyped-call]
         service.name,
         redis_class=redis.Redis,
         db=service.database,
-        max_connections=MAX_CONNECTIONS,
         **{name: value for name, value in given.items() if value is not None},
         **{name: value for name, value in options.items() if given.get(name) is None},
     )

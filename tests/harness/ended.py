@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from tests.harness.support import PATIENCE_S
 
@@ -15,10 +14,10 @@ class TimeLimitError(Exception):
 
 
 def goes_on_wherever_ended(do: Callable[[], object]) -> None:
-    """Assert that `do` still ends after it was ended at any one call, line or return of Python's."""
+    """Assert that another thread's `do` still ends after it was ended at any one of its events."""
     do()
     event = 1
-    while _ends_at(event, do):
+    while ends_at(event, do):
         event += 1
         after = threading.Thread(target=do, daemon=True)
         after.start()
@@ -27,23 +26,25 @@ def goes_on_wherever_ended(do: Callable[[], object]) -> None:
     assert event > 1
 
 
-def _ends_at(event: int, do: Callable[[], object]) -> bool:
-    """Whether it has so many events."""
+def ends_at(event: int, do: Callable[[], object]) -> bool:
+    """Raise in the so many-th event of what is done, and return whether it has so many."""
     left = event
 
-    def trace(*_: object) -> Any:
+    def profile(_frame: object, what: str, _of: object) -> None:
         nonlocal left
-        left -= 1
+        # Python lets a handler run when a function begins, and when one of C has returned: never before the end of a
+        # `with`, where a line begins too. A return of Python's is a call's end for who calls it from C.
+        left -= what != "c_call"
         if left == 0:
+            sys.setprofile(None)
             raise TimeLimitError
-        return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
+    sys.setprofile(profile)
     try:
         do()
-    except TimeLimitError:
-        return True
+    except Exception:  # redis-py may raise one of its own then, or go on
+        if left > 0:
+            raise
     finally:
-        sys.settrace(before)
-    return False
+        sys.setprofile(None)
+    return left <= 0

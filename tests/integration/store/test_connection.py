@@ -3,6 +3,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,11 @@ from structlog.testing import capture_logs
 
 from notifier import AsyncNotifier, Notifier
 from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
-from notifier.limiter import Limiter
 from notifier.settings import load_settings, parse_settings
 from notifier.settings.schema import RedisSettings
 from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, is_forbidden, unusable
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.ended import TimeLimitError
 from tests.harness.support import eventually, note, write_config
 from workers.configuration.wiring import asyncio_client
 from workers.push import wait_for_redis
@@ -296,25 +295,6 @@ def test_nothing_is_sent_twice() -> None:
     assert len(received) == 1
 
 
-@pytest.mark.parametrize("whose", ["a notifier's", "a limiter's"])
-def test_a_connection_that_is_broken_off_is_made_anew(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal's handler raises before the database is chosen: the next call goes to that one, not to number 0."""
-    with EmbeddedRedis() as running:
-        url = running.url.removesuffix("/0") + "/9"
-        of_limiter = Limiter.from_url(url, namespace="x").redis if whose == "a limiter's" else None
-        with closing(of_limiter or connect(named(url))) as client:
-            with monkeypatch.context() as patch:
-                patch.setattr(redis.Connection, "send_packed_command", _ended)
-                with pytest.raises(TimeLimitError):
-                    client.ping()
-            client.set("a", "1")
-            assert client.info("keyspace").keys() == {"db9"}
-
-
-def _ended(*_: object, **__: object) -> None:
-    raise TimeLimitError
-
-
 def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:
     """Who names an authority and no rediss:// believes in a TLS that is not there. A file that is missing is named."""
     text = "redis: {{url: '{}://127.0.0.1:1/0', ca_file: {}/ca.pem}}"
@@ -406,22 +386,16 @@ def test_a_connection_leaves_a_server_that_was_demoted(server: EmbeddedRedis) ->
     assert all(before != after for before, after in found)
 
 
-@pytest.mark.parametrize("whose", ["a notifier's", "a limiter's"])
-def test_a_call_that_is_ended_leaves_its_answer_to_no_other(
-    whose: str, monkeypatch: pytest.MonkeyPatch, redis_server: EmbeddedRedis
-) -> None:
-    """Also where a signal's handler raises after the command was sent, and its answer has not come yet."""
-
-    def ends(*_: object, **__: object) -> None:
-        raise TimeLimitError
-
-    of_limiter = Limiter.from_url(redis_server.url, namespace="x").redis if whose == "a limiter's" else None
-    client = of_limiter or connect(RedisSettings(url=redis_server.url))
-    client.ping()
-    kind = client.connection_pool.connection_class
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, "read_response", ends)
-        with pytest.raises(TimeLimitError):
-            client.echo("one")
-    monkeypatch.setattr(kind, "can_read", lambda *_, **__: False)
-    assert client.echo("two") == b"two"
+def test_who_finds_no_connection_free_waits(redis_server: EmbeddedRedis) -> None:
+    """Until one is given back, or for as long as for an answer."""
+    one = "redis: {url: '" + redis_server.url + "?max_connections=1', socket_timeout: %s}"
+    with connect(parse_settings(one % "100ms").redis) as client:
+        kept = client.connection_pool.get_connection()
+        with pytest.raises(redis.exceptions.ConnectionError, match="Too many connections"):
+            client.ping()
+        client.connection_pool.release(kept)
+    with connect(parse_settings(one % "60s").redis) as client, ThreadPoolExecutor() as threads:
+        kept = client.connection_pool.get_connection()
+        answer = threads.submit(client.ping)
+        client.connection_pool.release(kept)
+        assert answer.result()

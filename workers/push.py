@@ -201,6 +201,8 @@ class PushWorker(Worker):
                 configure_logging(settings.log.format, settings.log.level)
             for line in unread(os.environ, settings.providers.platforms()):
                 self._structlog.warning("unknown_variable", reason=line)
+            if self.connection.connection_pool.max_connections == 1:
+                raise SettingsError("the URL of Redis has max_connections=1: a worker needs 2 or more")
             wait_for_redis(self.connection)
             if self._settings is None:
                 check_same(self.connection, settings.redis)

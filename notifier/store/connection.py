@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
@@ -51,6 +52,8 @@ SENTINELS: Final = {
     "AuthenticationError": "the sentinels refuse the password; look at redis.sentinel_password_file",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the sentinels is not believed; look at redis.ca_file",
 }
+# redis-py's options that are a text, and not an object of which a URL has no more than a text.
+TEXTS: Final = re.compile(r"host|path|username|password|client_name|decode_responses|encoding\w*|lib_\w+|ssl_\w+")
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 # What Redis 6.2 and 7 say, also inside a script.
 _FORBIDDEN: Final = re.compile(
@@ -91,8 +94,8 @@ FAULTS: Final = (
 def connect(config: RedisSettings) -> redis.Redis:
     """Return a client, not yet connected; replies are bytes, as RQ wants them.
 
-    Raise RedisUnusableError if the URL has an option that redis-py does not know, and SettingsError if the
-    password file cannot be read, or if this process uses another `redis.prefix` already.
+    Raise SettingsError if the URL has an option that redis-py does not know, if the password file cannot be read, or
+    if this process uses another `redis.prefix` already.
     """
     use_keys_of(config)
     return client_of(config)
@@ -113,6 +116,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         elif redis_url.is_sentinel(config.url):
             client = sentinel.primary(redis_url.parse(config.url), options, config.read_sentinel_password)
         else:
+            _refuse_objects(config.url)
             client = redis.Redis.from_url(config.url, **options)
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
@@ -124,8 +128,14 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         # Of the text no more than a name: a URL may hold a password.
         name = re.search(r"'(\w{1,40})'", str(error))
         which = f" {name[1]!r}" if name else ""
-        raise RedisUnusableError(f"the URL of Redis has an option{which} that is not understood") from None
+        raise SettingsError(f"the URL of Redis has an option{which} that is not understood") from None
     return client
+
+
+def _refuse_objects(url: str) -> None:
+    for name, value in parse_url(url).items():  # type: ignore[no-untyped-call]
+        if isinstance(value, str) and not TEXTS.fullmatch(name):
+            raise TypeError(f"'{name}'")
 
 
 def connection_options(config: RedisSettings) -> dict[str, Any]:

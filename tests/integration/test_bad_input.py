@@ -270,6 +270,15 @@ def test_a_worker_with_a_broken_configuration_says_where(redis_server: EmbeddedR
     assert "nowhere.yaml" in _one_line(_start(tmp_path / "nowhere.yaml"), 3)
 
 
+@pytest.mark.parametrize(
+    ("option", "why"), [("retry", "'retry' that is not understood"), ("max_connections", "needs 2 or more")]
+)
+def test_a_wrong_option_is_one_line(option: str, why: str, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """A worker with one connection would wait for ever: RQ holds one to be told."""
+    config = write_config(tmp_path, redis_server.url)
+    assert why in _one_line(_start(config, env={"NOTIFIER_REDIS_URL": f"{redis_server.url}?{option}=1"}), 3)
+
+
 def test_a_provider_without_its_key_is_one_line(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     """A key file that is not there is told when the worker starts, not at the first send."""
     apns_settings = {

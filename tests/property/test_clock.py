@@ -17,10 +17,12 @@ from notifier.rules.category import Category
 from notifier.rules.hours import EVERY_DAY, Hours, closed_minutes, longest_open_us
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
+from notifier.rules.preferences import Mute, Preferences
+from notifier.rules.zones import zone_at
 from notifier.scripts.rule_table import RuleTable
 from tests.property.amount import examples
 from tests.property.clock_model import over_calendar, unquiet
-from tests.property.forecast.test_replay import by_the_scripts
+from tests.property.forecast.test_replay import Scripts, by_the_scripts
 from tests.property.model import violations
 from tests.property.test_backlogs import carry_out, drain, enqueues, outcomes, rounds
 from tests.property.world import LEASE, ZONES, S, World
@@ -139,6 +141,15 @@ def test_the_replay_goes_by_the_same_clock(redis: Redis, rules: Policies, trace:
     later = Replay(rules, "ann", shifted, begins_us=STARTS[1], explained=True)
     later.run()
     assert [at if at < 0 else at + STARTS[1] for at in later.sent] == replay.sent
+
+
+def test_a_wait_that_ends_beyond_the_table_of_its_zone_ends_on_time(redis: Redis) -> None:
+    """The table in Redis is of the year before and ends in winter time; the mute ends in quiet hours in summer time."""
+    night = Policies(Policy(quiet=(Hours(22 * H, 8 * H),)), zone="Europe/Berlin", lead_us=LEASE)
+    chosen = Preferences(mutes=(Mute(datetime(2025, 5, 1, 5, 30, tzinfo=UTC)),))
+    redis.hset("notifier:zones", "Europe/Berlin", zone_at("Europe/Berlin", at(2023, 6, 1)).encode())
+    redis.hset("notifier:preferences", "ann", chosen.encode())
+    assert Scripts(redis, night, [Event(at(2024, 11, 10), "default")], 0).run() == [at(2025, 5, 1, 6)]
 
 
 def test_a_worker_keeps_its_own_lease_before_quiet_hours() -> None:

@@ -131,5 +131,5 @@ local function by_the_clock(rules, user, backlog, at, now)
     if opens == at then break end
     at, backlog.by = opens, 'q'
   end
-  return at
+  return math.min(at, zone.u - MARGIN) -- where the table ends it is asked again, of a newer one
 end

@@ -262,7 +262,7 @@ class MemoryExchanges:
     @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
         """See `Exchanges.prefer`."""
-        chosen = edit(self._chosen.get(user, Preferences()), self.clock())
+        chosen = edit(self._chosen.get(user, Preferences()), moment(self._us()))  # in UTC, in which spans are added
         with self._changed(user):
             self._chosen[user] = chosen
         return chosen
@@ -329,7 +329,7 @@ class MemoryExchanges:
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """See `Exchanges.history`. Of what held one back it is told as a whole: its limits."""
         ended = [e for e in self._told if e.notification.user == user]
-        oldest = self.clock() - since if since is not None else None
+        oldest = moment(self._us()) - since if since is not None else None
         found = [self._record(entry) for entry in reversed(ended)]
         return [each for each in found if oldest is None or each.ended_at >= oldest]
 

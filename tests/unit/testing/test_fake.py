@@ -331,6 +331,19 @@ def test_a_clock_that_is_changed_meanwhile_moves_nothing() -> None:
     assert made.now.hour == 21
 
 
+def test_a_time_that_is_given_as_a_span_does_not_change_with_the_clock() -> None:
+    """A mute for eight hours, and a history of so many, over the night in which the clocks go forward, or back."""
+    here = ZoneInfo("Europe/Berlin")
+    spring = datetime(2027, 3, 27, 22, 30, tzinfo=UTC)
+    made = fake("user: {gap: 1s}", now=spring.astimezone(here))
+    (mute,) = made.users.mute("42", until=timedelta(hours=8)).mutes
+    assert mute.until.astimezone(UTC) == spring + timedelta(hours=8)
+    made = fake("user: {gap: 1s}", now=datetime(2027, 10, 31, 0, 30, tzinfo=UTC).astimezone(here))
+    made.send(note("42"))
+    made.advance("2h")
+    assert [len(made.history("42", since=timedelta(minutes=n))) for n in (90, 121)] == [0, 1]
+
+
 def test_what_a_mute_drops_ends_when_it_does() -> None:
     """Not before: its end comes behind those that were told before the mute."""
     made = fake("user: {gap: 1h}\nevents: {keep: 1d}")

@@ -188,7 +188,7 @@ def moment(at: datetime | None) -> str:
     local, today = at.astimezone(), datetime.now().astimezone().date()
     if local.date() == today:
         return local.strftime("%H:%M:%S.") + f"{local.microsecond // 1000:03}"
-    return local.strftime("%b %d %H:%M:%S" if local.year == today.year else "%Y-%m-%d %H:%M")
+    return local.strftime("%b %d %H:%M:%S" if local.year == today.year else "%Y-%m-%d %H:%M:%S")
 
 
 def _cell(value: object) -> str:

@@ -63,3 +63,9 @@ def test_a_name_is_shown_as_it_is(name: str, capsys: pytest.CaptureFixture[str])
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [shown, "job", "─" * len(shown), shown]
     output.answer(None, output.Rows(("job",), [], empty=f"no record of {name}"), name)
     assert capsys.readouterr().out == f"no record of {shown}\n{shown}\n"
+
+
+@pytest.mark.parametrize("year", [datetime.now(UTC).year - 1, datetime.now(UTC).year + 1])
+def test_a_moment_of_another_year_has_its_seconds(year: int) -> None:
+    """So that `stats`, which leaves them out, still has the minute in the first night of a year."""
+    assert output.moment(datetime(year, 6, 15, 12, 34, 56, tzinfo=UTC)).endswith(":56")

@@ -39,7 +39,7 @@ class Mute:
 
     def holds(self, category: str, now_us: int) -> bool:
         """Whether a notification of this category waits for it, or is dropped by it."""
-        return self.until_us > now_us and (self.categories is None or category in self.categories)
+        return (self.is_endless or self.until_us > now_us) and (self.categories is None or category in self.categories)
 
     @property
     def is_endless(self) -> bool:

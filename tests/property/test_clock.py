@@ -152,6 +152,22 @@ def test_a_wait_that_ends_beyond_the_table_of_its_zone_ends_on_time(redis: Redis
     assert Scripts(redis, night, [Event(at(2024, 11, 10), "default")], 0).run() == [at(2025, 5, 1, 6)]
 
 
+def test_who_is_muted_without_end_waits_for_no_hours(redis: Redis) -> None:
+    """In Redis the mute ends in 2199, at night: until then it is told of the mute alone."""
+    night = Policies(Policy(quiet=(Hours(22 * H, 8 * H),)), lead_us=LEASE)
+    redis.hset("notifier:preferences", "ann", Preferences(mutes=(Mute(),)).encode())
+    told = set()
+
+    class Telling(Scripts):
+        def look(self) -> None:
+            super().look()
+            if STARTS[0] <= self.now < Mute().until_us:
+                told.add((self.now, self.redis.hget("notifier:backlogs:{ann}", "#w:default")))
+
+    Telling(redis, night, [Event(STARTS[0], "default")], 0).run()
+    assert told == {(STARTS[0], b"m")}
+
+
 def test_a_worker_keeps_its_own_lease_before_quiet_hours() -> None:
     """A lease that was changed in the file holds from the next start: until then the old one must be over by night."""
     night = Policies(Policy(quiet=(Hours(0, H),)), lead_us=3 * S)

@@ -9,6 +9,7 @@ local function of_user(user, cost)
   return at, rule
 end
 
+local FOREVER = 7226582400000000 -- when a mute without end ends, see preferences.py
 -- opens_at: the first µs at which the rules let the head of a backlog go, whatever the providers say; or nil and the
 -- name of a zone of which @zones does not tell yet. Where it has met a limit of its device, not before backlog.least.
 -- What the category's rules say stands in backlog.own from then on, and what the user's say in user.next, {cost: {µs,
@@ -36,7 +37,7 @@ local function opens_at(rules, user, backlog, now)
     if till and till > at then at, backlog.by = till, 'm' end
     backlog.zone = chosen.z
   end
-  if rules.clock then
+  if rules.clock and at < FOREVER then
     local unknown
     at, unknown = by_the_clock(rules, user, backlog, at, now)
     if not at then return nil, unknown end

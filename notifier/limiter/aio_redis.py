@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -11,6 +11,8 @@ from redis.asyncio.retry import Retry
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.protocol import Permit
 from notifier.limiter.sync import InRedis
+from notifier.scripts.connection_wait import OfOneLoop
+from notifier.scripts.loader import Call
 from notifier.scripts.pooled import send_async
 
 T = TypeVar("T")
@@ -21,23 +23,29 @@ def _cluster(nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> An
     return redis.asyncio.RedisCluster(startup_nodes=[made(*node) for node in nodes], **options)
 
 
-class AsyncLimiter(InRedis, AsyncKeyLimiter):
+class AsyncLimiter(OfOneLoop, InRedis, AsyncKeyLimiter):
     """A limiter of its own namespace in Redis, for asyncio; every method is that of `Limiter`, awaited."""
 
     _module, _client, _cluster, _retry = "redis.asyncio", redis.asyncio.Redis, staticmethod(_cluster), Retry
     _others = redis.Redis, redis.RedisCluster
-    _send, _is_awaited = staticmethod(send_async), True
+    _is_awaited = True
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""
+        self._is_used_here()
         await self.redis.aclose()
         if self._live is not None:
             self._live.close()
+        self._used_by = None
 
     async def adjust(self, permit: Permit, used: int) -> bool:
         """See `Limiter.adjust`."""
         in_memory = self._outage.own(permit)
         return self._outage.memory.adjust(in_memory, used) if in_memory else await super().adjust(permit, used)
+
+    def _send(self, client: Any, call: Call[T]) -> Coroutine[Any, Any, T]:
+        self._is_used_here()
+        return send_async(client, call)
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         return await self._called(call)

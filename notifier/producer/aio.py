@@ -27,6 +27,7 @@ from notifier.queue import backlogs
 from notifier.queue.circuits import Held
 from notifier.queue.history import Record
 from notifier.rules.category import DEFAULT_CATEGORY
+from notifier.scripts.connection_wait import OfOneLoop
 from notifier.scripts.records import Job
 from notifier.store.aio import in_turn
 from notifier.store.connection import redis_answers
@@ -41,7 +42,7 @@ MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
 FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
 
 
-class AsyncNotifier(Producer):
+class AsyncNotifier(OfOneLoop, Producer):
     """Accepts notifications in an asyncio program. It has the methods of `Notifier`; you await them.
 
     It never blocks the event loop. Each call has a deadline: its `timeout=` (seconds, a timedelta or "2s"), or
@@ -73,10 +74,12 @@ class AsyncNotifier(Producer):
 
     async def aclose(self) -> None:
         """Close the connections to Redis."""
+        self._is_used_here()
         if self._live is not None:
             self._live.close()
         for at in self._partitions:
             await at.client.aclose()
+        self._used_by = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -207,6 +210,7 @@ class AsyncNotifier(Producer):
             raise RedisUnusableError(f"Redis does not answer within {within:g} s") from None
 
     async def _follow(self, timeout: Timeout) -> float:
+        self._is_used_here()
         within = self._seconds(timeout)
         if not self._follows or self._live is None or self._live.has_begun:
             return 0.0

@@ -68,6 +68,24 @@ class _AsyncWhole(redis.asyncio.ConnectionPool):
         await super().release(connection)
 
 
+class OfOneLoop:
+    """Has connections of asyncio, which belong to the event loop that uses it first, until that is closed.
+
+    Another would break its calls; the child of a fork would write on its connections, and it would read the answers.
+    """
+
+    _used_by: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    def _is_used_here(self) -> None:
+        """Raise RuntimeError in another."""
+        here = os.getpid(), asyncio.get_running_loop()
+        process, loop = self._used_by or here
+        if process != here[0] or (loop is not here[1] and not loop.is_closed()):
+            which = "event loop" if process == here[0] else "process, which has forked this one"
+            raise RuntimeError(f"this {type(self).__name__} belongs to another {which}: make one for each")
+        self._used_by = here
+
+
 def make_whole(client: T) -> T:
     """Return a client of redis-py's, not of a cluster, when its pool is whole."""
     pool: Any = client.connection_pool  # type: ignore[attr-defined]

@@ -100,6 +100,7 @@ class FakeNotifier(Notifier):
         """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
         made = AsyncNotifier(redis.asyncio.Redis(), self._settings)
         made._asks = self._asks  # noqa: SLF001 - as above
+        made._is_used_here = lambda: None  # type: ignore[method-assign] # noqa: SLF001 - any loop may: it has no connections
         return made
 
     @property

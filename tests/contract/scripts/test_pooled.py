@@ -12,6 +12,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.forks import exit_of_fork
 
 OPTIONS: list[dict[str, Any]] = [{}, {"decode_responses": True}, {"single_connection_client": True}]
 
@@ -79,3 +80,48 @@ def test_processes_that_are_forked_give_permits_of_their_own(redis_server: Embed
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
     assert limiter.count("k", last="1d") == 151
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_leaves_what_its_parents_event_loop_has_alone(redis_server: EmbeddedRedis) -> None:
+    """Its child would write on the parent's connections, and the parent would read what it is answered."""
+
+    async def refused(limiter: AsyncLimiter) -> None:
+        for call in (limiter.acquire("k", "1000/day"), limiter.reset("k"), limiter.aclose()):
+            with pytest.raises(RuntimeError, match="another process"):
+                await call
+
+    async def story() -> None:
+        async with AsyncLimiter.from_url(redis_server.url, namespace="n") as limiter:
+            for n in range(1, 4):
+                await limiter.acquire("k", "1000/day")
+                assert exit_of_fork(lambda: asyncio.run(refused(limiter))) == 0
+                assert await limiter.count("k", last="1d") == n
+        assert exit_of_fork(lambda: asyncio.run(used(limiter))) == 0
+
+    async def used(limiter: AsyncLimiter) -> None:
+        async with limiter:
+            await limiter.acquire("k", "1000/day")
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("redis")
+def test_the_event_loop_that_has_it_suffers_nothing_from_another(redis_server: EmbeddedRedis) -> None:
+    """A limiter belongs to one event loop: another is refused, until the first has closed it or has ended."""
+
+    async def use(limiter: AsyncLimiter) -> None:
+        async with limiter:
+            await limiter.acquire("k", "1000/day")
+
+    async def story(limiter: AsyncLimiter) -> None:
+        async with limiter:
+            for n in range(1, 3):
+                await limiter.acquire("k", "1000/day")
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await asyncio.to_thread(asyncio.run, use(limiter))
+                assert await limiter.count("k", last="1d") == n
+        await asyncio.to_thread(asyncio.run, use(limiter))
+
+    asyncio.run(story(AsyncLimiter.from_url(redis_server.url, namespace="n")))

@@ -36,6 +36,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
+from tests.harness.forks import exit_of_fork
 from tests.harness.processes import stop
 from tests.harness.support import fcm, note, notifier, write_config
 from tests.harness.take import take
@@ -85,6 +86,25 @@ def test_a_notification_is_sent_looked_up_and_cancelled(redis: Redis, config: Pa
         status = plain.status(job_id)
         assert status is not None
         assert status == with_notifier(config, lambda made: made.status(job_id))
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_leaves_what_its_parents_event_loop_has_alone(config: Path) -> None:
+    """Its child would write on the parent's connections: what the parent is answered would be the child's."""
+
+    async def refused(made: AsyncNotifier) -> None:
+        for call in (made.send(note("bert")), anext(made.feedback()), made.aclose()):
+            with pytest.raises(RuntimeError, match="another process"):
+                await call
+
+    async def session(made: AsyncNotifier) -> None:
+        for job_id in ("one", "two", "three"):
+            assert await made.send(note("anna"), job_id=job_id) == job_id
+            assert exit_of_fork(lambda: asyncio.run(refused(made))) == 0
+            assert (await made.status(job_id)).job_id == job_id
+
+    with_notifier(config, session)
 
 
 def test_what_is_wrong_is_refused_before_anything_is_written(redis: Redis, config: Path) -> None:

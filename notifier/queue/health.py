@@ -13,7 +13,7 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 from notifier.scripts.keys import rq_key
-from notifier.store.connection import OUT_OF_MEMORY, ask_each, refusal
+from notifier.store.connection import OUT_OF_MEMORY, REFUSALS, ask_each, refusal
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, moment
 
@@ -93,10 +93,11 @@ def find_refusal(memory: Mapping[str, Any]) -> Exchange[str]:
     if 0 < memory.get("maxmemory", 0) <= memory["used_memory"]:
         return OUT_OF_MEMORY
     try:
-        yield Commands(lambda pipe: pipe.ping())  # it refuses that too where it cannot save
+        # Where it cannot save, it refuses PING too.
+        _, of = yield Commands(lambda pipe: (pipe.ping(), pipe.info("replication")))
     except ResponseError as error:
         return refusal(error)
-    return ""
+    return REFUSALS["READONLY"] if of.get("slave_read_only") else ""
 
 
 def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:

@@ -148,6 +148,19 @@ def test_a_redis_that_cannot_save_is_said_alone(run: Run, redis: Redis) -> None:
     assert run("health")[0] == 1
 
 
+def test_a_redis_that_became_a_replica_is_said_alone(run: Run, redis: Redis) -> None:
+    """The URL names one that was demoted: no worker can note there that it looks, and a restart helps none."""
+    enter(redis, "one", age_s=100)
+    why = "is a replica (READONLY); redis.url is to name its primary"
+    redis.replicaof("127.0.0.1", 1)
+    try:
+        assert run("health") == (4, f"Redis {why}\n")
+        assert f"✖ Redis refuses: it {why}" in run("stats")[1]
+    finally:
+        redis.replicaof("NO", "ONE")
+    assert run("health")[0] == 1
+
+
 def test_a_redis_that_evicts_is_told_of(run: Run, redis: Redis) -> None:
     """Workers may have started before the policy was changed: each look says so, as text and as JSON."""
     enter(redis, "one", age_s=0)

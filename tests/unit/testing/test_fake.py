@@ -503,6 +503,17 @@ def test_users_choose_for_themselves() -> None:
     assert [entry["user"] for entry in made.users.export()] == ["anna", "bert"]
 
 
+def test_any_event_loop_may_use_an_asyncio_one() -> None:
+    """It has no connections: a test's own loop, and the one in which a web framework's client runs the program."""
+    aio = FakeNotifier().aio
+
+    async def story() -> None:
+        await aio.send(note("anna"))
+        await asyncio.to_thread(asyncio.run, aio.send(note("anna")))
+
+    asyncio.run(story())
+
+
 async def test_the_same_for_asyncio() -> None:
     """`aio` is an AsyncNotifier over the same outbox and the same time; every method is awaited."""
     made = fake("user: {windows: [1/1m]}")

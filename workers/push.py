@@ -302,19 +302,19 @@ class PushWorker(Worker):
     async def _work(
         self, settings: Settings, served: Sequence[Partition], providers: dict[str, Provider], **bounds: Any
     ) -> None:
-        self._loop, lanes = asyncio.get_running_loop(), self.queue_names()
+        self._loop = asyncio.get_running_loop()
         for by in dry_runs(settings):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none")
-        reload = Reload(self._config, served, lanes, settings) if self._config is not None else None
+        reload = Reload(self._config, served, settings) if self._config is not None else None
         if reload is not None:
             settings = await self._begin(reload, settings)
         sender = self._serve(settings, served, providers, "" if reload is None else reload.version)
-        for number, each in enumerate(self._served):
+        for each in self._served:
             if reload is not None:
                 each.engine.look_at_rates, each.engine.rates = partial(self._follow_rates, reload), reload.published
-                each.retimed = reload.retimed[number]
             if self._stop_requested:
                 each.engine.stop()
+        await asyncio.gather(*(each.tend(None, 0) for each in self._served))  # what waits goes by these rates
         tended = asyncio.Event()
         beat = asyncio.create_task(self._beat(sender, reload, tended))
         try:
@@ -406,7 +406,6 @@ class PushWorker(Worker):
                     await redis.expire(self.key, self.worker_ttl + 60)
                 if reload is not None:
                     await self._follow_rates(reload)
-                    await reload.retime()
                 told = {**self._describe(reload), LIMITS: self._served[0].parts.turns.capacity.describe()}
                 await asyncio.to_thread(self._tend, told)
             except RedisError as error:
@@ -440,8 +439,10 @@ class PushWorker(Worker):
             return
         now = time.monotonic()
         since, self._tended_at = min(TURNS, max(BEAT_S, now - self._tended_at)), now
-        for _ in range(math.ceil(count * since / TURNS)):  # each by itself, as one may be away
-            each, self._tended = self._served[self._tended % count], self._tended + 1
+        turns = [self._served[n % count] for n in range(self._tended, self._tended + math.ceil(count * since / TURNS))]
+        self._tended += len(turns)
+        behind = (each for each in self._served if each.is_behind)
+        for each in (*turns, *behind):  # each by itself, as one may be away
             if each.tending is None or each.tending.done():
                 tells = None if each is self._served[0] else told
                 each.tending = asyncio.create_task(each.tend(tells, self.worker_ttl + 60))

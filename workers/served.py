@@ -9,17 +9,21 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from notifier.queue.backlogs import SWEPT_AT_ONCE, sweep
+from notifier.queue import leaders
+from notifier.queue.backlogs import SWEPT_AT_ONCE, retime, sweep
 from notifier.queue.health import LOOKED, SUSPENDED
+from notifier.queue.writes import write
+from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, rq_key, under
 from notifier.scripts.loader import run_async
 from notifier.store.partitions import Partition
-from workers.configuration.reload import Retimed
 from workers.loop.engine import Engine
 from workers.loop.parts import Parts
 
 SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
+RETIMED_AT_ONCE: Final = 500
+TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
 WHOLE: Final = 5  # of so many turns one brings RQ's upkeep; the others tell no more than that the worker looks
 TURNS: Final = 16  # seconds in which each partition has its turn, where there are many
 ENDED: Final = ("failed", "finished")  # RQ's registries, whose entries lapse
@@ -33,15 +37,22 @@ class Served:
         self.at, self.parts = at, parts
         self.engine = Engine(parts, policies, version)
         self._key = rq_key("worker", parts.name)
-        self.retimed: Retimed | None = None  # told of the last walk, which a Redis that crashed may have lost
+        self._version, self._told = version, ""  # of the rules, and what Redis was told of them; '' is nothing
+        self._since = 0  # when it was
         self.tending: asyncio.Task[None] | None = None
         self._turn = 0  # of those in which it was registered
         self._swept = sweep(parts.lanes, parts.tuning.keep)
 
     async def take_up(self, policies: Policies, version: str) -> None:
-        """See `Engine.take_up`."""
+        """See `Engine.take_up`. With the next sweep, what waits by other rules is looked at again."""
         with under(self.at.prefixes):
             await self.engine.take_up(policies, version)
+        self._version = version
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether Redis has not been told yet of the rules that were taken up."""
+        return self._told != self._version
 
     async def probe(self, platform: str) -> None:
         """See `Circuits.probe`."""
@@ -49,14 +60,34 @@ class Served:
             await self.parts.circuits.probe(platform)
 
     async def sweep(self) -> None:
-        """See `backlogs.sweep`."""
+        """See `backlogs.sweep`. Where rules were taken up, have every wake-up looked at again: it may be too late.
+
+        A worker that still followed the old ones may have set some, so each sees to it that a walk over all began after
+        it had changed. So it does where Redis crashed, and came back with what it held before the change.
+        """
+        redis = self.parts.redis
         with under(self.at.prefixes):
             for _ in range(SWEEPS):
-                ended, walked = await run_async(self.parts.redis, self._swept)
-                if self.retimed is not None:
-                    self.retimed.walked = walked
+                ended, since, walked = await run_async(redis, self._swept)
                 if ended < SWEPT_AT_ONCE:
-                    return
+                    break
+            if self.is_behind or since < self._since:
+                version, changed = self._version, bool(self._told)
+                since, walked = await run_async(redis, leaders.follow(version, changed=changed))
+                self._told, self._since = version, since
+            if walked < since:
+                await self._retime(since)
+
+    async def _retime(self, since: int) -> None:
+        """Walk over all wake-ups, once for all workers that had taken up rules by then."""
+        redis = self.parts.redis
+        if not await run_async(redis, write("SET", redis_key("reload", "turn"), "1", "NX", "PX", TURN_MS)):
+            return  # somebody walks; the next sweep tells whether that is over
+        for lane in dict.fromkeys((*LANES, *self.parts.lanes)):  # others who changed may serve others
+            cursor = "0"
+            while (cursor := await run_async(redis, retime(lane, cursor, max_users=RETIMED_AT_ONCE))) != "0":
+                pass
+        await run_async(redis, write("HSET", redis_key("leaders"), "#walked", since))
 
     async def register(self, told: dict[Any, Any], ttl_s: int) -> None:
         """Tell those who look at this partition of the worker, as RQ does in the first one, and do RQ's upkeep."""

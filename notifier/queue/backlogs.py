@@ -24,10 +24,10 @@ def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[
     return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
 
 
-def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[tuple[int, int]]:
+def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[tuple[int, int, int]]:
     """End what RQ's own cancel has left behind, and what has expired behind others.
 
-    The reply is how many jobs, at most `SWEPT_AT_ONCE` of each kind; and when a walk over all wake-ups began last.
+    The reply is how many jobs, at most `SWEPT_AT_ONCE` of each kind; and as of `leaders.follow`.
     """
     return Call(script("sweep"), [], [clock, keep.encode(), encode_reason(EXPIRED), *lanes], tuple)
 

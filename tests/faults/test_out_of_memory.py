@@ -15,7 +15,6 @@ from redis.asyncio import Redis as AsyncRedis
 from notifier import Notifier, RedisUnusableError
 from notifier.queue import own_rules
 from notifier.queue.health import LOOKED
-from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.scripts.rule_table import RuleTable
@@ -25,6 +24,7 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from tests.harness.processes import await_that, total
+from tests.harness.serving import serve
 from tests.harness.support import worker, write_config
 from workers.configuration.reload import Reload
 from workers.sending.unreached_devices import UnreachedDevices
@@ -131,7 +131,7 @@ async def test_what_a_worker_writes_by_itself_is_written_to_a_full_redis(
     path.write_text("user: {gap: 1s}", encoding="utf-8")
     rules = RuleTable(Policies(Policy(), users={"ann": Policy(gap_us=1)}))
     async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
-        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+        reload = Reload(path, Partitions.around(client), load_settings(path, environ={}))
         await reload.begin()
         unreached = UnreachedDevices(client, {})
         unreached.delivered("webpush@push.example", "a", 100.0)
@@ -141,7 +141,7 @@ async def test_what_a_worker_writes_by_itself_is_written_to_a_full_redis(
             await unreached.tell()
             path.write_text("user: {gap: 9s}", encoding="utf-8")
             taken = await reload.changed() or await reload.changed()
-            await reload.retime()
+            await serve(client, reload.version).sweep()
         finally:
             redis.config_set("maxmemory", 0)
     assert taken is not None

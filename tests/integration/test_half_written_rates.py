@@ -14,7 +14,6 @@ from redis.asyncio import Redis as AsyncRedis
 
 from notifier.errors import SettingsError
 from notifier.operations.action_log import read_actions
-from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.settings import load_settings
 from notifier.store.partitions import Partitions
@@ -48,7 +47,7 @@ def watched(path: Path, url: str, story: Callable[[Reload, Looks], Awaitable[Non
     async def run() -> None:
         client = AsyncRedis.from_url(url)
         write(path, BEFORE)
-        reload = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+        reload = Reload(path, Partitions.around(client), load_settings(path, environ={}))
         await reload.begin()
         await reload.changed()
 
@@ -90,7 +89,7 @@ def test_a_changed_file_stands_in_the_log_once(tmp_path: Path, redis_server: Emb
 
     async def story(reload: Reload, look: Looks) -> None:
         client = AsyncRedis.from_url(redis_server.url)
-        other = Reload(path, Partitions.around(client), LANES, load_settings(path, environ={}))
+        other = Reload(path, Partitions.around(client), load_settings(path, environ={}))
         await other.begin()
         before = reload.version
         await look(BEFORE.replace("gap: 2s", "gap: 3s"))

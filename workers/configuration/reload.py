@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,12 +15,8 @@ from redis.exceptions import RedisError
 
 from notifier.errors import SettingsError
 from notifier.operations.action_log import KEPT, action_entry
-from notifier.queue import backlogs, leaders
-from notifier.queue.writes import write
-from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.scripts.keys import redis_key, under
-from notifier.scripts.loader import run_async
 from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen
@@ -32,8 +28,6 @@ from notifier.units import clock_us
 
 T = TypeVar("T")
 
-CHUNK: Final = 500  # wake-ups in one call
-TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
 ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
 EARLY_S: Final = 5.0  # before published rates begin they are read
 LOOK_S: Final = 0.5  # until they begin, whether they are still to
@@ -45,11 +39,10 @@ class Reload:
     problem: what is wrong with what it was told last; '' where it follows it.
     """
 
-    def __init__(self, path: Path, served: Sequence[Partition], lanes: Sequence[str], settings: Settings) -> None:
+    def __init__(self, path: Path, served: Sequence[Partition], settings: Settings) -> None:
         """served: with asyncio clients; all have the same rates. settings: as read from the file."""
         self.problem = ""
         self._at = Partitions(served)
-        self.retimed = [Retimed(at, lanes) for at in served]
         self._followed = Followed(path, settings=settings)
         self._log = structlog.get_logger("notifier.worker")
 
@@ -68,8 +61,6 @@ class Reload:
         published, field = await self._in_force()
         if published.version:
             await self._load((), published, field)
-        for each in self.retimed:
-            await each.follow(self.version)
         return self._followed.settings
 
     async def changed(self) -> Policies | None:
@@ -88,8 +79,6 @@ class Reload:
         policies = await self._load(seen, published)
         if policies is None or followed == (self.version, ""):
             return None
-        for each in self.retimed:
-            await each.follow(self.version, changed=True)
         self._log.info("config_taken_up", source=self._source, version=self.version)
         if was_file and not published.version and before.rates_version != self.version:
             with contextlib.suppress(RedisError):
@@ -182,71 +171,6 @@ class Reload:
         """Return how long until they begin, by Redis's clock, so that every host changes at the same moment."""
         now_us = clock_us(await self._any(lambda at: at.time()))
         return (published.at_us - now_us) / 1e6 if published.begins_later(now_us) else 0.0
-
-    async def retime(self) -> None:
-        """See `Retimed.retime`; a partition that is away holds up no other."""
-        for each in self.retimed:
-            with contextlib.suppress(*[RedisError] * (len(self.retimed) > 1)):
-                await each.retime(self.version)
-
-
-class Retimed:
-    """One partition, whose users are retimed after a change of the rates.
-
-    walked: `#walked` as Redis told it last, see idle_leaders.lua.
-    """
-
-    def __init__(self, at: Partition, lanes: Sequence[str]) -> None:
-        self._prefixes, self._redis = at.prefixes, at.client
-        self._lanes = dict.fromkeys((*LANES, *lanes))  # a walk serves others, who may serve other lanes
-        self._since = self.walked = 0  # from when on there is to be a walk, and when there was one
-        self._missed = False  # that it takes up others
-
-    async def follow(self, version: str, *, changed: bool = False) -> None:
-        """Tell that this worker follows these rules; where they are new to what waits, it is looked at again.
-
-        changed: this worker followed others, so what it has set by them is looked at in any case.
-        """
-        self._missed = False
-        with self._here():
-            self._since, self.walked = await run_async(self._redis, leaders.follow(version, changed=changed))
-
-    @contextlib.contextmanager
-    def _here(self) -> Iterator[None]:
-        """Begin calls to this partition; if it is one of several and away, it is told later."""
-        try:
-            with under(self._prefixes):
-                yield
-        except RedisError:
-            self._missed = True
-
-    async def retime(self, version: str) -> None:
-        """Have every wake-up looked at again, once all workers that follow the new rules are known to.
-
-        A worker that still followed the old ones may have set a wake-up by them, so each sees to it that one walk
-        over the wake-ups began after it had changed; one walk serves all who changed before. So it does where Redis
-        crashed and came back with what it held before the change.
-        """
-        if self._missed or self.walked < self._since:
-            told_us = self._since
-            await self.follow(version, changed=self._missed)
-            if self._since < told_us:  # it was told when others had changed, and forgot that this one has since
-                await self.follow(version, changed=True)
-        if self.walked >= self._since:
-            return
-        with under(self._prefixes):
-            turn = write("SET", redis_key("reload", "turn"), "1", "NX", "PX", TURN_MS)
-            if not await run_async(self._redis, turn):
-                return  # somebody walks; it will be asked again
-            for lane in self._lanes:
-                await self._walk(lane)
-            await run_async(self._redis, write("HSET", redis_key("leaders"), "#walked", self._since))
-        self.walked = self._since
-
-    async def _walk(self, lane: str) -> None:
-        cursor = await run_async(self._redis, backlogs.retime(lane, "0", max_users=CHUNK))
-        while cursor != "0":
-            cursor = await run_async(self._redis, backlogs.retime(lane, cursor, max_users=CHUNK))
 
 
 def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:

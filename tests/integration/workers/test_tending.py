@@ -31,7 +31,7 @@ def test_all_partitions_have_their_turn_also_where_each_beat_lasts(
         async def tend(*_: object) -> None:
             tended[n] += 1
 
-        return SimpleNamespace(tending=None, tend=tend)
+        return SimpleNamespace(tending=None, tend=tend, is_behind=False)
 
     worker._served = [served(n) for n in range(COUNT)]
     monkeypatch.setattr(workers.push, "time", SimpleNamespace(monotonic=lambda: now))

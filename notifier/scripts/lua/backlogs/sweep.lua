@@ -2,7 +2,7 @@
 -- what has expired behind the head of its backlog, where no wake-up leads to. Forgets what was
 -- delivered long ago, and moments that are over.
 -- ARGV 1 clock  2 keep, see ends.lua  3 why it expired, as RQ stores it  4.. lanes
--- returns {how many it ended, #walked of idle_leaders.lua}
+-- returns {how many it ended, #since and #walked of idle_leaders.lua}
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept, to come; RQ puts those that
 -- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
 --! first_write
@@ -87,4 +87,5 @@ for i = 4, #ARGV do
   end
 end
 waits.write()
-return {ended, number(redis.call('HGET', '@leaders', '#walked')) or 0}
+local since, walked = unpack(redis.call('HMGET', '@leaders', '#since', '#walked'), 1, 2)
+return {ended, number(since) or 0, number(walked) or 0}

@@ -1,0 +1,144 @@
+"""What waits is looked at again where a worker follows rules that are new to it: laws 3 and 7."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from notifier.rules.category import LANES
+from notifier.testing.embedded import EmbeddedRedis
+from notifier.units import UNITS
+from tests.harness.serving import SETTINGS, serve
+from workers.served import Served
+
+LATER = 4_000_000_000 * UNITS["s"]
+USERS = 1_600  # more than are looked at in one call
+
+Serve = Callable[..., Served]
+
+
+def with_redis(redis_server: EmbeddedRedis, story: Callable[[Serve, AsyncRedis], Awaitable[None]]) -> None:
+    """Tell a story of workers, each of the version of its rules and some lanes."""
+
+    async def run() -> None:
+        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
+            await story(partial(serve, client), client)
+
+    asyncio.run(run())
+
+
+def wait(redis: Redis, users: int = 1) -> None:
+    """Let users wait in each lane for long, by the rules of others."""
+    redis.hsetnx("notifier:leaders", "#rules", "others")
+    for lane in LANES:
+        redis.zadd(f"notifier:wakeups:{lane}", {f"user-{n}": LATER for n in range(users)})
+
+
+def waiting(redis: Redis) -> list[int]:
+    """How many wait for long yet, in each lane."""
+    return [redis.zcount(f"notifier:wakeups:{lane}", LATER, "+inf") for lane in LANES]
+
+
+def walked(redis: Redis) -> list[int]:
+    """When rules were taken up last, and until when that is seen to."""
+    fields: list[Any] = redis.hmget("notifier:leaders", "#since", "#walked")
+    return [int(at) for at in fields]
+
+
+def test_a_walk_is_over_all_lanes(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """It serves all who changed before it, and these may serve other lanes than who walks; and no more than once."""
+    wait(redis, USERS)
+
+    async def story(serve: Serve, _: AsyncRedis) -> None:
+        await serve("new", ["urgent"]).sweep()
+        assert waiting(redis) == [0, 0, 0]
+        assert len({*walked(redis)}) == 1
+        wait(redis)
+        await serve("new", ["bulk"]).sweep()
+        assert waiting(redis) == [1, 1, 1], "it begins with the rules that all follow"
+
+    with_redis(redis_server, story)
+
+
+def test_a_walk_is_made_up_for_where_its_worker_has_died(
+    redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By any other, also by one that followed these rules before."""
+    wait(redis, USERS)
+
+    async def story(serve: Serve, client: AsyncRedis) -> None:
+        ask, asked = client.evalsha, []
+        first, second = serve("new"), serve("new")
+
+        async def dies(*args: Any) -> Any:
+            asked.append(args)
+            if len(asked) == 5:
+                raise RedisConnectionError("Connection reset by peer")
+            return await ask(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "evalsha", dies)
+            with pytest.raises(RedisConnectionError):
+                await first.sweep()
+        assert 0 < sum(waiting(redis)) < 3 * USERS
+        await second.sweep()
+        assert sum(waiting(redis)) > 0, "the first may be about it still"
+        redis.delete("notifier:reload:turn")  # as time does
+        await second.sweep()
+        assert waiting(redis) == [0, 0, 0]
+
+    with_redis(redis_server, story)
+
+
+def test_a_change_of_which_redis_is_told_late_is_made_up_for(
+    redis: Redis, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis was away when the worker had changed."""
+
+    async def refuses(*_: Any, **__: Any) -> Any:
+        raise RedisConnectionError("Connection reset by peer")
+
+    async def story(serve: Serve, client: AsyncRedis) -> None:
+        served = serve("old")
+        await served.sweep()
+        await served.take_up(SETTINGS.policies(), "new")
+        wait(redis)
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "evalsha", refuses)
+            with pytest.raises(RedisConnectionError):
+                await served.sweep()
+        assert served.is_behind
+        redis.delete("notifier:reload:turn")
+        await served.sweep()
+        assert (served.is_behind, waiting(redis)) == (False, [0, 0, 0])
+
+    with_redis(redis_server, story)
+
+
+def test_a_walk_that_redis_lost_with_the_change_of_this_worker_alone_is_made(
+    redis: Redis, redis_server: EmbeddedRedis
+) -> None:
+    """Another one had taken up the same rates before, and walked: Redis crashes back to that."""
+
+    async def story(serve: Serve, _: AsyncRedis) -> None:
+        await serve("new").sweep()
+        others = walked(redis)[0]
+        served = serve("old")
+        await served.sweep()
+        await served.take_up(SETTINGS.policies(), "new")
+        await served.sweep()
+        redis.hset("notifier:leaders", mapping={"#rules": "new", "#since": others, "#walked": others})
+        wait(redis)
+        redis.delete("notifier:reload:turn")
+        await served.sweep()
+        assert waiting(redis) == [0, 0, 0]
+        assert walked(redis)[0] == walked(redis)[1] > others
+
+    with_redis(redis_server, story)

@@ -38,7 +38,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "rests": ":{user}:<category route> zset; what of a backlog waits for a route, see routes.lua",
     "history": ":{user}:<0 or 1> list of records of what has ended; see history.lua",
     "forgotten": "[:<hash>[:<sent…>]] string, set, zset or hash; sends of who was forgotten; see forgotten.lua",
-    "preferences": " hash user -> JSON of what the user chose; see preferences.lua",
+    "preferences": " hash user -> JSON of what the user chose; see users_rules.lua",
     "waits": " hash why -> how many notifications of backlogs wait for it, see waits.lua",
     # When to look at whom.
     "wakeups": ":<lane> zset user -> µs of the next look at the user's backlogs",
@@ -52,8 +52,8 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "zones": " hash zone -> JSON; what clocks read there, see quiet_hours.lua; :users the same, if only users use it",
     "lanes": " hash category -> lane of its queue, and while that changes the last of it there; see enqueue.lua",
     "counting": " string, there while anybody counts by buckets; see counts.lua",
-    "own_rules": ":<version> hash of the users whose rules are not those of everyone; see own_rules.lua",
-    "chosen": ":<version> hash what users chose -> what comes of it; see preferences.lua",
+    "own_rules": ":<version> hash of the users whose rules are not those of everyone; see users_rules.lua",
+    "chosen": ":<version> hash what users chose -> what comes of it; see users_rules.lua",
     "own_rules_writer": ":<version> string, the worker that writes these rules",
     "full": " string, never there: a script deletes it first where its first write must take no memory",
     # Idle workers.

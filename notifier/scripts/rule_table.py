@@ -77,12 +77,12 @@ class RuleTable:
         self.text = f'{{{users},"categories":{{{of_category}}},{json.dumps(rest, separators=(",", ":"))[1:-1]}}}'
 
     def own_fields(self) -> Iterator[tuple[str, str]]:
-        """The fields and values of the hash that tells of users with rules of their own, see `own_rules.lua`."""
+        """The fields and values of the hash that tells of users with rules of their own, see `users_rules.lua`."""
         yield from ((str(number), text) for number, text in enumerate(self._own.texts))
         yield from ((f":{user}", number) for user, number in self._own.numbers.items())
 
     def chosen_field(self, user: str, text: str) -> tuple[str, str]:
-        """A field of the hash that tells what choices come to, and its value, see `preferences.lua`.
+        """A field of the hash that tells what choices come to, and its value, see `users_rules.lua`.
 
         text: what the user chose, as it stands in Redis.
         """
@@ -165,7 +165,7 @@ def _chosen_by(policies: Policies) -> list[object]:
 
 
 def own_text(policies: Policies, policy: Policy) -> str:
-    """Encode a policy that is not everyone's, as it stands in Redis, see `own_rules.lua`."""
+    """Encode a policy that is not everyone's, as it stands in Redis, see `users_rules.lua`."""
     devices = ",".join(f'"{name}":{of}' for name, of in _of_device(policies, policy).items())
     return f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
 

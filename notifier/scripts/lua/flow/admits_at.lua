@@ -1,5 +1,5 @@
 --! exports opens_at
---! needs by_the_clock digest_at is_empty muted_until next_for preferences rule_mark
+--! needs by_the_clock digest_at is_empty muted_until next_for rule_mark users_rules
 -- of_user: the first µs at which the user's own rules let `cost` go, and which rule decides it.
 local function of_user(user, cost)
   local known = user.next and user.next[cost]
@@ -30,7 +30,7 @@ local function opens_at(rules, user, backlog, now)
       or 'c' .. rule_mark(backlog.policy, backlog.rule)
   end
   if backlog.bypass then return digest_at(rules, backlog, at, now) end
-  local chosen = preferences.of[user.name]
+  local chosen = users_rules.chosen[user.name]
   if chosen then
     local till
     till, backlog.mutes = muted_until(chosen, backlog.category, now)

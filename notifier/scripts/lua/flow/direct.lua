@@ -1,6 +1,6 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of decide gather go goes_by_clock HIGH history job_key new_backlog new_user
---! needs number opens_at orders preferences read_claims remember seconds set_wake_up steering text waits why_of
+--! needs number opens_at orders read_claims remember seconds set_wake_up steering text users_rules waits why_of
 -- The direct way: what comes from its queue and need not wait is leased at once, in the same step. It leaves Redis as a
 -- visit would have. Only the plain case goes this way: a new job of a producer of ours, of a user who muted nothing and
 -- of whom nothing waits, which stands in a backlog only if the rules do not let it go. All else is left to *visit*.
@@ -50,13 +50,13 @@ function direct.read(ids, lane)
   end
   direct.jobs, direct.none_wait = jobs, #claims > 0 and redis.call('EXISTS', unpack(backlogs)) == 0
   read_claims(claims)
-  preferences.read(users)
+  users_rules.read(users)
 end
 
 -- is_plain: whether *opens_at* tells all of when something of this user may go, by rules that are known.
 local function is_plain(user)
-  if not preferences.index_of(user) then return false end
-  local chosen = preferences.of[user]
+  if not users_rules.index_of(user) then return false end
+  local chosen = users_rules.chosen[user]
   return not (chosen and (chosen.m or chosen.clock))
 end
 
@@ -111,7 +111,7 @@ function direct.take(id, lane)
   local job = direct.room > 0 and direct.jobs[id]
   direct.jobs[id] = nil -- what stands in the queue twice is not new the second time
   if not (job and nothing_waits(job.user) and is_simple(job.category)) then return false end
-  local index = preferences.index_of(job.user)
+  local index = users_rules.index_of(job.user)
   local user = new_user(job.user, look.rules.users[index + 1], index)
   local backlog = new_backlog(look.rules, user, job.category, lane)
   if look.rules.clock then backlog.arrives = {job.zone, look.now} end

@@ -24,8 +24,8 @@
 --   more: it is to look at them, and nothing was taken.
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
---! needs job_key lane_shares least_share let_go_of_held look_by note_candidate note_due orders own_rules preferences
---! needs read_circuits read_rules remember same_waiting steering supersede take_over_dead text visit waits wake_leaders
+--! needs job_key lane_shares least_share let_go_of_held look_by note_candidate note_due orders read_circuits
+--! needs read_rules remember same_waiting steering supersede take_over_dead text users_rules visit waits wake_leaders
 --! needs write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
@@ -228,7 +228,7 @@ end
 local untold, chosen, MAX_HEADS = reply[PULLED.untold], reply[PULLED.chosen], 25
 local function ask_for(user, lane, at)
   put_ahead(user, lane)
-  local n, text_of_user = #untold, preferences.unknown[user]
+  local n, text_of_user = #untold, users_rules.unknown[user]
   untold[n + 1], untold[n + 2], untold[n + 3] = user, lane, at
   if text_of_user then chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user end
   look.full = look.full - MAX_HEADS
@@ -237,12 +237,12 @@ end
 -- look_after: visits a user, or asks for more of the user.
 local function look_after(user, lane, at)
   if look.rules.forgets then remember(user) end
-  local index = preferences.index_of(user)
+  local index = users_rules.index_of(user)
   if not index or visit(look, user, lane, at, index) then ask_for(user, lane, at) end
 end
 
-preferences.begin(look.rules)
-reply[PULLED.unpublished] = own_rules.is_missing and 1 or 0
+users_rules.begin(look.rules)
+reply[PULLED.unpublished] = users_rules.is_missing and 1 or 0
 direct.begin(look)
 -- Those of whom the caller has told more are the first. One visit of each is enough.
 local was_told = {}
@@ -255,7 +255,7 @@ if is_told then
   if some_rare then look.circuits = read_circuits() end
   local names = {}
   for i = 1, #told, 3 do names[#names + 1], was_told[told[i]] = told[i], true end
-  preferences.read(names)
+  users_rules.read(names)
   for i = 1, #told, 3 do
     local user, lane, at = told[i], told[i + 1], told[i + 2]
     if #look.leased >= most then leave_all(user, at) else look_after(user, lane, at) end
@@ -351,7 +351,7 @@ end
 -- attend: who finds no room is due still.
 local function attend(user, lane)
   local at = since[user]
-  if #look.leased >= (preferences.index_of(user) and look.full or most) then leave(user, lane, at)
+  if #look.leased >= (users_rules.index_of(user) and look.full or most) then leave(user, lane, at)
   else look_after(user, lane, at) end
 end
 

@@ -15,8 +15,8 @@
 --   the caller already is 1 again: the reply was lost.
 --! first_write
 --! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of date_sends ends gather
---! needs give_back history job_key mark_of_rq move note_due now_us ORPHAN preferences read_rules
---! needs release remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text waits wake_leaders
+--! needs give_back history job_key mark_of_rq move note_due now_us ORPHAN read_rules release
+--! needs remember rules_of sent_key set_user_wake_ups tagged_key tell_feedback text users_rules waits wake_leaders
 --! needs write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
 local now_text = text(now)
@@ -26,10 +26,10 @@ local look = {now = now, now_text = now_text, worker = worker, rules = rules, ea
 ends.read(ARGV[SETTLE.keep])
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
 local reply, touched, order, totals, users = {}, {}, {}, {}, {}
-preferences.begin(rules)
+users_rules.begin(rules)
 if rules.own or rules.prefers then
   for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
-  preferences.read(users)
+  users_rules.read(users)
 end
 local finished = {} -- the jobs to be deleted
 local released = {} -- key of a claim -> how many of it have ended
@@ -56,7 +56,7 @@ end
 local first_lease = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2])
 local some_late = first_lease and first_lease <= now
 
--- A user's rules may be unknown here, see preferences.lua. Then what was sent too late is kept for as long as any may
+-- A user's rules may be unknown here, see users_rules.lua. Then what was sent too late is kept for as long as any may
 -- ask for it.
 local UNKNOWN = {gap = 0, windows = {}, horizon = 32 * 86400000000}
 
@@ -70,7 +70,7 @@ local function read_settled(at)
   local holder, origin, status, requeued, orphan, tagged, accepted, held, counted = unpack(redis.call('HMGET', key,
     'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held',
     'push_counted'))
-  local said, index = more == '' and PLAINLY or cjson.decode(more), preferences.index_of(user)
+  local said, index = more == '' and PLAINLY or cjson.decode(more), users_rules.index_of(user)
   said.__index = said
   local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
     index = index or 0, policy = index and rules.users[index + 1] or UNKNOWN, key = key, holder = holder,

@@ -2,7 +2,7 @@
 --! needs is_counting job_key number text
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
 -- left out, save users, categories, bypass and lanes.
---   users          array of policies: of everyone, and behind it of the users who are met, see own_rules.lua
+--   users          array of policies: of everyone, and behind it of the users who are met, see users_rules.lua
 --   categories     {category: policy}; a category that is not (or no longer) among them follows those of 'default'
 --   bypass         {category: true}: no rules hold it back
 --   lanes          array
@@ -10,10 +10,10 @@
 --   overall        {category: {limit, µs}}, of all users together, see overall.lua
 --   digests        {category: µs in which a digest gathers}
 --   drops          {category: true}: what the rules hold back is dropped
---   prefers        whether any user has preferences, see preferences.lua; *read_rules* says so
+--   prefers        whether any user has preferences, see users_rules.lua; *read_rules* says so
 --   forgets        whether anybody was forgotten whose sends still count, see forgotten.lua; the same
 --   version        where the caller follows rules that may change
---   own, chosen    versions, see own_rules.lua and preferences.lua; no `own` where nobody has rules of their own
+--   own, chosen    versions, see users_rules.lua; no `own` where nobody has rules of their own
 --   clock, ignores_quiet                             see quiet_hours.lua
 --   apps, limited, devices, background, collapsible, projects   see limits.lua
 local rules_read = {} -- the version of the table that was read last

@@ -15,6 +15,7 @@ from redis import Redis
 from notifier import AsyncNotifier, Notification, Notifier
 from notifier.errors import NotReplicatedError, OverloadedError, RedisUnusableError
 from notifier.operations.audit.audit import Audit
+from notifier.operations.stats import read_stats
 from notifier.producer.exchanges import Exchanges
 from notifier.queue import calls
 from notifier.queue.calls import Named
@@ -226,6 +227,14 @@ def test_the_oldest_makes_room(redis: Redis, producer: Notifier) -> None:
     assert status.reason == "overflow"
     assert redis.hget("notifier:stats", "dropped") == b"1"
     assert_clean(redis)
+
+
+def test_what_is_dropped_for_room_is_in_the_numbers_of_its_minute(redis: Redis, producer: Notifier) -> None:
+    """As all that ends, but what is superseded."""
+    fill(producer, "ann", category="news")
+    enter_backlog(redis)
+    fill(producer, "ann", 2, category="news")
+    assert read_stats(redis, 2).together.outcomes()["dropped"] == 2
 
 
 def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:

@@ -1,6 +1,6 @@
 --! on_demand make_room note_waiting take_place
---! needs arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH job_key LANES leave_backlog
---! needs last_for note_candidate note_due same_waiting supersede tally text waits
+--! needs add_to_minute arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH job_key LANES
+--! needs last_for leave_backlog note_candidate note_due same_waiting supersede tally text waits
 -- How much may wait, for *enqueue*. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
 local NORMAL = text(-HIGH / 2) -- orders below it are of high priority: these are dropped only where nothing else waits
@@ -64,6 +64,7 @@ local function drop_oldest(now, user, category)
       leave_backlog(now, user, category, id, job[3])
       end_unsent(now, id, job[1], 'dropped', 'push_reason', 'overflow')
       tally('dropped')
+      add_to_minute(now, {['o|dropped|' .. category .. '|'] = 1})
       waits.write()
       if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
       return true

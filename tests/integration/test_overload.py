@@ -19,7 +19,7 @@ from notifier.operations.stats import read_stats
 from notifier.producer.exchanges import Exchanges
 from notifier.queue import calls
 from notifier.queue.calls import Named
-from notifier.rules.category import LANES, Category, Overflow
+from notifier.rules.category import LANES, Category, Digest, Overflow
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.scripts.loader import run
@@ -38,6 +38,8 @@ SECTIONS: dict[str, Any] = {
         "default": {"lane": "default"},
         "news": {"lane": "bulk", "overflow": "drop_oldest"},
         "score": {"lane": "default", "overflow": "collapse"},
+        "comments": {"lane": "bulk", "overflow": "drop_oldest"},
+        "goals": {"lane": "bulk", "overflow": "drop_oldest"},
     },
 }
 
@@ -46,7 +48,11 @@ WORKER = calls.Worker(name="w", lanes=LANES, lease_us=10**9)
 RULES = RuleTable(
     Policies(
         users={"somebody": Policy()},  # Redis does not know who has such rules: everybody is to be told of
-        categories={name: Category(name, overflow=overflow) for name, overflow in OVERFLOWS.items()},
+        categories={
+            **{name: Category(name, overflow=overflow) for name, overflow in OVERFLOWS.items()},
+            "comments": Category("comments", when_blocked="digest", digest=Digest(3, 10**9, None, "{count}")),
+            "goals": Category("goals", when_blocked="collapse"),
+        },
     )
 )
 
@@ -235,6 +241,36 @@ def test_what_is_dropped_for_room_is_in_the_numbers_of_its_minute(redis: Redis, 
     enter_backlog(redis)
     fill(producer, "ann", 2, category="news")
     assert read_stats(redis, 2).together.outcomes()["dropped"] == 2
+
+
+def test_a_digest_is_not_dropped(redis: Redis, producer: Notifier) -> None:
+    """The next one takes its place, and stands for all; behind one in the queue it may not, and is refused."""
+    ids = []
+    for _ in range(2):
+        ids += fill(producer, "ann", 1, category="comments")
+        enter_backlog(redis)
+    fill(producer, "ann", 2)
+    with pytest.raises(OverloadedError):
+        producer.send(note("ann", category="comments"))
+    enter_backlog(redis)
+    ids += fill(producer, "ann", 2, category="comments")
+    assert [state(producer, job_id) for job_id in ids[1:]] == ["superseded", "superseded", "waiting"]
+    assert redis.hget(f"rq:job:{ids[-1]}", "push_count") == b"4"
+    producer.cancel(user="ann", category="default")
+    ids += fill(producer, "ann", 1, category="comments")
+    enter_backlog(redis)
+    assert redis.hmget(f"rq:job:{ids[-1]}", "push_count", "push_gather") == [b"5", b"0"]
+    assert_clean(redis)
+
+
+def test_none_is_dropped_for_one_that_replaces_another(redis: Redis, producer: Notifier) -> None:
+    """In a category that collapses it takes the place of the one with its id; the oldest, of another, waits on."""
+    other, same = (producer.send(note("ann", category="goals", collapse_id=name)) for name in "ab")
+    fill(producer, "ann", 1)
+    enter_backlog(redis)
+    producer.send(note("ann", category="goals", collapse_id="b"))
+    assert [state(producer, job_id) for job_id in (other, same)] == ["waiting", "superseded"]
+    assert_clean(redis)
 
 
 def test_the_same_makes_room(redis: Redis, producer: Notifier) -> None:

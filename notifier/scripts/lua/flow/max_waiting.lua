@@ -1,6 +1,6 @@
 --! on_demand make_room note_waiting take_place
---! needs add_to_minute arriving_key backlog_key backlogs_key end_unsent ends enter_backlog HIGH job_key LANES
---! needs last_for leave_backlog note_candidate note_due same_waiting supersede tally text waits
+--! needs add_to_minute arriving_key backlog_key backlogs_key DIGEST end_unsent ends enter_backlog gather_for HIGH
+--! needs job_key LANES last_for leave_backlog note_candidate note_due same_waiting supersede tally text waits
 -- How much may wait, for *enqueue*. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
 local NORMAL = text(-HIGH / 2) -- orders below it are of high priority: these are dropped only where nothing else waits
@@ -52,7 +52,16 @@ local function beyond(user, of_user, in_all)
   if in_all and count_in_all() >= in_all then return 'all', count_in_all(), in_all end
 end
 
--- drop_oldest: ends the oldest that waits in the backlog and that no worker has tried. Returns whether there was one.
+-- replaced_by: the one that waits whose place it takes, as *pull* would have it: under its collapse id, or the digest;
+-- and that id. Or nil.
+local function replaced_by(user, category, collapse_id)
+  local digest = same_waiting(user, category, DIGEST)
+  if digest then return digest, DIGEST end
+  return collapse_id and same_waiting(user, category, collapse_id), collapse_id
+end
+
+-- drop_oldest: ends the oldest that waits in the backlog and that no worker has tried. Returns whether there was one. A
+-- digest is none: all that it stands for would go with it.
 local function drop_oldest(now, user, category)
   local backlog = backlog_key(user, category)
   local ids = redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
@@ -60,7 +69,8 @@ local function drop_oldest(now, user, category)
   for _, id in ipairs(ids) do
     local job = redis.call('HMGET', job_key(id), 'origin', 'status', 'push_collapse', 'push_attempts', 'push_crashes',
       'push_answered', 'push_refusals', 'push_sent')
-    if job[1] and job[2] == 'scheduled' and not (job[4] or job[5] or job[6] or job[7] or job[8]) then
+    local is_tried = job[4] or job[5] or job[6] or job[7] or job[8]
+    if job[1] and job[2] == 'scheduled' and job[3] ~= DIGEST and not is_tried then
       leave_backlog(now, user, category, id, job[3])
       end_unsent(now, id, job[1], 'dropped', 'push_reason', 'overflow')
       tally('dropped')
@@ -83,22 +93,23 @@ local function make_room(now, job, in_all, at)
   local user, category, same = read.user, read.category or 'default', nil
   local which, waiting, most = beyond(user, of_user, in_all)
   if which then
-    if overflow == 'collapse' and read.collapse_id and not at and not is_arriving(now, user) then
-      same = same_waiting(user, category, read.collapse_id)
+    if overflow ~= 'reject' and not at and not is_arriving(now, user) then
+      same = replaced_by(user, category, read.collapse_id)
     end
     if not same and not (overflow == 'drop_oldest' and drop_oldest(now, user, category)) then
       tally('refused')
       return nil, '!' .. which .. ' ' .. waiting .. ' ' .. most
     end
   end
-  return same and 'collapse' or 'queue', (of_user > 0 or overflow == 'collapse') and user
+  return same and 'collapse' or 'queue', (of_user > 0 or overflow ~= 'reject') and user
 end
 
--- take_place: the job goes at once to the place of the one that waits under its collapse id.
+-- take_place: the job goes at once to the place of the one that it replaces.
 local function take_place(now, id)
   local function join(_, user, category, collapse_id, order)
-    local old = same_waiting(user, category, collapse_id)
-    note_candidate(user, category, collapse_id, id)
+    local old, of = replaced_by(user, category, collapse_id)
+    note_candidate(user, category, of, id)
+    if of == DIGEST then gather_for(id, old, math.huge) end -- *pull* knows how many are enough, by the next
     return supersede(now, user, category, old, id, order)
   end
   local _, user, lane, is_new = enter_backlog(now, id, join)

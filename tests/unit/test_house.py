@@ -50,9 +50,14 @@ def name(path: Path) -> str:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path, *, top: bool = False) -> list[str]:
     """The modules that a file imports; top: those alone that are imported with it."""
-    return list(_imports(ast.parse(path.read_text(encoding="utf-8")), path, top=top))
+    return list(_imports(parsed(path), path, top=top))
 
 
 def _imports(tree: ast.Module, path: Path, *, top: bool) -> Iterator[str]:
@@ -155,7 +160,7 @@ def test_a_function_fits_a_screen() -> None:
 
 def _python_functions() -> Iterator[tuple[str, str, int]]:
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body
                 lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
@@ -257,7 +262,7 @@ def test_no_pickle_anywhere() -> None:
     for path in MODULES:
         if path.name != "rq_call.py":
             assert not {"pickle", "cPickle", "dill", "marshal", "shelve"} & set(imports(path)), name(path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {
                 "Job",
                 "Job.fetch",
@@ -293,10 +298,9 @@ def test_retired_words_stay_away() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_docstring_opens_with_a_verb_or_a_noun(path: Path) -> None:
+def test_a_docstring_opens_with_a_verb_or_a_noun() -> None:
     """No docstring opens with a question that only its end answers: What, Who, Those."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
-    assert [docstring for docstring in docstrings if RIDDLE.match(docstring)] == []
+    nodes = ((path, node) for path in MODULES for node in ast.walk(parsed(path)))
+    docstrings = ((name(path), ast.get_docstring(node) or "") for path, node in nodes if isinstance(node, kinds))
+    assert [(path, docstring) for path, docstring in docstrings if RIDDLE.match(docstring)] == []

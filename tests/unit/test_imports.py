@@ -36,10 +36,9 @@ def loaded(statement: str, *, before: str = "") -> set[str]:
     return {name for name in done.stdout.split() if not name.startswith(("_", "cython_runtime"))}
 
 
-@pytest.mark.parametrize("statement", ["import notifier", "import workers", "import notifier.testing.pytest_plugin"])
-def test_a_bare_import_loads_nothing_of_others(statement: str) -> None:
+def test_a_bare_import_loads_nothing_of_others() -> None:
     """Neither package, nor the plugin that pytest loads wherever this is installed, brings a package of others."""
-    assert loaded(statement, before="import pytest") == set()
+    assert loaded("import notifier, workers, notifier.testing.pytest_plugin", before="import pytest") == set()
 
 
 def test_a_notification_needs_no_redis() -> None:
@@ -47,9 +46,9 @@ def test_a_notification_needs_no_redis() -> None:
     assert loaded("from notifier import Notification, Device, InvalidNotificationError, Policy") <= {"tzdata"}
 
 
-@pytest.mark.parametrize("names", ["Notifier, AsyncNotifier", "Limiter, Permit", "Held, Gone, Status"])
-def test_a_producer_loads_redis_alone(names: str) -> None:
+def test_a_producer_loads_redis_alone() -> None:
     """What a web process imports to send loads redis: neither YAML nor pydantic, no logging, no driver."""
+    names = "Notifier, AsyncNotifier, Limiter, Permit, Held, Gone, Status"
     assert loaded(f"from notifier import {names}", before=REDIS) <= {"tzdata"}
 
 

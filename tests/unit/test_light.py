@@ -91,21 +91,20 @@ def test_a_producer_has_few_packages() -> None:
     assert len(found) <= MAX_PACKAGES
 
 
-@pytest.mark.parametrize("code", [EVERYTHING, SENDS])
-def test_producing_needs_no_extra(code: str) -> None:
+def test_producing_needs_no_extra() -> None:
     """All public names, the limiter and the fake notifier work with what a producer has."""
-    done = run_without(others(), code)
+    done = run_without(others(), EVERYTHING + SENDS)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("code", [EVERYTHING, SENDS, ASKS])
-def test_producing_needs_nothing_of_posix(tmp_path: Path, code: str) -> None:
+def test_producing_needs_nothing_of_posix(tmp_path: Path) -> None:
     """Without what Windows lacks a program can still enqueue, with a password in a file, and test its code."""
     config, password = tmp_path / "notifier.yaml", tmp_path / "password"
     password.write_text("secret\n")
     redis = f"redis: {{url: 'redis://127.0.0.1:1/0', password_file: '{password}'}}"
     config.write_text(f"{redis}\nproviders: {{apns: {{client: console}}}}\n")
-    done = run_without(MODULES, WITHOUT_POSIX % NAMES + code.replace("CONFIG", str(config)))
+    code = EVERYTHING + SENDS + ASKS.replace("CONFIG", str(config))
+    done = run_without(MODULES, WITHOUT_POSIX % NAMES + code)
     assert (done.returncode, done.stderr) == (0, "")
 
 

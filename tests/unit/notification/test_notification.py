@@ -25,7 +25,7 @@ from notifier.notification.job import (
     read_notification,
 )
 from notifier.notification.json_values import DATA_DEPTH
-from notifier.notification.notification import LATEST, LONGEST_EXPIRY, MAPPINGS
+from notifier.notification.notification import LATEST, LONGEST_EXPIRY, MAPPINGS, OPTIONS
 from notifier.notification.platforms import check_payload
 from notifier.queue.circuits import FAR_US
 from notifier.units import mask, moment
@@ -56,6 +56,7 @@ NOTIFICATIONS = st.builds(
     sound=st.none() | TEXT,
     app=st.none() | st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}", fullmatch=True),
     priority=st.sampled_from([None, "normal", "high"]),
+    **dict.fromkeys(OPTIONS, st.sampled_from([{}, {"a": {"b": [1, None, "c"]}}])),
 )
 GOOD: dict[str, Any] = {"user": "anna", "devices": [Device("apns", "ab" * 32)], "title": "Hello"}
 
@@ -73,10 +74,11 @@ def attempt(call: Callable[[], T]) -> T | InvalidNotificationError:
 
 @given(NOTIFICATIONS)
 def test_a_notification_survives_its_job(notification: Notification) -> None:
-    """What is written into a job's data and read back by a worker is the same notification."""
+    """What is written into a job's data and read back by a worker is the same notification; what is empty is not."""
     notification.validate()
     function, kwargs = decode_data(encode_data(notification))
     assert function == FUNCTION
+    assert [name for name in MAPPINGS if name in kwargs] == [name for name in MAPPINGS if vars(notification)[name]]
     read = Notification.from_kwargs(kwargs)
     assert read == notification
     assert vars(read).keys() == vars(notification).keys()

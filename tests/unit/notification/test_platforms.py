@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification, platforms
 from notifier.notification.job import encode_data, encode_targets, targets_in
+from notifier.notification.platforms import check_payload
 from notifier.settings import parse_settings
 from notifier.settings.templates import schema_text
 from workers.configuration.wiring import build_providers, circuit_names, dry_runs
@@ -159,3 +160,18 @@ def test_what_is_not_installed_is_refused_and_the_others_are_named() -> None:
         note(Device("fcm", "x" * 20), options={"apns": {}}).validate()
     with pytest.raises(SettingsError, match=r"1:13: providers.pigeon: not installed; installed are apns, .*fcm"):
         parse_settings("providers: {pigeon: {}}")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"apns": {"nonsense": 1}}, "apns.nonsense"),
+        ({"fcm": {"android": 5}}, "fcm.android"),
+        ({"options": {"expo": {"badge": "x"}}}, "options.expo.badge"),
+    ],
+)
+def test_options_are_checked_wherever_the_notification_goes(options: dict[str, object], field: str) -> None:
+    """Also where no device of this notification is of their platform: tomorrow's one will be."""
+    with pytest.raises(InvalidNotificationError) as refused:
+        check_payload(note(Device("hms", "h" * 40), body="…", **options))
+    assert refused.value.field == field

@@ -307,13 +307,6 @@ def test_options_are_json(webpush: Any) -> None:
         note(webpush=webpush).validate()
 
 
-def test_options_travel_in_the_job() -> None:
-    """Options survive the job, and leave no trace in it where there are none."""
-    made = note(webpush=EVERY)
-    assert Notification.from_kwargs(made.to_kwargs()).webpush == EVERY
-    assert "webpush" not in note().to_kwargs()
-
-
 def test_what_was_read_lately_is_kept_within_bounds() -> None:
     """A worker reads a subscription once for all its looks at it; a long text is not kept, nor more than some."""
     text = written(endpoint="https://updates.push.services.mozilla.com/wpush/v2/kept")

@@ -13,6 +13,7 @@ from notifier.providers.answers import LONGEST_WAIT_US, SECOND_US, Table, retry_
 from notifier.providers.apns import answers as apns_answers
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.fcm import answers as fcm_answers
+from notifier.providers.webpush import answers as webpush_answers
 
 AGAIN = {Outcome.RETRY, Outcome.REFUSED, Outcome.BUSY, Outcome.FULL, Outcome.UNKNOWN, Outcome.FAULT}
 TABLES = {"apns": apns_answers.TABLE, "fcm": fcm_answers.TABLE}
@@ -141,13 +142,22 @@ def test_only_these_answers_say_that_a_token_is_dead() -> None:
     assert TABLES["fcm"].outcome(400, "INVALID_ARGUMENT") is Outcome.REJECTED
 
 
-@pytest.mark.parametrize(("asked", "apple_s", "google_s"), [("", 900, 60), ("5", 900, 60), ("1800", 1800, 1800)])
-def test_the_waits_that_apple_and_google_ask_for(asked: str, apple_s: int, google_s: int) -> None:
+@pytest.mark.parametrize(
+    ("table", "status", "asked", "wait_s"),
+    [
+        *((apns_answers.TABLE, 503, asked, wait_s) for asked, wait_s in (("", 900), ("5", 900), ("1800", 1800))),
+        *((fcm_answers.TABLE, 429, asked, wait_s) for asked, wait_s in (("", 60), ("5", 60), ("1800", 1800))),
+        *((fcm_answers.TABLE, 500, asked, wait_s) for asked, wait_s in (("", 10), ("30", 30))),
+        *((fcm_answers.TABLE, 503, asked, wait_s) for asked, wait_s in (("", 10), ("7", 7), ("soon", 10))),
+        *((webpush_answers.TABLE, 429, asked, wait_s) for asked, wait_s in (("", 60), ("5", 60), ("90", 90))),
+        *((webpush_answers.TABLE, status, "5", 5) for status in (406, 503)),
+        (webpush_answers.TABLE, 503, "", 10),
+    ],
+)
+def test_the_waits_that_apple_and_google_ask_for(table: Table, status: int, asked: str, wait_s: int) -> None:
     """Apple: 15 minutes after a 5xx. Google: at least a minute after a 429. Retry-After may only lengthen them."""
     headers = {"retry-after": asked, "date": ""}
-    apple = TABLES["apns"].read(503, "Shutdown", headers.__getitem__)
-    google = TABLES["fcm"].read(429, "QUOTA_EXCEEDED", headers.__getitem__)
-    assert (apple.retry_after_us, google.retry_after_us) == (apple_s * SECOND_US, google_s * SECOND_US)
+    assert table.read(status, "", headers.__getitem__).retry_after_us == wait_s * SECOND_US
 
 
 @pytest.mark.parametrize(

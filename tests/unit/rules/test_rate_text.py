@@ -11,8 +11,9 @@ from notifier.rules.rate_text import parse_rates
     "same",
     [
         ("5/minute", "5/m", "5/min", "5 per minute", "5/60s", "5/1 minute"),
-        ("10/2 minutes", "10/2m", "10 per 2 min", "10/120s"),
-        ("10/1.5h", "10/90m", "10/1.5 hr"),
+        ("10/2 minutes", "10/2m", "10 per 2 min", "10 per 2 mins", "10/120s"),
+        ("10/1.5h", "10/90m", "10/1.5 hr", "10 per 1.5 hours"),
+        ("3/1hour", "3/hr", "3/3600sec"),
         ("10/week", "10/7d"),
         ("10/month", "10/calendar-month", "10 per month", "10/1month", "10/1 month"),
         ("burst 20 then 1/s", "burst 20 then 1/second", "burst 20 then 1/1000ms"),

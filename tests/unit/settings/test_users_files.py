@@ -104,11 +104,7 @@ WRONG = {
     A + '"tier": 7}\n': ":1: tier: unknown tier '7'; tiers are quiet",
     A + '"tier": "quiet", "gap": "1s"}\n': ":1: tier: names 'quiet' beside rules of its own; keep one",
     A + '"windows": ["10/fortnight"]}\n': ":1: windows[0]: '10/fortnight': unknown unit 'fortnight'",
-    A + '"windows": ["0/minute"]}\n': ":1: windows[0]: '0/minute': the limit must be at least 1",
-    A + '"windows": "1/minute"}\n': ":1: windows: must be a list such as [10/minute, 200/day], is text",
-    A + '"gap": "5"}\n': ":1: gap: '5': a number without a unit",
     A + '"gap": null}\n': ":1: gap: is empty; give a value, or delete the key",
-    A + '"quiet_hours": "21-8"}\n': ":1: quiet_hours: '21-8' are no quiet hours; write from when until when",
     A + '"burst": {"capacity": 20}}\n': ":1: burst.refill: is missing",
     A + '"gaps": "5s"}\n': ":1: gaps: unknown key; did you mean gap?",
     '{"user": "", "gap": "5s"}\n': ":1: user: '' is not a user's id",
@@ -184,8 +180,8 @@ def test_reading_fifty_thousand_does_not_stop_the_event_loop(tmp_path: Path) -> 
 
     The collector stops all threads, a fifth of a second for so many users.
     """
-    load(tmp_path, fifty_thousand())
-
+    (tmp_path / "users.jsonl").write_text(fifty_thousand(), encoding="utf-8")
+    (tmp_path / "n.yaml").write_text(CONFIG, encoding="utf-8")
     collected: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:

@@ -20,7 +20,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.store.exchange import exchange
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.support import apns, client_of, eventually, fcm, note, notifier, write_config
+from tests.harness.support import apns, eventually, fcm, note, notifier, write_config
 from tests.harness.take import take
 
 LEASE_US = 60_000_000
@@ -68,11 +68,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with EmbeddedRedis() as server:
-        config = write_config(tmp_path, server.url, categories=YAML)
-        with notifier(config) as producer, client_of(config) as redis:
-            yield World(redis, producer, server.url)
+def world(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[World]:
+    with notifier(write_config(tmp_path, redis_server.url, categories=YAML)) as producer:
+        yield World(redis, producer, redis_server.url)
 
 
 def users(leased: Sequence[Leased]) -> list[str]:

@@ -21,7 +21,6 @@ from tests.contract.rigs import APNS, NETWORKED
 DELIVERED, REJECTED, DEAD, RETRY = Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY
 BUSY = Outcome.BUSY
 UNSENT, UNKNOWN, FAULT = Outcome.UNSENT, Outcome.UNKNOWN, Outcome.FAULT
-SHORT_US = 2 * SECOND_US
 
 MEANS = {
     "unregistered": DEAD,
@@ -64,7 +63,7 @@ MET = [(rig, name) for rig in OURS for name, fault in FAULTS.items() if rig.plat
 @pytest.mark.parametrize(("rig", "name"), MET, ids=lambda value: getattr(value, "platform", value))
 async def test_each_fault_has_its_outcome(rig: ProviderContract, name: str) -> None:
     """A fault is an answer of the right kind, and whoever is next is served, or told the same without a request."""
-    async with rig.stage(timeout_us=SHORT_US if name == "silent" else ANSWER_US) as s:
+    async with rig.stage(timeout_us=SECOND_US if name == "silent" else ANSWER_US) as s:
         device = await s.device(FAULTS[name].replies[rig.platform])
         answer = await s.send(device)
         assert answer.outcome is BUT.get((rig.platform, name), MEANS[name]), answer
@@ -110,7 +109,7 @@ async def test_a_limit_that_shrinks_to_one_stream() -> None:
 
 async def test_a_window_that_never_opens_again() -> None:
     """Where the server takes no more, sends end in time; the connection is left, and a new one delivers."""
-    async with APNS.stage(timeout_us=SHORT_US) as s:
+    async with APNS.stage(timeout_us=SECOND_US) as s:
         await s.tell(window_updates=False)
         try:
             answers = await many(s, 30, body="x" * 3900)

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from notifier.queue import backlogs, calls
-from notifier.queue.calls import Job, Settlement
+from notifier.queue.calls import Job
 from notifier.queue.retention import Retention
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies
@@ -54,11 +54,7 @@ def test_what_a_worker_ended(redis: Redis, word: str) -> None:
     worker = Worker(redis, rules=RULES)
     accepted(worker, replace(score("first"), dedupe="key"))
     (leased,) = worker.take()
-    settlement = Settlement("first", leased.permit, "ann", "score", False, "failed", word, "why")
-    keep = Retention(0, 0, 0)
-    assert run(redis, calls.settle([settlement], RULES, calls.Worker(name="w", keep=keep, clock=str(worker.now)))) == [
-        True
-    ]
+    worker.end(leased, "failed", word=word, detail="why", keep=Retention(0, 0, 0))
     assert accepted(worker, replace(score("second"), dedupe="key")) == ("second" if word == "expired" else "first")
 
 

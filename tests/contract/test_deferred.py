@@ -6,26 +6,12 @@ from dataclasses import replace
 
 from redis import Redis
 
-from notifier.queue import calls
-from notifier.queue.calls import Leased, Settlement
-from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
-from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.contract.test_direct import CATEGORIES, NOW, S, Worker, job
 
 FREE = RuleTable(Policies(Policy(), categories=CATEGORIES))
-
-
-def settle(worker: Worker, leased: Leased, detail: int | str) -> None:
-    settlement = Settlement(
-        leased.job_id, leased.permit, leased.user, leased.category, False, "backlog", "returned", detail
-    )
-    call = calls.settle(
-        [settlement], FREE, calls.Worker(name=worker.name, keep=Retention(S, S, S), clock=str(worker.now))
-    )
-    assert run(worker.redis, call) == [True]
 
 
 def taken(worker: Worker) -> list[str]:
@@ -38,8 +24,8 @@ def test_it_holds_those_behind_it_until_its_time(redis: Redis) -> None:
     worker = Worker(redis, rules=FREE)
     worker.accept(job("one"), job("two"))
     first, second = worker.take()
-    settle(worker, second, "")
-    settle(worker, first, S)
+    worker.end(second, "backlog", word="returned")
+    worker.end(first, "backlog", word="returned", detail=S)
     worker.accept(job("three"), job("elsewhere", category="alarm"))
     assert taken(worker) == ["elsewhere"], "another category waits for none of them"
     worker.now = NOW + S - 1
@@ -54,8 +40,8 @@ def test_it_expires_where_it_waits(redis: Redis) -> None:
     worker = Worker(redis, rules=FREE)
     worker.accept(replace(job("one"), expires_in_us=S // 2), job("two"))
     first, second = worker.take()
-    settle(worker, second, "")
-    settle(worker, first, S)
+    worker.end(second, "backlog", word="returned")
+    worker.end(first, "backlog", word="returned", detail=S)
     assert taken(worker) == []
     worker.now = NOW + S // 2
     assert [(each.job_id, each.left_us == 0) for each in worker.take()] == [

@@ -14,7 +14,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.queue import calls, own_rules
-from notifier.queue.calls import Job, Leased, Named, Pulled, Settlement, Told
+from notifier.queue.calls import Job, Leased, Named, Pulled, Settlement, State, Told
 from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.category import LANES, Category, Digest, PlatformLimits
 from notifier.rules.hours import parse_hours
@@ -26,6 +26,7 @@ from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable, policy_json
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.take import direct_way_shut, publish_own_rules, take, write_down
+from workers.loop.parts import RqJob
 
 S: Final = 1_000_000
 NOW: Final = 1_700_000_000 * S
@@ -89,6 +90,14 @@ class Worker:
     def settle(self, leased: list[Leased], keep: Retention = KEPT) -> None:
         done = [Settlement(each.job_id, each.permit, each.user, each.category, True, "delivered") for each in leased]
         run(self.redis, calls.settle(done, self.rules, calls.Worker(name=self.name, keep=keep, clock=str(self.now))))
+
+    def end(
+        self, job: Leased | RqJob, state: State, *, reached: bool = False, keep: Retention = KEPT, **more: Any
+    ) -> None:
+        """Settle one that this worker has. more: word, detail, answered."""
+        ended = Settlement(job.job_id, job.permit, job.user, job.category, reached, state, **more)
+        call = calls.settle([ended], self.rules, calls.Worker(name=self.name, keep=keep, clock=str(self.now)))
+        assert run(self.redis, call) == [True]
 
 
 def test_nothing_is_taken_by_rates_that_have_been_replaced(redis: Redis) -> None:
@@ -586,7 +595,6 @@ def test_a_push_that_waited_for_its_device_and_came_back_is_not_passed(worker: W
     worker.accept(pushes[3])
     taken += worker.take()
     assert [each.job_id for each in taken] == ["2", "3"]
-    back = [Settlement(each.job_id, each.permit, each.user, each.category, False, "backlog") for each in taken]
-    for each in (back[first], back[1 - first]):
-        run(worker.redis, calls.settle([each], worker.rules, calls.Worker(name=worker.name, clock=str(worker.now))))
+    for each in (taken[first], taken[1 - first]):
+        worker.end(each, "backlog")
     assert [each.job_id for each in worker.take()] == ["2", "3"]

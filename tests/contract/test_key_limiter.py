@@ -103,6 +103,10 @@ def subject(request: pytest.FixtureRequest, redis: Redis) -> Iterator[Subject]:
         made.close()
 
 
+# For what takes many calls: with asyncio the same scripts are asked, and the same keys in memory.
+WITHOUT_ASYNCIO = pytest.mark.parametrize("subject", ["sync", "memory"], indirect=True)
+
+
 @pytest.mark.parametrize("cost", [True, 1.0, 2.0])
 def test_what_is_no_cost_is_refused_whatever_was_asked_before(subject: Subject, cost: Any) -> None:
     """True and 1.0 are equal to the 1 of an earlier call, and no cost all the same."""
@@ -111,13 +115,6 @@ def test_what_is_no_cost_is_refused_whatever_was_asked_before(subject: Subject, 
             subject.limiter.acquire("k", "77/minute", cost=cost)
         for known in (1, 2):
             subject.limiter.acquire("k", "77/minute", cost=known)
-
-
-def test_named_limits_may_be_text(subject: Subject) -> None:
-    """As the section `limits` of the YAML has them."""
-    limiter = subject.make("named", limits={"login": "1/minute"})
-    assert limiter.acquire("k", "login")
-    assert limiter.acquire("k", "login") == Hold(60 * S, "1/1m")
 
 
 def test_a_permit_of_another_kind_of_limiter_is_not_taken_back(subject: Subject) -> None:
@@ -301,6 +298,7 @@ def test_many_at_once(subject: Subject) -> None:
     assert subject.limiter.acquire_many([]) == []
 
 
+@WITHOUT_ASYNCIO
 def test_very_many_at_once(subject: Subject) -> None:
     """However many keys are asked for together, each is answered, in order, also where dates have to be told anew."""
     asked = [(f"k{n % 600}", "1/month; 5/minute") for n in range(1200)]
@@ -311,6 +309,7 @@ def test_very_many_at_once(subject: Subject) -> None:
     assert [type(answer) for answer in subject.limiter.acquire_many(asked)] == [Permit] * 600 + [Hold] * 600
 
 
+@WITHOUT_ASYNCIO
 def test_each_of_thousands_of_keys_keeps_its_own_budget(subject: Subject) -> None:
     """However many keys are known, a new one takes nothing from another's, and has one of its own."""
     asked = [(f"k{n}", "1/day") for n in range(2_000)]
@@ -326,6 +325,7 @@ def test_keys_of_odd_names_do_not_know_each_other(subject: Subject) -> None:
     assert [bool(answer) for answer in subject.limiter.acquire_many(asked)] == [True, *[False] * 4]
 
 
+@WITHOUT_ASYNCIO
 def test_hundreds_in_a_window_are_exact(subject: Subject) -> None:
     """Under constant pressure a key goes as often as its window admits, and no more, for many windows on end."""
     admitted: list[int] = []
@@ -338,6 +338,7 @@ def test_hundreds_in_a_window_are_exact(subject: Subject) -> None:
     assert len(admitted) == 800
 
 
+@WITHOUT_ASYNCIO
 def test_each_of_hundreds_at_one_moment_is_given_back(subject: Subject) -> None:
     """A permit is found among as many of its own µs as one call can take."""
     permits = subject.limiter.acquire_many([("k", "1000/minute")] * 400)
@@ -359,6 +360,7 @@ def far_back(subject: Subject, key: str, blocks: int) -> tuple[list[Permit], str
     return taken, rate
 
 
+@WITHOUT_ASYNCIO
 def test_a_clock_that_goes_far_back(subject: Subject) -> None:
     """What was taken since counts on, and each permit of it is found."""
     taken, rate = far_back(subject, "k", 12)
@@ -381,7 +383,7 @@ def test_a_clock_that_goes_far_back_takes_no_quadratic_time(redis: Redis) -> Non
             assert all(subject.limiter.acquire(key, rate) for key, rate in asked)
             return cpu_s(redis) - begun
 
-        eight, one = (min(took(f"{keys}, {n}", keys) for n in range(3)) for keys in (8, 1))
+        eight, one = (min(took(f"{keys}, {n}", keys) for n in range(2)) for keys in (8, 1))
     assert one < 4 * eight
 
 
@@ -520,6 +522,7 @@ def test_usage_where_the_clock_is_set_back(subject: Subject) -> None:
     assert [point.count for point in subject.limiter.series("k", last="2m", step="1m")] == [3, 1]
 
 
+@WITHOUT_ASYNCIO
 def test_usage_of_many_keys_over_hours(subject: Subject) -> None:
     """A use is counted once, whenever it is read, by its key or with all; also of keys that nobody asks for again."""
     expected: Counter[str] = Counter()
@@ -847,16 +850,16 @@ def test_a_slot(subject: Subject) -> None:
     if isinstance(subject.limiter, Awaited):
 
         async def block() -> int:
-            async with subject.limiter.limiter.slot("k", "1/500ms") as permit:
+            async with subject.limiter.limiter.slot("k", "1/20ms") as permit:
                 return permit.wait_us
 
-        assert [subject._runner.run(block()) for _ in range(2)] == [0, 500_000]
+        assert [subject._runner.run(block()) for _ in range(2)] == [0, 20_000]
     else:
         waits = []
         for _ in range(2):
-            with subject.limiter.slot("k", "1/500ms") as permit:
+            with subject.limiter.slot("k", "1/20ms") as permit:
                 waits.append(permit.wait_us)
-        assert waits == [0, 500_000]
+        assert waits == [0, 20_000]
 
 
 async def forever(asleep: asyncio.Event, _seconds: float) -> None:
@@ -985,9 +988,9 @@ def test_an_async_function_that_is_cancelled_while_it_asks_gives_its_permit_back
 
 def test_rules_of_every_kind(subject: Subject) -> None:
     """Rates are text, rules, several of them, or the name of a configured limit."""
-    limiter = subject.make("kinds", limits={"login": Policy((Window(1, "1m"),))})
+    limiter = subject.make("kinds", limits={"login": Policy((Window(1, "1m"),)), "signup": "1/minute"})
     rules = (Window(1, "1m"), Policy((Window(1, timedelta(minutes=1)),)), ["1/minute", "gap 1s"])
-    for n, rates in enumerate(("1/minute", *rules, "login")):
+    for n, rates in enumerate(("1/minute", *rules, "login", "signup")):
         key = f"k{n}"
         assert isinstance(limiter.acquire(key, rates), Permit)
         assert isinstance(limiter.acquire(key, rates), Hold)

@@ -73,11 +73,19 @@ class TestHms(ProviderContract):
         assert (answer.outcome, answer.reason) == (outcome, reason)
 
 
-class TestHmsV2(TestHms):
-    """By project id; the access token is still the app's."""
+class ByProject(TestHms):
+    __test__ = False
 
     def section(self, simulator: Simulator) -> dict[str, Any]:
         return super().section(simulator) | {"project_id": "77"}
+
+
+async def test_hms_may_be_asked_by_project() -> None:
+    """As v2 of its API is; the access token is still the app's."""
+    async with ByProject().stage() as s:
+        assert (await s.send()).outcome is Outcome.DELIVERED
+        (arrival,) = await s.arrivals()
+        assert arrival.app == "77"
 
 
 class TestExpo(ProviderContract):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from redis import Redis
 
-from notifier.queue import calls
-from notifier.queue.calls import Leased, Settlement
-from notifier.queue.retention import Retention
-from notifier.scripts.loader import run
+from notifier.queue.calls import Leased
 from tests.contract.test_direct import LEASE, NOW, S, Worker, job
 
 JOB: Final = "rq:job:one"
@@ -34,11 +31,10 @@ def lease(worker: Worker, category: str, *, direct: bool = True) -> Leased:
 def settle(worker: Worker, leased: Leased, *, reached: bool) -> None:
     """Half a second later: it was delivered, or is to be tried again."""
     worker.now += S // 2
-    done: tuple[Any, ...] = ("delivered", "delivered") if reached else ("later", "retried", 60 * S)
-    settlement = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, *done)
-    kept = Retention(S, S, S)
-    call = calls.settle([settlement], worker.rules, calls.Worker(name=worker.name, keep=kept, clock=str(worker.now)))
-    assert run(worker.redis, call) == [True]
+    if reached:
+        worker.end(leased, "delivered", reached=True, word="delivered")
+    else:
+        worker.end(leased, "later", word="retried", detail=60 * S)
 
 
 def sends(worker: Worker) -> dict[str, float]:

@@ -13,8 +13,8 @@ from redis import Redis
 
 from notifier.limiter import Hold, Permit
 from notifier.operations.explain import Inspection
-from notifier.queue import backlogs, calls
-from notifier.queue.calls import Leased, Settlement
+from notifier.queue import backlogs
+from notifier.queue.calls import Leased
 from notifier.queue.forget import Sends, forget, keys_of
 from notifier.queue.retention import Retention
 from notifier.queue.walk import Kind, Met, Walk
@@ -70,9 +70,7 @@ class Hand(Worker):
     def settle(self) -> None:
         """What is in flight has reached its user, every other one as soon as it was taken."""
         for n, (leased, taken_us) in enumerate(self.flights):
-            settlement = Settlement(leased.job_id, leased.permit, WHO, leased.category, True, "delivered", "delivered")
-            call = calls.settle([settlement], self.rules, calls.Worker(name=self.name, keep=KEPT, clock=str(self.now)))
-            assert run(self.redis, call) == [True]
+            self.end(leased, "delivered", reached=True, word="delivered")
             self.received.append((leased.category, self.now if n % 2 else taken_us))
         self.flights.clear()
 

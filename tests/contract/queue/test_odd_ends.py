@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from notifier.queue import backlogs, calls
-from notifier.queue.calls import Job, Leased, Settlement
+from notifier.queue.calls import Job, Leased, State
 from notifier.queue.retention import Retention
 from notifier.rules.category import LANES, Category
 from notifier.rules.policies import Policies
@@ -19,6 +19,7 @@ from notifier.rules.preferences import Preferences
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from tests.contract.test_direct import TARGETS, S, Worker
+from workers.loop.parts import RqJob
 
 KEEP = Retention(3600 * S, 600 * S, S)
 OFFERS = Category("offers", when_blocked="drop")
@@ -30,11 +31,8 @@ def offer(name: str, **more: Any) -> Job:
     return replace(Job(name, "default", b"data", meta, targets=TARGETS, category="offers"), **more)
 
 
-def settle(worker: Worker, leased: Leased, state: calls.State, *, reached: bool = False, **more: Any) -> None:
-    ended = Settlement(leased.job_id, leased.permit, leased.user, leased.category, reached, state, **more)
-    assert run(
-        worker.redis, calls.settle([ended], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))
-    ) == [True]
+def settle(worker: Worker, job: Leased | RqJob, state: State, **more: Any) -> None:
+    worker.end(job, state, keep=KEEP, **more)
 
 
 def accepted(worker: Worker, job: Job) -> object:
@@ -56,7 +54,7 @@ def test_what_its_device_refused_for_now_is_not_dropped(redis: Redis) -> None:
 @pytest.mark.parametrize("state", ["later", "wait", "backlog"])
 @pytest.mark.parametrize(("reached", "has_the_key"), [(True, "one"), (False, "two")])
 def test_what_may_have_been_sent_keeps_its_dedupe_key(
-    redis: Redis, state: calls.State, *, reached: bool, has_the_key: str
+    redis: Redis, state: State, *, reached: bool, has_the_key: str
 ) -> None:
     """It is cancelled before it is tried again. Its answer was lost, or was that the provider has not taken it."""
     worker = Worker(redis, rules=RULES)
@@ -186,14 +184,14 @@ def rq_job(redis: Redis, name: str, lane: str = "default") -> None:
     redis.rpush(f"rq:queue:{lane}", name)
 
 
-def enqueued_again_in_flight(worker: Worker) -> tuple[str, str]:
-    """Return a job of RQ and its permit, once its second call has left the queue."""
+def enqueued_again_in_flight(worker: Worker) -> RqJob:
+    """Return a job of RQ, once its second call has left the queue."""
     rq_job(worker.redis, "sync")
     run(worker.redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
     (leased,) = worker.pull().rq_jobs
     rq_job(worker.redis, "sync")
     assert worker.pull().rq_jobs == []
-    return leased
+    return RqJob(*leased)
 
 
 def test_a_job_of_rq_that_is_queued_twice_holds_up_nobody(redis: Redis) -> None:
@@ -202,9 +200,7 @@ def test_a_job_of_rq_that_is_queued_twice_holds_up_nobody(redis: Redis) -> None:
     rq_job(redis, "sync")
     redis.rpush("rq:queue:default", "sync")
     run(redis, backlogs.steer([(job_id, "") for job_id, *_ in worker.pull().unread]))
-    ((job_id, permit),) = worker.pull().rq_jobs[:1]
-    handed = Settlement(job_id, permit, "", "", False, "handed_to_rq")
-    assert run(redis, calls.settle([handed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
+    settle(worker, RqJob(*worker.pull().rq_jobs[0]), "handed_to_rq")
     redis.rpush("rq:queue:default", "sync")
     worker.accept(offer("behind"))
     pulled = worker.pull()
@@ -216,9 +212,7 @@ def test_a_job_of_rq_that_is_queued_twice_holds_up_nobody(redis: Redis) -> None:
 def test_a_job_of_rq_that_is_enqueued_again_before_it_is_handed_over_runs_again(redis: Redis) -> None:
     """The second call is not swallowed."""
     worker = Worker(redis, rules=RULES)
-    job_id, permit = enqueued_again_in_flight(worker)
-    handed = Settlement(job_id, permit, "", "", False, "handed_to_rq")
-    assert run(redis, calls.settle([handed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
+    settle(worker, enqueued_again_in_flight(worker), "handed_to_rq")
     assert redis.lrange("rq:queue:default", 0, -1) == [b"sync"]
 
 
@@ -228,10 +222,9 @@ def test_a_job_of_rq_that_is_enqueued_again_and_could_not_be_read_begins_anew(
 ) -> None:
     """The second call is not ended with the first; nor does a requeue of a later day run it twice."""
     worker = Worker(redis, rules=RULES)
-    job_id, permit = enqueued_again_in_flight(worker)
+    job = enqueued_again_in_flight(worker)
     redis.hset("rq:job:sync", "status", meanwhile)
-    failed = Settlement(job_id, permit, "", "", False, "failed", "failed", "why")
-    assert run(redis, calls.settle([failed], RULES, calls.Worker(name="w", keep=KEEP, clock=str(worker.now)))) == [True]
+    settle(worker, job, "failed", word="failed", detail="why")
     assert redis.lrange("rq:queue:default", 0, -1) == queued
     assert redis.hget("rq:job:sync", "push_again") is None
 

@@ -69,6 +69,7 @@ WRONG = [
     (b'{"fcm": {"fail": {"nothing": 0.1}}}', "fcm.fail: 'nothing' is no fault"),
     (b'{"fcm": {"fail": {"cut": 0.6, "slow": 0.6}}}', "fcm.fail: the shares are more than 1 in all"),
     (b'{"fcm": {"fail": {"cut": "often"}}}', "fcm.fail.cut: 'often' should be a valid number"),
+    (b'{"fcm": {"fail": {"cut": 2}}}', "fcm.fail.cut: 2 should be less than or equal to 1"),
     (b'{"fcm": [1]}', "fcm: give an object"),
     (b'{"fcm": {"latency_ms": 99, "cut": 0}}', "fcm.cut: 0 should be a valid boolean"),
     (b'{"scripts": {"t": [{"state": 1}]}}', "t: state: unknown; give any of: fault, status, reason"),

@@ -11,14 +11,13 @@ import pytest
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device, Notification
-from notifier.notification.job import decode_data, encode_data
 from notifier.providers import check_payload
 from notifier.providers.apns.options import OPTIONS, PUSH_TYPES
 from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token_store import LocalTokenStore
 from notifier.providers.contract import Outcome
 from notifier.simulators.checks import apns_push_types
-from tests.contract.apns_rig import TOKEN, TOPIC, dispatch, rig
+from tests.contract.apns_rig import TOKEN, TOPIC, dispatch, make_provider, rig
 
 NOW = 1_790_000_000
 LIVE = {"push_type": "liveactivity", "event": "update", "timestamp": NOW, "content_state": {"score": 1}}
@@ -229,29 +228,10 @@ async def test_refused(identity, fields, field_name):
     with pytest.raises(InvalidNotificationError) as caught:
         check_payload(notification)
     assert caught.value.field == field_name
-    async with rig(identity) as r:
-        answer = await r.send(**fields)
-        assert (answer.outcome, answer.reason) == (Outcome.REJECTED, f"InvalidNotification: {caught.value}")
-        assert r.simulator.connections_opened == 0
-
-
-def test_options_are_checked_whoever_it_goes_to():
-    """Wrong options are refused also where no device is Apple's: tomorrow's one will be."""
-    with pytest.raises(InvalidNotificationError, match=r"apns\.nonsense"):
-        check_payload(Notification(user="u", devices=[Device("fcm", "x" * 20)], title="t", apns={"nonsense": 1}))
-
-
-def test_round_trip():
-    """The options travel in the job as plain JSON, and are left out where there are none."""
-    devices = [Device("apns", TOKEN)]
-    for apns in ({}, LIVE, {"sound": {"name": "a", "critical": True}, "loc_args": ["x"], "loc_key": "K"}):
-        notification = Notification(user="u", devices=tuple(devices), apns=apns)
-        if apns:
-            _, kwargs = decode_data(encode_data(notification))
-            assert kwargs["apns"] == apns
-            assert Notification.from_kwargs(kwargs) == notification
-        else:
-            assert "apns" not in notification.to_kwargs()
+    provider = make_provider(identity, "https://127.0.0.1:1")  # where it would be UNSENT, if it came so far
+    answer = await provider.send(dispatch(**fields))
+    assert (answer.outcome, answer.reason) == (Outcome.REJECTED, f"InvalidNotification: {caught.value}")
+    await provider.close()
 
 
 def test_malformed_options():

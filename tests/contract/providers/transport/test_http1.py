@@ -17,7 +17,7 @@ from notifier.simulators.certificates import Certificates
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-TIMEOUT_S = 2
+TIMEOUT_S = 1
 OK = b"HTTP/1.1 201 Created\r\n"
 
 

@@ -41,15 +41,6 @@ async def test_narrow_streams(identity):
         assert {len(a.data["x"]) for a in r.log.arrivals} == {4000}
 
 
-async def test_unfinished_body(identity):
-    """A request of which a part never left is UNSENT at its timeout: nobody can act on half a message."""
-    async with rig(identity, window_bytes=0, client={"timeout_us": 200_000}) as r:
-        await r.send()  # before the client has read how narrow the window is
-        answer = await r.send()
-        assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Timeout")
-        assert len(r.log.arrivals) == 1
-
-
 async def test_stream_limit(identity):
     """Never more streams than the server admits: one until a token was accepted, then what it says."""
     async with rig(identity, max_streams=7, latency_ms=5) as r:
@@ -61,7 +52,7 @@ async def test_stream_limit(identity):
 
 async def test_send_by(identity):
     """What got no stream before its send_by is UNSENT in time, and is never sent after it."""
-    async with rig(identity, max_streams=1, latency_ms=1_000) as r:
+    async with rig(identity, max_streams=1, latency_ms=200) as r:
         first = asyncio.create_task(r.send())
         await r.log.reach(1)
         late = await r.send(within_s=0.05)
@@ -76,7 +67,7 @@ async def test_send_by(identity):
 
 async def test_what_waits_for_a_stream_has_its_whole_time_for_the_answer(identity):
     """One stream at a time, and answers that take a while: what was begun is answered, and the rest never left."""
-    async with rig(identity, max_streams=1, latency_ms=300, client={"timeout_us": 1_000_000}) as r:
+    async with rig(identity, max_streams=1, latency_ms=60, client={"timeout_us": 200_000}) as r:
         answers = await asyncio.gather(*(r.send() for _ in range(6)))
         delivered = [a for a in answers if a.outcome is Outcome.DELIVERED]
         assert {(a.outcome, a.reason) for a in answers if a not in delivered} <= {(Outcome.UNSENT, "NoStream")}
@@ -198,7 +189,7 @@ async def test_keep_alive(identity, monkeypatch):
         await r.send()
         connection = r.provider._channel._connection
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(connection.ended), 0.5)
+            await asyncio.wait_for(asyncio.shield(connection.ended), 0.2)
         (server_side,) = r.simulator.connections
         server_side._transport.pause_reading()
         await asyncio.wait_for(connection.ended, 5)

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from notifier.units import mask, without_controls
+from notifier.texts import mask, without_controls
 
 MASKED: Final = "…"
 MAX_DEPTH: Final = 6

@@ -16,7 +16,8 @@ from notifier.producer.notifier import Notifier
 from notifier.queue.history import Record
 from notifier.settings import Settings
 from notifier.store.partitions import each_opened
-from notifier.units import counted, seconds_text
+from notifier.texts import seconds_text
+from notifier.units import counted
 
 
 def history(

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from notifier.cli.given import GIVEN
 from notifier.operations.action_log import Log, record_action
-from notifier.units import without_controls
+from notifier.texts import without_controls
 
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 the command ran, and something is not right; 2 wrong usage; "

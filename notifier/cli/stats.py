@@ -18,7 +18,8 @@ from notifier.operations.route_view import NO_WORKER
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
 from notifier.store.partitions import opened_all
-from notifier.units import counted, seconds_text
+from notifier.texts import seconds_text
+from notifier.units import counted
 
 EVERY_S: Final = 2.0
 

@@ -20,7 +20,7 @@ from notifier.operations.history import record_json
 from notifier.producer.notifier import Notifier
 from notifier.settings import load_settings
 from notifier.store.partitions import opened
-from notifier.units import without_controls
+from notifier.texts import without_controls
 
 WHO: Final = "notifier users"  # for the log of changes
 ALL: Final = 20_000  # more changes than the log keeps

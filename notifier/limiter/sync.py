@@ -114,10 +114,11 @@ class InRedis(Asking):
 
     @classmethod
     def from_url(cls, url: str, *, namespace: str, timeout: Timeout = None, **options: Unpack[OwnOptions]) -> Self:
-        """A limiter on the Redis of a URL, or on a cluster by some of its nodes: `redis+cluster://one:6379,two:6379`.
+        """Make a limiter with the Redis of a URL, or with some nodes of a cluster: `redis+cluster://one:6379,two:6379`.
 
-        timeout: for how long a call waits to be connected, and then for its answer, before `on_error` answers;
-        redis-py's own, if none is given. options: as of the constructor.
+        timeout: for how long a call waits for the connection, and then for the answer, before `on_error` decides.
+        Without it, redis-py's own timeout.
+        options: as of the constructor.
         """
         if is_cluster(url):
             nodes, of_url = nodes_of(url)
@@ -128,12 +129,14 @@ class InRedis(Asking):
 
     @classmethod
     def from_config(cls, path: str | Path | None = None, *, namespace: str, **options: Unpack[Options]) -> Self:
-        """A limiter on the Redis of a configuration, found as `Notifier.from_config` does, with its `limits` by name.
+        """Make a limiter with the Redis and the named `limits` of a configuration, found as by `Notifier.from_config`.
 
-        They are live: from the first call on, a thread looks for a changed file, and for rates applied by `notifier
-        config apply`, which hold within two seconds. On a cluster each key has a slot of its own, however many
-        partitions the fleet has. options: as of the constructor. Raises SettingsError where the configuration cannot
-        be used.
+        From the first call on, a thread watches the file and the rates that `notifier config apply` publishes. Changes
+        hold within two seconds. On a cluster each key has its own slot, however many partitions the fleet has.
+
+        options: as of the constructor.
+
+        Raises SettingsError if the configuration cannot be used.
         """
         live = follow(path)
         if is_cluster(url := live.redis.url):
@@ -204,15 +207,15 @@ class Cluster:
 
 
 class Limiter(InRedis, KeyLimiter):
-    """A limiter of its own namespace in Redis, shared by every process and machine. Time is Redis's.
+    """A limiter in Redis with its own namespace, shared by all processes and machines. It uses Redis's clock.
 
-    It never touches what the workers count for users' push notifications. `acquire` answers with a value; `check`
-    raises; `wait` sleeps. A refused attempt is not a send: asking again and again never pushes the next moment away.
+    It does not count users' push notifications. `acquire` returns a value; `check` raises; `wait` sleeps. A refused
+    attempt does not count: if you ask again and again, the next permit does not come later.
 
     Rates: text such as "5/minute; 100/day", rules, a list of these, or the name of a configured limit.
     Timeout: text such as "2s", a timedelta, a number of seconds, or None for ever.
     Asked: (key, rates), or (key, rates, cost).
-    KeyOf: and RatesOf and CostOf, of `limit`: the same, or a function that makes it of the call's arguments.
+    KeyOf: and RatesOf and CostOf, of `limit`: the value, or a function of the call's arguments.
     """
 
     _module, _client, _cluster = "redis", redis.Redis, Cluster

@@ -29,7 +29,8 @@ from notifier.notification.notification import (
     checked_plain,
 )
 from notifier.notification.platforms import find
-from notifier.units import moment, readable
+from notifier.texts import readable
+from notifier.units import moment
 
 FUNCTION: Final = "notifier.deliver"
 

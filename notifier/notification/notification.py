@@ -15,7 +15,7 @@ from notifier.notification import platforms
 from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping, is_text, plain_text
 from notifier.rules.category import Priority
 from notifier.rules.zones import check_zone
-from notifier.units import mask
+from notifier.texts import mask
 
 PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64

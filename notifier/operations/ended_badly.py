@@ -20,7 +20,8 @@ from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
-from notifier.units import UNITS, mask, moment
+from notifier.texts import mask
+from notifier.units import UNITS, moment
 
 MAX_READ: Final = 500  # of each lane, of what is kept longer there, and of dead tokens
 PAGE: Final = 50

@@ -22,7 +22,8 @@ from notifier.rules.policies import Policies
 from notifier.scripts.keys import job_key, redis_key, rq_key, user_key
 from notifier.store.connection import ask_each, pieces, redis_answers
 from notifier.store.exchange import exchange
-from notifier.units import mask, moment
+from notifier.texts import mask
+from notifier.units import moment
 
 CHUNK: Final = 500
 FIELDS: Final = ("meta", "push_outcome", "data")

@@ -12,7 +12,7 @@ from notifier.queue.circuits import OVERALL
 from notifier.queue.waits import RESUME
 from notifier.store.connection import EVICTS, OUT_OF_MEMORY
 from notifier.store.partitions import ranges
-from notifier.units import seconds_text
+from notifier.texts import seconds_text
 
 LONG_QUEUED_S: Final = 60.0
 A_MOMENT_S: Final = 60.0  # ago, and nobody looks at a clock

@@ -28,7 +28,8 @@ from notifier.store.connection import evicts_by
 from notifier.store.exchange import Commands, Exchange
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import Told, ask_all
-from notifier.units import clock_us, moment, seconds_text
+from notifier.texts import seconds_text
+from notifier.units import clock_us, moment
 
 SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
 HEADS: Final = 10  # of a queue, of which the first that is kept tells its age: those of a forgotten user are not

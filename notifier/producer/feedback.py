@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from notifier.producer.stream import Entry
-from notifier.units import mask
+from notifier.texts import mask
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

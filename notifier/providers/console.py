@@ -8,7 +8,7 @@ from typing import TextIO
 
 from notifier.notification import Device, route
 from notifier.providers.contract import Answer, Dispatch, Outcome
-from notifier.units import mask
+from notifier.texts import mask
 
 
 class ConsoleProvider:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from notifier.notification import Device, Notification
-from notifier.units import MAX_REASON, readable
+from notifier.texts import MAX_REASON, readable
 
 
 class Outcome(StrEnum):

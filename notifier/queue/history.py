@@ -15,7 +15,8 @@ from urllib.parse import unquote
 from notifier.queue.circuits import OVERALL, paused_words
 from notifier.rules.marks import rule_words
 from notifier.scripts.keys import user_key
-from notifier.units import moment, seconds_text
+from notifier.texts import seconds_text
+from notifier.units import moment
 
 MAX_REPLIES: Final = 8  # of one hand-over
 MAX_REASON: Final = 40

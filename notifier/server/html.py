@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
-from notifier.units import seconds_text
+from notifier.texts import seconds_text
 
 VOID: Final = frozenset({"br", "input", "link", "meta"})
 

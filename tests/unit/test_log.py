@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rq.logutils import colorizer, green
 
 from notifier.log import configure_logging, mask_secrets, mask_text
-from notifier.units import mask
+from notifier.texts import mask
 
 TOKEN = "0123456789abcdef" * 4
 

@@ -30,7 +30,7 @@ from notifier.scripts.loader import Call, run_async, run_together
 from notifier.scripts.records import Leased, Pulled
 from notifier.scripts.rule_table import RuleTable, decoded
 from notifier.store.connection import is_away, is_forbidden, is_passing, unusable
-from notifier.units import readable
+from notifier.texts import readable
 from workers.loop.in_flight import Flights
 from workers.loop.mending import Mender
 from workers.loop.parts import Parts, RqJob

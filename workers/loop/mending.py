@@ -23,7 +23,7 @@ from notifier.queue.leaders import joined
 from notifier.scripts.key_types import OF_RQ, name_of, types_of
 from notifier.scripts.keys import CATALOGUE, redis_key, rq_key
 from notifier.scripts.loader import Call, failed_call
-from notifier.units import readable
+from notifier.texts import readable
 
 MAX_KEYS: Final = 60
 MAX_SCORE: Final = 2**53  # beyond it, Lua's numbers are not exact

@@ -19,7 +19,7 @@ from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification.job import unpack_data
 from notifier.notification.rq_call import RqCall
 from notifier.notification.throttled import MARKER, Throttle
-from notifier.units import readable
+from notifier.texts import readable
 
 MAX_SHOWN: Final = 200
 # What a pickle may build besides: values of Python's own that hold values alone.

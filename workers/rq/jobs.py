@@ -31,7 +31,7 @@ from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.scripts.keys import job_key, redis_key
 from notifier.scripts.loader import Call, run
 from notifier.scripts.records import RunFields
-from notifier.units import readable
+from notifier.texts import readable
 from workers.loop.parts import RqJob, Tuning
 from workers.rq import compat
 from workers.rq.functions import AllowedFunctions

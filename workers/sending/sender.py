@@ -28,7 +28,7 @@ from notifier.queue.calls import DeadToken, Settlement, State
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
 from notifier.scripts.records import Leased
-from notifier.units import mask, readable
+from notifier.texts import mask, readable
 from workers.sending.capacity import LATE, Capacity
 from workers.sending.circuits import Circuits
 from workers.sending.deadlines import Deadlines

@@ -27,7 +27,8 @@ from notifier.scripts.key_types import types_of
 from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
 from notifier.store.connection import ask_each, pieces, redis_answers
-from notifier.units import from_bytes, readable
+from notifier.texts import readable
+from notifier.units import from_bytes
 
 T = TypeVar("T")
 

@@ -25,7 +25,8 @@ from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.http2.headers import literal, repeated
 from notifier.settings.checks import check_apple_id
-from notifier.units import mask, to_bytes
+from notifier.texts import mask
+from notifier.units import to_bytes
 
 if TYPE_CHECKING:
     import ssl

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from notifier.server.html import Html, moment, table, tag
 from notifier.server.pages.layout import job_link
-from notifier.units import seconds_text
+from notifier.texts import seconds_text
 
 WIDTH: Final = 1000  # of a bar, in its own units
 THINNEST: Final = 4  # so that a short part can be seen

@@ -28,7 +28,8 @@ from notifier.notification.json_values import DATA_DEPTH
 from notifier.notification.notification import LATEST, LONGEST_EXPIRY, MAPPINGS, OPTIONS
 from notifier.notification.platforms import check_payload
 from notifier.queue.circuits import FAR_US
-from notifier.units import mask, moment
+from notifier.texts import mask
+from notifier.units import moment
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 JSON = st.recursive(

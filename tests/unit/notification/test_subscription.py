@@ -22,7 +22,7 @@ from notifier.notification.subscription import (
 )
 from notifier.providers import check_payload
 from notifier.providers.webpush.payload import OPTIONS, payload
-from notifier.units import mask
+from notifier.texts import mask
 
 P256DH = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
 AUTH = "BTBZMqHH6r4Tts7J_aSIgg"

@@ -239,6 +239,17 @@ async def test_untrusted(identity, tmp_path):
     assert "CERTIFICATE_VERIFY_FAILED" in warning["why"]
 
 
+async def test_wrong_name(identity):
+    """A certificate for another host than the one that was asked for is refused."""
+    with structlog.testing.capture_logs() as logs:
+        async with rig(identity) as r:
+            r.simulator.wrong_name = True
+            assert (await r.send()).outcome is Outcome.UNSENT
+            assert r.simulator.seen == []
+    (warning,) = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
+    assert "IP address mismatch" in warning["why"]
+
+
 async def test_old_tls(identity):
     """TLS before 1.2 is not spoken, as Apple does not."""
     provider = make_provider(identity, "https://127.0.0.1:1")

@@ -27,8 +27,8 @@ def health(
 ) -> None:
     """Check whether a worker of this host works: exit status 0 if one has looked for work in the last 30 seconds.
 
-    Exit status 1 also if all workers are suspended (`rq suspend`). Exit status 4 if Redis does not answer or is full:
-    then nobody can say whether a worker works, and a restart would not help.
+    Exit status 1 also if all workers are suspended (`rq suspend`). Exit status 4 if Redis does not answer or refuses
+    writes: then nobody can say whether a worker works, and a restart would not help.
     """
     if worker is not None and host:
         raise typer.BadParameter("give one of --worker and --host", param_hint="--host")

@@ -167,24 +167,6 @@ def test_the_end_of_an_orphan_forgets_nothing_in_flight(fleet: Callable[..., Fle
     assert [each.job_id for each in f.lease("v")] == ["one"], "two in a second, with the one that flies"
 
 
-def test_what_a_dead_worker_was_not_to_send_holds_nobody_back(fleet: Callable[..., Fleet]) -> None:
-    """It was dropped, so nothing is settled of it; its backlog goes on once all that the worker held has lapsed."""
-    held = fleet(GAP, categories={"a": Category("a", when_blocked="drop")})
-    held.send("first")
-    assert held.settle(held.lease("dead")[0], "dead")
-    held.send("dropped")
-    assert [each.dropped for each in held.lease("dead")] == ["user gap 50s"]
-    held.let_pass(0.5)
-    held.send("other")
-    assert held.settle(held.lease("dead")[0], "dead", "dropped", reached=False)
-    held.let_pass(9)
-    held.send("next")
-    held.let_pass(0.6)
-    assert held.lease("w") == []
-    held.let_pass(0.5)
-    assert [each.job_id for each in held.lease("w")][:1] == ["dropped"]
-
-
 def test_nor_does_it_where_all_users_share_a_pace(fleet: Callable[..., Fleet]) -> None:
     """As for one user, so for the pace of a category."""
     f = fleet(categories={"a": Category("a", overall=Window(2, interval_us=S))})

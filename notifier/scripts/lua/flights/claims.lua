@@ -29,8 +29,8 @@ local function read_claims(keys)
 end
 
 -- claim_of: {n: how many of the backlog are in flight with this claimant, elsewhere: whether some are with another,
--- ends: until when, left: the routes that some of them leave out, as they were shut, {route: true}, or nil, taken: 0}.
--- Who takes more counts them in `taken`, and adds to `left`.
+-- left: the routes that some of them leave out, as they were shut, {route: true}, or nil, taken: 0}. Who takes more
+-- counts them in `taken`, and adds to `left`.
 local function claim_of(user, category, claimant, now)
   local key = claim_key(user, category)
   if claims[key] then return claims[key] end
@@ -38,7 +38,7 @@ local function claim_of(user, category, claimant, now)
   if said == nil then said = redis.call('GET', key) end
   local before = read_claim(said)
   if before and tonumber(before.ends) > now then
-    claim.n, claim.elsewhere, claim.ends = before.n, before.owner ~= claimant, tonumber(before.ends)
+    claim.n, claim.elsewhere = before.n, before.owner ~= claimant
     if before.routes ~= '-' and not claim.elsewhere then
       claim.left = {}
       for route in string.gmatch(before.routes, '[^|]+') do claim.left[route] = true end

@@ -13,10 +13,10 @@ local function wants(look, backlog, id, data, zone)
   backlog.unread = true
 end
 
--- set_at: backlog.at, when the head may go: by the rules; or where the backlog is shut, at the end of the claim, or of
--- the caller's lease, since the settling, or the caller's next call, opens the wake-up before. Returns it.
+-- set_at: backlog.at, when the head may go: by the rules; or where the backlog is shut, at the end of the lease, since
+-- the settling, or the caller's next call, opens the wake-up before. Returns it.
 local function set_at(look, user, backlog)
-  local at, unknown = backlog.elsewhere and backlog.claim.ends or look.now + look.lease_us, nil
+  local at, unknown = look.now + look.lease_us, nil
   if not (backlog.elsewhere or backlog.unread) then
     if not user.next and user.backlogs[2] then user.next = {} end
     local opens

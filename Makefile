@@ -46,8 +46,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Environments beside .venv, whose pip fills them. Bytecode is made when it is needed, of what is imported.
-BESIDE = $(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check --no-compile
+# Environments beside .venv, whose pip fills them.
+BESIDE = $(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check
 
 # As .venv, of the Python that PYTHON names: .venv-py3.13, say.
 .venv-py%/.installed-by-make: requirements.lock pyproject.toml | setup
@@ -230,24 +230,24 @@ test-wheel: package  ## test the built wheel: imports, the limiter, the commands
 	@rm -rf $(WHEEL) build/tree && mkdir -p build/tree
 	@sed -e '/^ /d' -e 's/ *\\$$//' requirements.lock > build/constraints.txt  # the versions alone: the wheel has no hash there
 	@$(PYTHON) -m venv $(WHEEL)
-	@$(WHEEL)/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt "$$(echo dist/*.whl)"
+	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo dist/*.whl)"
 	@$(WHEEL)/bin/python tests/consumer/light.py
 	@rm -rf build/limiter && $(RELEASE)/bin/python -m build --wheel --no-isolation --outdir build/limiter packaging/limiter > build.log 2>&1 \
 	  || { cat build.log >&2; exit 1; }
 	@rm build.log && $(RELEASE)/bin/twine check --strict build/limiter/*.whl
 	@cd packaging/limiter && $(CURDIR)/$(RELEASE)/bin/check-wheel-contents ../../build/limiter/*.whl
 	@$(PYTHON) -m venv build/limiter/venv
-	@build/limiter/venv/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt build/limiter/*.whl
+	@build/limiter/venv/bin/python $(INSTALL) --constraint build/constraints.txt build/limiter/*.whl
 	@cd build/limiter && venv/bin/python ../../tests/consumer/limiter.py
-	@build/limiter/venv/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt "$$(echo build/limiter/*.whl)[redis]"
+	@build/limiter/venv/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo build/limiter/*.whl)[redis]"
 	@cd build/limiter && venv/bin/python ../../tests/consumer/limiter.py
 	@$(RELEASE)/bin/pyright --pythonpath $(CURDIR)/build/limiter/venv/bin/python tests/consumer/limiter.py
-	@$(WHEEL)/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt "$$(echo dist/*.whl)[worker]"
+	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt "$$(echo dist/*.whl)[worker]"
 	@$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
 	  --output-file dist/push-throttle.cdx.json $(WHEEL)/bin/python
 	@cd / && $(CURDIR)/$(WHEEL)/bin/python -c \
 	  'from workers.demo.options import example as e; assert e("demo.yaml").is_file()'
-	@$(WHEEL)/bin/python $(INSTALL) --no-compile --constraint build/constraints.txt mypy fastapi "$$(echo dist/*.whl)[all,test]"
+	@$(WHEEL)/bin/python $(INSTALL) --constraint build/constraints.txt mypy fastapi "$$(echo dist/*.whl)[all,test]"
 	@tar --extract --file dist/*.tar.gz --directory build/tree --strip-components 1
 	@rm -r build/tree/notifier build/tree/workers
 	@cd build/tree && $(CURDIR)/$(WHEEL)/bin/python -m mypy --strict --config-file= --cache-dir=.mypy tests/consumer/program.py

@@ -37,8 +37,10 @@ class Served:
         self.at, self.parts = at, parts
         self.engine = Engine(parts, policies, version)
         self._key = rq_key("worker", parts.name)
-        self._version, self._told = version, ""  # of the rules, and what Redis was told of them; '' is nothing
-        self._since = 0  # when it was
+        self._version = version  # of the rules; '' if they never change
+        self._taken, self._told = int(bool(version)), 0  # how often rules were, and of how many of these Redis knows
+        self._since = 0  # when it was told
+        self._is_due = False  # whether a walk is, as far as the last sweep knows
         self.tending: asyncio.Task[None] | None = None
         self._turn = 0  # of those in which it was registered
         self._swept = sweep(parts.lanes, parts.tuning.keep)
@@ -47,12 +49,12 @@ class Served:
         """See `Engine.take_up`. With the next sweep, what waits by other rules is looked at again."""
         with under(self.at.prefixes):
             await self.engine.take_up(policies, version)
-        self._version = version
+        self._version, self._taken = version, self._taken + 1
 
     @property
     def is_behind(self) -> bool:
-        """Whether Redis has not been told yet of the rules that were taken up."""
-        return self._told != self._version
+        """Whether Redis has not been told yet of rules that were taken up, or a walk is due."""
+        return self._told < self._taken or self._is_due
 
     async def probe(self, platform: str) -> None:
         """See `Circuits.probe`."""
@@ -71,11 +73,13 @@ class Served:
                 ended, since, walked = await run_async(redis, self._swept)
                 if ended < SWEPT_AT_ONCE:
                     break
-            if self.is_behind or since < self._since:
-                version, changed = self._version, bool(self._told)
-                since, walked = await run_async(redis, leaders.follow(version, changed=changed))
-                self._told, self._since = version, since
-            if walked < since:
+            if self._told < self._taken or since < self._since:
+                # Also back to those of before: what was set meanwhile is by others.
+                taken, changed = self._taken, self._told > 0 or self._taken > 1
+                since, walked = await run_async(redis, leaders.follow(self._version, changed=changed))
+                self._told, self._since = taken, since
+            self._is_due = walked < since
+            if self._is_due:
                 await self._retime(since)
 
     async def _retime(self, since: int) -> None:
@@ -88,6 +92,7 @@ class Served:
             while (cursor := await run_async(redis, retime(lane, cursor, max_users=RETIMED_AT_ONCE))) != "0":
                 pass
         await run_async(redis, write("HSET", redis_key("leaders"), "#walked", since))
+        self._is_due = False
 
     async def register(self, told: dict[Any, Any], ttl_s: int) -> None:
         """Tell those who look at this partition of the worker, as RQ does in the first one, and do RQ's upkeep."""

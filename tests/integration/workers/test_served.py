@@ -142,3 +142,37 @@ def test_a_walk_that_redis_lost_with_the_change_of_this_worker_alone_is_made(
         assert walked(redis)[0] == walked(redis)[1] > others
 
     with_redis(redis_server, story)
+
+
+def test_rules_that_were_followed_for_a_moment_are_made_up_for(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """Between two sweeps the rates changed and changed back: what was set meanwhile may be too late."""
+
+    async def story(serve: Serve, _: AsyncRedis) -> None:
+        served = serve("old")
+        await served.sweep()
+        await served.take_up(SETTINGS.policies(), "new")
+        wait(redis)
+        await served.take_up(SETTINGS.policies(), "old")
+        redis.delete("notifier:reload:turn")
+        await served.sweep()
+        assert waiting(redis) == [0, 0, 0]
+
+    with_redis(redis_server, story)
+
+
+def test_who_may_not_walk_yet_sweeps_again_soon(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """Where there are many partitions, the next turn of this one would be late: seconds of waiting by old rates."""
+
+    async def story(serve: Serve, _: AsyncRedis) -> None:
+        served = serve("old")
+        await served.sweep()
+        await served.take_up(SETTINGS.policies(), "new")
+        wait(redis)
+        redis.set("notifier:reload:turn", "1")
+        await served.sweep()
+        assert (served.is_behind, waiting(redis)) == (True, [1, 1, 1])
+        redis.delete("notifier:reload:turn")
+        await served.sweep()
+        assert (served.is_behind, waiting(redis)) == (False, [0, 0, 0])
+
+    with_redis(redis_server, story)

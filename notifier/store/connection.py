@@ -134,7 +134,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
 
 def _refuse_objects(url: str) -> None:
     for name, value in parse_url(url).items():  # type: ignore[no-untyped-call]
-        if isinstance(value, str) and not TEXTS.fullmatch(name):
+        if name == "retry_on_error" or (isinstance(value, str) and not TEXTS.fullmatch(name)):  # a list of classes
             raise TypeError(f"'{name}'")
 
 

@@ -308,7 +308,7 @@ def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:
 
 def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
     """A query that redis-py does not understand, or not as a text, is refused, naming the option alone."""
-    for name in ("flavour", "socket_timeout", "retry", "credential_provider", "parser_class"):
+    for name in ("flavour", "socket_timeout", "retry", "retry_on_error", "credential_provider", "parser_class"):
         with pytest.raises(SettingsError, match=f"option '{name}' that is not understood") as caught:
             connect(named(f"redis://:hunter2@127.0.0.1/0?{name}=hunter2"))
         assert "hunter2" not in str(caught.value)

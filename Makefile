@@ -97,7 +97,7 @@ test-rq2: setup $(RQ2)/.installed-by-make  ## the tests that use RQ, with RQ 2, 
 test-python: $(OTHER)/.installed-by-make  ## the tests that depend on the version of Python: make test-python PYTHON=python3.13
 	@$(OTHER)/bin/python -V
 	@HYPOTHESIS_PROFILE=few $(OTHER)/bin/python -m pytest --numprocesses $(AT_ONCE) --dist worksteal \
-	  tests/unit --ignore-glob 'tests/unit/test_*' tests/unit/test_imports.py tests/unit/test_log.py tests/unit/test_units.py \
+	  tests/unit/[a-z]*/ tests/unit/test_imports.py tests/unit/test_log.py tests/unit/test_units.py \
 	  tests/contract/providers tests/contract/producer tests/contract/test_contract.py tests/contract/test_direct.py
 
 test-browser: setup  ## the tests of the pages of notifier serve, in Debian's chromium

@@ -93,8 +93,8 @@ def make_whole(client: T) -> T:
     if not isinstance(pool, kind):
         pool.__class__ = type(kind.__name__, (kind, type(pool)), {})
         pool.reset()
-    if hasattr(redis, "DriverInfo"):  # else each connection looks redis-py's version up on the disk: 1 ms
-        pool.connection_kwargs.setdefault("driver_info", redis.DriverInfo())
+        if hasattr(redis, "DriverInfo"):  # else each connection looks redis-py's version up on the disk: 1 ms
+            pool.connection_kwargs.setdefault("driver_info", redis.DriverInfo())
     return client
 
 

@@ -7,10 +7,12 @@ import os
 from typing import Any
 
 import pytest
+import redis as redis_py
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.limiter import AsyncLimiter, Hold, Limiter, Permit
+from notifier.scripts.connection_wait import make_whole
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.forks import exit_of_fork
 
@@ -125,3 +127,12 @@ def test_the_event_loop_that_has_it_suffers_nothing_from_another(redis_server: E
         await asyncio.to_thread(asyncio.run, use(limiter))
 
     asyncio.run(story(AsyncLimiter.from_url(redis_server.url, namespace="n")))
+
+
+@pytest.mark.skipif(not hasattr(redis_py, "DriverInfo"), reason="redis-py 7.1 and newer look it up")
+def test_the_version_of_redis_py_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each connection, and not for each call on a cluster, which makes its pool whole again: it takes 1 ms."""
+    client = make_whole(Redis())
+    monkeypatch.setattr(redis_py, "DriverInfo", lambda: pytest.fail("looked up again"))
+    monkeypatch.setattr("redis.utils.get_lib_version", lambda: pytest.fail("looked up again"))
+    make_whole(client).connection_pool.make_connection()

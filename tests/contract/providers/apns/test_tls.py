@@ -22,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from notifier.errors import SettingsError
 from notifier.providers.contract import Outcome
 from notifier.settings import parse_settings
+from notifier.simulators.certificates import Certificates
 from tests.contract.apns_rig import TOPIC, Identity, dispatch, make_provider, rig
 from workers.configuration.wiring import build_providers
 
@@ -222,32 +223,51 @@ def test_a_certificate_that_ends_soon(identity, tmp_path):
 # Who is at the other end.
 
 
-async def test_untrusted(identity, tmp_path):
+def served(identity: Identity, files: tuple[Path, Path], authority: Authority) -> Identity:
+    """An identity whose server shows another certificate."""
+    return Identity(Certificates(authority.file, *files, files[0]), identity.key, identity.public)
+
+
+def test_untrusted(identity, tmp_path):
     """A server that an authority of ours did not sign for gets nothing, and that is said once."""
     strange = Authority(tmp_path / "strange").file
-    with structlog.testing.capture_logs() as logs:
-        async with rig(identity, client={"ca_file": strange}) as r:
-            for _ in range(3):
-                answer = await r.send()
-                assert answer.outcome is Outcome.UNSENT
-                assert answer.retry_after_us
-                r.provider._channel._not_before = 0.0
-            assert r.log.arrivals == []
-            assert r.simulator.seen == []
-    (warning,) = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
-    assert (warning["event"], warning["host"]) == ("provider_unreachable", LOCAL)
-    assert "CERTIFICATE_VERIFY_FAILED" in warning["why"]
+    assert refused_server(identity, {"ca_file": strange}) == "CERTIFICATE_VERIFY_FAILED"
 
 
-async def test_wrong_name(identity):
+def test_wrong_name(identity, tmp_path):
     """A certificate for another host than the one that was asked for is refused."""
-    with structlog.testing.capture_logs() as logs:
-        async with rig(identity) as r:
-            r.simulator.wrong_name = True
-            assert (await r.send()).outcome is Outcome.UNSENT
-            assert r.simulator.seen == []
-    (warning,) = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
-    assert "IP address mismatch" in warning["why"]
+    authority = Authority(tmp_path / "ca")
+    files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, name="api.push.example")
+    assert refused_server(served(identity, files, authority), {}, "IP address mismatch")
+
+
+def test_expired(identity, tmp_path):
+    """A server's certificate that has expired is refused."""
+    authority = Authority(tmp_path / "ca")
+    files = authority.certificate(ExtendedKeyUsageOID.SERVER_AUTH, valid_for=-DAY)
+    assert refused_server(served(identity, files, authority), {}, "certificate has expired")
+
+
+def refused_server(identity: Identity, client: dict[str, Any], word: str = "CERTIFICATE_VERIFY_FAILED") -> str:
+    """Send thrice to a server that must not be trusted; the word found in the one warning."""
+
+    async def run():
+        with structlog.testing.capture_logs() as logs:
+            async with rig(identity, client=client) as r:
+                for _ in range(3):
+                    answer = await r.send()
+                    assert answer.outcome is Outcome.UNSENT
+                    assert answer.retry_after_us
+                    r.provider._channel._not_before = 0.0
+                assert r.log.arrivals == []
+                assert r.simulator.seen == []
+        warnings = [entry for entry in logs if entry["log_level"] in {"warning", "error"}]
+        assert [entry["event"] for entry in warnings] == ["provider_unreachable"]
+        assert word in warnings[0]["why"], warnings[0]
+        assert warnings[0]["host"] == LOCAL
+        return word
+
+    return asyncio.run(run())
 
 
 async def test_old_tls(identity):

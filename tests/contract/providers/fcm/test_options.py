@@ -259,6 +259,13 @@ def test_options_must_suit_the_notification(field: str, fields: dict[str, Any]) 
     assert caught.value.field == field
 
 
+def test_options_are_checked_wherever_the_notification_goes() -> None:
+    """An option that FCM would refuse is refused at once, also where no device of this notification is FCM's."""
+    notification = note({"android": 5}, devices=[Device("apns", "ab" * 32)])
+    with pytest.raises(InvalidNotificationError, match=r"fcm\.android"):
+        check_payload(notification)
+
+
 def test_the_options_payload_is_counted(provider: FcmProvider) -> None:
     """What the platforms' blocks carry counts against the 4,096 bytes; headers and the like do not."""
     base = payload_size(note({}))
@@ -283,8 +290,18 @@ PLATFORM_BLOCKS = {name: st.just(WHOLE[name]) for name in ("android", "apns", "w
 def test_whatever_is_combined_fcm_takes_it(
     provider: FcmProvider, fcm: dict[str, Any], text: dict[str, Any], extra: dict[str, Any], ttl_us: int | None
 ) -> None:
-    """Every combination of blocks makes a message of FCM's form, whose size was known at enqueue."""
+    """Every combination of blocks makes a message of FCM's form, whose size was known at enqueue, and survives
+    a job.
+    """
     notification = note(fcm, data={"a": [1]}, **text, **extra)
-    sent = message(provider, notification, ttl_us)
+    stored = json.loads(json.dumps(notification.to_kwargs()))
+    assert Notification.from_kwargs(stored) == Notification.from_kwargs(notification.to_kwargs())
+    sent = message(provider, Notification.from_kwargs(stored), ttl_us)
     assert is_valid(sent)
     assert payload_size(notification) == counted_bytes(sent)
+
+
+def test_no_options_leave_no_trace_in_the_job() -> None:
+    """A notification without options is the job that it always was."""
+    assert "fcm" not in note({}).to_kwargs()
+    assert note(WHOLE).to_kwargs()["fcm"] == WHOLE

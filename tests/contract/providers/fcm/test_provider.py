@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +123,37 @@ async def test_answers_follow_the_table(rig: Callable[..., Any], status: int, re
         if not reason.startswith("<"):
             assert answer.reason == reason
         assert (answer.retry_after_us is not None) == (outcome in AGAIN)
+        assert len(r.log.arrivals) == 1
+
+
+def in_an_hour() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("reply", "at_least_s", "at_most_s"),
+    [
+        (Reply(429, "QUOTA_EXCEEDED"), 60, 60),
+        (Reply(429, "QUOTA_EXCEEDED", {"Retry-After": "5"}), 60, 60),
+        (Reply(429, "QUOTA_EXCEEDED", {"Retry-After": "90"}), 90, 90),
+        # Counted from when the tests were collected, which may be some minutes ago.
+        (Reply(429, "QUOTA_EXCEEDED", {"Retry-After": in_an_hour()}), 1800, 3600),
+        (Reply(500, "INTERNAL", {"Retry-After": "30"}), 30, 30),
+        (Reply(503, "UNAVAILABLE", {"Retry-After": "7"}), 7, 7),
+        (Reply(503, "UNAVAILABLE"), 10, 10),
+        (Reply(503, "UNAVAILABLE", {"Retry-After": "soon"}), 10, 10),
+        (Reply(503, "UNAVAILABLE", {"Retry-After": "9" * 12}), 86400, 86400),
+    ],
+)
+async def test_retry_after_is_handed_on_and_never_slept(
+    rig: Callable[..., Any], reply: Reply, at_least_s: int, at_most_s: int
+) -> None:
+    """Retry-After is the caller's to wait, in both its forms: the send ends at once after one request."""
+    async with rig({TOKEN: [reply]}) as r:
+        began = time.perf_counter()
+        answer = await r.provider.send(dispatch())
+        assert time.perf_counter() - began < at_least_s, "it is not slept"
+        assert at_least_s * SECOND <= answer.retry_after_us <= at_most_s * SECOND
         assert len(r.log.arrivals) == 1
 
 
@@ -418,6 +451,39 @@ async def test_past_its_moment_nothing_is_started(rig: Callable[..., Any]) -> No
         assert not first.done(), "it did not wait for the one before it"
         assert (await first).outcome is Outcome.DELIVERED
         assert len(r.log.arrivals) == 1
+
+
+async def test_closing_answers_every_send(rig: Callable[..., Any]) -> None:
+    """At `close` a send under way answers UNKNOWN, a waiting or later one UNSENT, and none raises."""
+    async with rig({TOKEN: [Reply(200, delay_ms=5000)]}, max_connections=1) as r:
+        under_way = asyncio.create_task(r.provider.send(dispatch()))
+        await r.log.reach(1)
+        waiting = asyncio.create_task(r.provider.send(dispatch()))
+        await asyncio.sleep(0)
+        await r.provider.close()
+        assert (await under_way).outcome is Outcome.UNKNOWN
+        assert (await waiting).outcome is Outcome.UNSENT
+        assert (await r.provider.send(dispatch())).outcome is Outcome.UNSENT
+        assert len(r.log.arrivals) == 1
+
+
+@pytest.mark.parametrize(
+    ("ttl_us", "ttl"),
+    [
+        (None, None),
+        (-1, "0s"),
+        (0, "0s"),
+        (999_999, "0s"),
+        (90 * SECOND + 1, "90s"),
+        (90 * 86_400 * SECOND, f"{MAX_TTL_S}s"),
+    ],
+)
+async def test_ttl_is_whole_seconds_rounded_down(rig: Callable[..., Any], ttl_us: int | None, ttl: str | None) -> None:
+    """What is left of a notification's life is FCM's ttl, never longer, and FCM takes it."""
+    async with rig() as r:
+        asked = dispatch(ttl_us=ttl_us)
+        assert message_of(r.provider, asked)["android"].get("ttl") == ttl
+        assert (await r.provider.send(asked)).outcome is Outcome.DELIVERED
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,15 @@ async def test_an_endpoint_reaches_its_server_as_it_is(rig: Callable[..., Any]) 
         assert (answer.outcome, seen) == (Outcome.DELIVERED, ["/push/anna" + odd])
 
 
+async def test_a_browser_gets_its_messages_in_order(rig: Callable[..., Any]) -> None:
+    """Law 4: sends to one browser arrive in the order of the calls, though many connections are open."""
+    async with rig() as r:
+        await asyncio.gather(*(r.send(f"b{n}") for n in range(20)))  # opens them
+        del r.log.arrivals[:]
+        await asyncio.gather(*(r.send(data={"n": n}) for n in range(40)))
+        assert [arrival.data["n"] for arrival in r.log.arrivals] == list(range(40))
+
+
 # What is answered.
 
 ROWS = [
@@ -323,6 +332,17 @@ async def test_answers_follow_the_table(rig: Callable[..., Any], status: int, re
 def test_whatever_a_service_writes_is_borne(body: bytes, reason: str) -> None:
     """Apple's word and Mozilla's number are kept; prose, which may hold anything, is not; the status decides."""
     assert webpush_answers.read(410, {}, body) == Answer(Outcome.DEAD_TOKEN, 410, reason)
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "wait_s"), [(429, "5", 60), (429, "90", 90), (406, "5", 5), (503, "7", 7), (503, "", 10)]
+)
+async def test_retry_after_is_handed_on(rig: Callable[..., Any], status: int, asked: str, wait_s: int) -> None:
+    """Retry-After is the caller's to wait, never slept; after a 429 it is a minute at least, as FCM asks."""
+    async with rig({"anna": [Reply(status, "", {"Retry-After": asked})]}) as r:
+        began = time.perf_counter()
+        assert (await r.send()).retry_after_us == wait_s * SECOND
+        assert time.perf_counter() - began < wait_s, "it is not slept"
 
 
 # Whose fault a refusal of the sender is.

@@ -41,6 +41,15 @@ async def test_narrow_streams(identity):
         assert {len(a.data["x"]) for a in r.log.arrivals} == {4000}
 
 
+async def test_unfinished_body(identity):
+    """A request of which a part never left is UNSENT at its timeout: nobody can act on half a message."""
+    async with rig(identity, window_bytes=0, client={"timeout_us": 200_000}) as r:
+        await r.send()  # before the client has read how narrow the window is
+        answer = await r.send()
+        assert (answer.outcome, answer.reason) == (Outcome.UNSENT, "Timeout")
+        assert len(r.log.arrivals) == 1
+
+
 async def test_stream_limit(identity):
     """Never more streams than the server admits: one until a token was accepted, then what it says."""
     async with rig(identity, max_streams=7, latency_ms=5) as r:

@@ -279,6 +279,20 @@ async def test_cut_after_a_goaway(identity):
         assert [(await send).outcome for send in sends[:2]] == [Outcome.UNKNOWN] * 2
 
 
+async def test_nothing_is_sent_again_behind_ones_back(identity):
+    """What was under way when its connection broke is told, UNKNOWN, and never sent again by the client itself."""
+    async with rig(identity, latency_ms=200) as r:
+        await r.send()
+        for round_ in range(3):
+            sends = [asyncio.create_task(r.send(data={"n": n})) for n in range(10)]
+            await r.log.reach(1 + 11 * round_ + 10)
+            r.simulator.cut()
+            assert outcomes(await asyncio.gather(*sends)) == {Outcome.UNKNOWN: 10}
+            assert (await r.insist()).outcome is Outcome.DELIVERED
+        assert max(Counter(a.message_id for a in r.log.arrivals).values()) == 1
+        assert len(r.log.arrivals) == 1 + 3 * 11
+
+
 # Tokens and ids.
 
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib
 import inspect
+import itertools
 import logging
 import os
 import sys
@@ -121,6 +122,12 @@ def _patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Let no timeout depend on what else the machine does, where all that is waited for is in the loop of the test."""
     if request.path.relative_to(Path(__file__).parent).parts[0] in {"contract", "unit"}:
         monkeypatch.setattr(asyncio.events, "new_event_loop", PatientLoop)
+
+
+@pytest.fixture
+def slow_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two seconds lie between any two looks at a configuration, so that its second look finds a file settled."""
+    monkeypatch.setattr("notifier.store.followed.time.monotonic_ns", itertools.count(step=2_000_000_000).__next__)
 
 
 @pytest.fixture(scope="session")

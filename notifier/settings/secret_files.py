@@ -63,7 +63,7 @@ def refuse(whose: str, problem: str) -> None:
 class SecretFiles:
     """Some files that belong together, such as a certificate and its key. Not for two threads at once.
 
-    As with the configuration, a changed file counts once it is the same at two looks in a row. What counts is its
+    A changed file counts once it is the same at two looks in a row. What counts is its
     content: where Kubernetes changes one secret, it writes the others beside it anew.
     """
 

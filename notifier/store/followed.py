@@ -26,7 +26,7 @@ Ask = Callable[[Callable[[Redis], Any]], Any]
 class Followed:
     """A configuration that is followed: what is in force, and what was read last. Its owner decides when to read.
 
-    A changed file is read once it is the same at two looks in a row: half of one may be YAML, and say nothing of
+    A changed file is read once nobody has written it for a second: half of one may be YAML, and say nothing of
     limits. One that has gone is refused after some looks. What cannot be used is read once, and what is in force holds
     on. Threads take turns by `lock`; in the child of a fork nobody has it.
 
@@ -46,6 +46,7 @@ class Followed:
         # Where it may have changed since, or while it was read, it is read once more.
         self._seen: Seen = seen if settings is None and seen and seen[:1] == begun else ()
         self._before: Seen = self._seen
+        self._since_ns = time.monotonic_ns()  # each look since then saw what the last one did
         self._missed = 0
         self.lock = threading.RLock()  # a signal may reload inside a look
         self.all.add(self)
@@ -55,10 +56,16 @@ class Followed:
         return fingerprint(self.path, self.settings.users_from)
 
     def is_settled(self, seen: Seen) -> bool:
-        """Whether these files may be read: they are those in force, or the same as at the last look, or missing."""
-        before, self._before = self._before, seen
+        """Whether these files may be read: they are those in force, or nobody has written them for a second.
+
+        By their own times, and where those lie ahead by what the looks have seen.
+        """
+        now_ns = time.monotonic_ns()
+        if seen != self._before:
+            self._before, self._since_ns = seen, now_ns
         self._missed = 0 if seen else self._missed + 1
-        return seen in {self._seen, before, None}
+        stood = now_ns - self._since_ns > AGAIN_NS
+        return stood or seen == self._seen or all(time.time_ns() - file[0] > AGAIN_NS for file in seen or ())
 
     def is_changed(self, seen: Seen, published: Published) -> bool:
         """Whether there is something to read."""
@@ -69,13 +76,9 @@ class Followed:
         self._seen, self.published = seen, published
 
     def look(self, ask: Ask) -> Settings | None:
-        """Take up what has changed; None where nothing has. Raises as `reload`.
-
-        What nobody has written for a second is whole at the first look.
-        """
+        """Take up what has changed; None where nothing has. Raises as `reload`."""
         seen = self.fingerprint()
-        settled = self.is_settled(seen) or all(time.time_ns() - file[0] > AGAIN_NS for file in seen or ())
-        if not settled or not self.is_changed(seen, published := self._published(ask)):
+        if not self.is_settled(seen) or not self.is_changed(seen, published := self._published(ask)):
             return None
         return self._read(ask, seen, published)
 

@@ -23,7 +23,7 @@ from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions, connect_all
 
 LOG: Final = logging.getLogger("notifier")  # it speaks in somebody else's program
-LOOK_S: Final = 0.8  # a changed file is read when two looks find it the same, so within two seconds
+LOOK_S: Final = 0.8  # a changed file is read once nobody has written it for a second, so within two
 TIMEOUT_US: Final = 1_000_000  # of a look at Redis, which asks twice: the first call waits for one
 
 

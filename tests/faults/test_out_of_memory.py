@@ -123,6 +123,7 @@ def test_a_worker_that_starts_on_a_full_redis_says_so(
     assert "Traceback" not in process.log
 
 
+@pytest.mark.usefixtures("slow_looks")
 async def test_what_a_worker_writes_by_itself_is_written_to_a_full_redis(
     redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:

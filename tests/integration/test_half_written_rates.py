@@ -33,7 +33,7 @@ users: {"42": quiet}
 BEFORE = 'user: {windows: [1/1m, 20/1h], gap: 2s}\ntiers: {quiet: {gap: 9s}}\nusers: {"42": quiet}\n'
 MISSING = "the section user is missing, but the rules in force have one"
 
-pytestmark = pytest.mark.usefixtures("redis")
+pytestmark = pytest.mark.usefixtures("redis", "slow_looks")
 Looks = Callable[[str | None], Awaitable[Policies | None]]
 
 
@@ -62,6 +62,24 @@ def watched(path: Path, url: str, story: Callable[[Reload, Looks], Awaitable[Non
             await client.aclose()
 
     asyncio.run(run())
+
+
+def test_looks_in_quick_succession_do_not_settle_a_file(
+    tmp_path: Path, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 7: published rates make a worker look at once, and half a file may be YAML: it counts seconds, not looks."""
+
+    async def story(reload: Reload, look: Looks) -> None:
+        now_ns = 10**12
+        monkeypatch.setattr("notifier.store.followed.time.monotonic_ns", lambda: now_ns)
+        assert await look(WHOLE) is None
+        for _look in range(5):
+            now_ns += 190_000_000
+            assert await look(None) is None
+        now_ns += 60_000_000
+        assert await look(None) is not None
+
+    watched(tmp_path / "n.yaml", redis_server.url, story)
 
 
 @pytest.mark.parametrize("rest", range(4))

@@ -28,6 +28,7 @@ from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from workers.configuration.reload import Reload
 
+pytestmark = pytest.mark.usefixtures("slow_looks")
 BOMB = "a: &a [x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )

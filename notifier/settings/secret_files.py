@@ -63,8 +63,8 @@ def refuse(whose: str, problem: str) -> None:
 class SecretFiles:
     """Some files that belong together, such as a certificate and its key. Not for two threads at once.
 
-    A changed file counts once it is the same at two looks in a row. What counts is its
-    content: where Kubernetes changes one secret, it writes the others beside it anew.
+    A changed file counts once it is the same at two looks in a row. What counts is its content: where Kubernetes
+    changes one secret, it writes the others beside it anew.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:

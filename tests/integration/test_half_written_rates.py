@@ -69,7 +69,7 @@ def test_looks_in_quick_succession_do_not_settle_a_file(
 ) -> None:
     """Law 7: published rates make a worker look at once, and half a file may be YAML: it counts seconds, not looks."""
 
-    async def story(reload: Reload, look: Looks) -> None:
+    async def story(_: Reload, look: Looks) -> None:
         now_ns = 10**12
         monkeypatch.setattr("notifier.store.followed.time.monotonic_ns", lambda: now_ns)
         assert await look(WHOLE) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -11,9 +12,8 @@ from redis.asyncio.retry import Retry
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.protocol import Permit
 from notifier.limiter.sync import InRedis
-from notifier.scripts.connection_wait import OfOneLoop
-from notifier.scripts.loader import Call
-from notifier.scripts.pooled import send_async
+from notifier.scripts.connection_wait import OfOneLoop, in_turn_async
+from notifier.scripts.loader import Call, run_async
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class AsyncLimiter(OfOneLoop, InRedis, AsyncKeyLimiter):
 
     def _send(self, client: Any, call: Call[T]) -> Coroutine[Any, Any, T]:
         self._is_used_here()
-        return send_async(client, call)
+        return in_turn_async(client, partial(run_async, client, call))
 
     async def _run(self, call: Callable[[Any], T]) -> T:
         return await self._called(call)

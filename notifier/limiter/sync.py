@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypedDict, TypeVar, Unpack
 
@@ -24,10 +25,9 @@ from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
 from notifier.limiter.requests import Mode, Request, Timeout
 from notifier.rules.zones import DEFAULT_ZONE
-from notifier.scripts.connection_wait import make_whole
+from notifier.scripts.connection_wait import in_turn, make_whole
 from notifier.scripts.keys import PREFIX
-from notifier.scripts.loader import finished, settled
-from notifier.scripts.pooled import send
+from notifier.scripts.loader import Call, finished, run, settled
 
 if TYPE_CHECKING:
     from notifier.store.live import LiveSettings
@@ -66,7 +66,6 @@ class InRedis(Asking):
     _others: ClassVar[tuple[type, ...]]  # clients of the other module
     _cluster: ClassVar[Any]  # makes a client of nodes and options
     _retry: ClassVar[type[Any]] = Retry
-    _send: ClassVar[Any] = staticmethod(send)
     _is_awaited: ClassVar[bool] = False
     _live: LiveSettings | None = None  # of a limiter of a configuration
 
@@ -168,6 +167,9 @@ class InRedis(Asking):
             return [*answers, *outage.answers(requests[len(answers) :], mode, ahead, error)]
         outage.breaker.worked()
         return answers
+
+    def _send(self, client: Any, call: Call[T]) -> Any:
+        return in_turn(client, partial(run, client, call))
 
     async def _called(self, call: Callable[[Any], T]) -> T:
         """Call what builds the calls of Redis."""

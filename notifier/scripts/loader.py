@@ -30,6 +30,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from redis.exceptions import NoScriptError
 
 from notifier.scripts.keys import declared, in_script
+from notifier.scripts.pooled import send
 from notifier.scripts.records import RECORDS
 
 _TOLD: Final = re.compile(r"^--! (exports|on_demand|needs|first_write)(.*)\n", re.MULTILINE)
@@ -280,14 +281,14 @@ def run(redis: Any, call: Call[T]) -> T:
 async def run_async(redis: Any, call: Call[T]) -> T:
     """Run a call on a `redis.asyncio.Redis`; a server that lost its scripts is given the source again.
 
-    Of an error, `failed_call` tells which call it was.
+    Its `decode` is given texts as bytes. Of an error, `failed_call` tells which call it was.
     """
     try:
         try:
-            reply = await settled(redis.evalsha(call.script.sha, *call.words()))
+            reply = await settled(send(redis, "EVALSHA", call.script.sha, *call.words()))
         except NoScriptError:
             await settled(redis.script_load(call.script.source))  # by itself: to be compiled takes as long as to run
-            reply = await settled(redis.eval(call.script.source, *call.words()))
+            reply = await settled(send(redis, "EVAL", call.script.source, *call.words()))
         return call.decode(reply)
     except Exception as error:
         error.push_call = call  # type: ignore[attr-defined]

@@ -16,7 +16,6 @@ from notifier.queue import calls
 from notifier.scripts import keys
 from notifier.scripts.keys import declared, in_script
 from notifier.scripts.loader import Call, Script, names_of, run, run_async, script
-from notifier.scripts.pooled import send, send_async
 from notifier.testing.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +23,6 @@ SCRIPTS = names_of()
 KNOWS_SCRIPTS = {
     "notifier/operations/access.py",
     "notifier/scripts/loader.py",
-    "notifier/scripts/pooled.py",
     "workers/loop/mending.py",  # makes a call that failed once more, by the words of the call
 }
 BY_ITSELF = re.compile(r"evalsha|\.eval\(|\bEVAL\b|register_script|fcall", re.IGNORECASE)
@@ -64,19 +62,19 @@ def asked(own: int) -> Call[Any]:
 
 @pytest.mark.parametrize("own", [0, 1])
 def test_each_way_to_call_declares_them(redis: Redis, redis_server: EmbeddedRedis, own: int) -> None:
-    """By a client, over its pool, and awaited, also where the server has lost its scripts; its own keys come after."""
+    """Over a pool or by the client, awaited or not, also where Redis has lost its scripts; its own keys come after."""
     replies = []
 
-    async def awaited() -> None:
-        async with AsyncRedis.from_url(redis_server.url, protocol=2) as client:
-            for ask in (lambda: run_async(client, asked(own)), lambda: send_async(client, asked(own))):
-                redis.script_flush()
-                replies.extend([await ask(), await ask()])
+    async def awaited(*, alone: bool) -> None:
+        async with AsyncRedis.from_url(redis_server.url, protocol=2, single_connection_client=alone) as client:
+            redis.script_flush()
+            replies.extend([await run_async(client, asked(own)), await run_async(client, asked(own))])
 
-    for ask in (lambda: run(redis, asked(own)), lambda: send(redis, asked(own))):
-        redis.script_flush()
-        replies += [ask(), ask()]
-    asyncio.run(awaited())
+    for alone in (False, True):
+        with Redis.from_url(redis_server.url, protocol=2, single_connection_client=alone) as client:
+            redis.script_flush()
+            replies.extend([run(client, asked(own)), run(client, asked(own))])
+        asyncio.run(awaited(alone=alone))
     assert replies == [[2 + own, b"notifier:", b"rq:", *[b"own"] * own, b"arg"]] * 8
 
 
@@ -90,7 +88,7 @@ def test_no_such_key_ever_exists(redis: Redis) -> None:
 
 
 def test_nobody_calls_a_script_by_itself() -> None:
-    """A script is called by the loader, and over a pool, and by nothing else here."""
+    """A script is called by the loader, and by nothing else here."""
     found = {
         path.relative_to(ROOT).as_posix()
         for folder in ("notifier", "workers")

@@ -13,6 +13,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from notifier.rules.category import LANES
+from notifier.scripts.pooled import send
 from notifier.testing.embedded import EmbeddedRedis
 from notifier.units import UNITS
 from tests.harness.serving import SETTINGS, serve
@@ -73,18 +74,18 @@ def test_a_walk_is_made_up_for_where_its_worker_has_died(
     """By any other, also by one that followed these rules before."""
     wait(redis, USERS)
 
-    async def story(serve: Serve, client: AsyncRedis) -> None:
-        ask, asked = client.evalsha, []
+    async def story(serve: Serve, _: AsyncRedis) -> None:
+        asked = []
         first, second = serve("new"), serve("new")
 
-        async def dies(*args: Any) -> Any:
+        def dies(*args: Any) -> Any:
             asked.append(args)
             if len(asked) == 5:
                 raise RedisConnectionError("Connection reset by peer")
-            return await ask(*args)
+            return send(*args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(client, "evalsha", dies)
+            patch.setattr("notifier.scripts.loader.send", dies)
             with pytest.raises(RedisConnectionError):
                 await first.sweep()
         assert 0 < sum(waiting(redis)) < 3 * USERS
@@ -102,16 +103,16 @@ def test_a_change_of_which_redis_is_told_late_is_made_up_for(
 ) -> None:
     """Redis was away when the worker had changed."""
 
-    async def refuses(*_: Any, **__: Any) -> Any:
+    def refuses(*_: Any) -> Any:
         raise RedisConnectionError("Connection reset by peer")
 
-    async def story(serve: Serve, client: AsyncRedis) -> None:
+    async def story(serve: Serve, _: AsyncRedis) -> None:
         served = serve("old")
         await served.sweep()
         await served.take_up(SETTINGS.policies(), "new")
         wait(redis)
         with monkeypatch.context() as patch:
-            patch.setattr(client, "evalsha", refuses)
+            patch.setattr("notifier.scripts.loader.send", refuses)
             with pytest.raises(RedisConnectionError):
                 await served.sweep()
         assert served.is_behind

@@ -31,7 +31,8 @@ class Told:
         self.calls: list[tuple[str, ...]] = []
         self.replies = list(replies)
 
-    async def evalsha(self, sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
+    async def execute_command(self, _evalsha: str, sha: str, *words: Any, **_: bool) -> bytes:
+        _keys, _ours, _rqs, *args = words
         if sha != script("circuit").sha:
             return b"OK"  # where it is noted that a service takes the key
         _clock, _worker, route, seen, _reason, _until, kind, *_ = args
@@ -129,8 +130,8 @@ async def test_the_longest_wait_that_was_asked_for_is_told() -> None:
     """Of several 429 of one project the latest moment holds, and never less than was asked for."""
 
     class Noted(Told):
-        async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
-            self.calls.append(tuple(args[7:10]))
+        async def execute_command(self, *words: Any, **_: bool) -> bytes:
+            self.calls.append(tuple(words[12:15]))
             return b""
 
     circuits = Circuits(redis := Noted(), "w", ["fcm"])
@@ -146,10 +147,10 @@ async def test_what_is_seen_while_it_tells_is_for_the_next_time() -> None:
     """An answer that comes while Redis is told of trouble: the telling goes on, and the next one is of the answer."""
 
     class Slow(Told):
-        async def evalsha(self, _sha: str, _keys: int, _ours: str, _rqs: str, *args: Any) -> bytes:
+        async def execute_command(self, *words: Any, **options: bool) -> bytes:
             if not self.calls:
                 circuits.record("apns", UP)
-            return await super().evalsha(_sha, _keys, _ours, _rqs, *args)
+            return await super().execute_command(*words, **options)
 
     circuits = Circuits(redis := Slow(), "w", ["apns"])
     circuits.record("apns", AWAY)

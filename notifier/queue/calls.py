@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -25,6 +26,7 @@ DELIVERED: Final = (True, "delivered", "delivered", "", "")  # reached, state, w
 
 # A user to be visited, the lane in which the wake-up is due, and since when, in µs.
 Named = tuple[str, str, int]
+FIELDS_OF_JOB: Final = attrgetter(*Job.__slots__)
 COMMON: Final = Leased._fields.index("attempts")  # what stands behind is rare
 State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "aside", "handed_to_rq"]
 
@@ -47,8 +49,7 @@ def enqueue(
     keeps_history = "1" if keep.history_us else ""
     args = [*EnqueueFields(clock, -(-dedupe_for_us // 1000), timeout_s, stamp, in_all, keep.encode(), keeps_history)]
     for job in jobs:
-        fields = (getattr(job, name) for name in Job.__slots__)
-        args += ["" if field is None else field for field in fields]
+        args += ["" if field is None else field for field in FIELDS_OF_JOB(job)]
     return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Retention(NamedTuple):
         kept = settings.keep_failed_us, settings.keep_delivered_us, settings.keep_feedback_us
         return cls(*kept, settings.events.keep_us, settings.history.keep_us, settings.history.max)
 
+    @cache  # noqa: B019 - there are as many as configurations
     def encode(self) -> str:
         """As the scripts take it: without how long the dead tokens are kept."""
         failed_s, events_ms = -(-self.failed_us // 1_000_000), -(-self.events_us // 1000)

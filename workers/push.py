@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -13,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal, TypeVar
@@ -28,29 +25,26 @@ from rq.queue import Queue
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 from rq.utils import now as rq_now
-from rq.utils import utcformat
-from rq.worker import Worker, WorkerStatus
+from rq.worker import Worker
 from rq.worker_registration import clean_worker_registry
 
-from notifier.errors import NotifierError, RedisAwayError, SettingsError
+from notifier.errors import NotifierError, SettingsError
 from notifier.log import configure_logging
 from notifier.providers.apns.token_store import RedisTokenStore
 from notifier.providers.contract import Provider
-from notifier.queue.circuits import LIMITS
-from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED, find_workers, read_others
+from notifier.queue.health import LOOKED, find_workers, read_others
 from notifier.queue.spans import Spans
-from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key, under
-from notifier.scripts.loader import run
 from notifier.settings import Settings, settings_path
 from notifier.settings.loading import unread
-from notifier.store.connection import ask, check, check_same, comes_back, eviction_warning, time_us, unusable
+from notifier.store.connection import check_same, comes_back, time_us, unusable
 from notifier.store.exchange import exchange
 from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition, Partitions
+from workers.beat import Beat
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
-from workers.configuration.start import Wait, collect_garbage_seldom, load_at_start
+from workers.configuration.start import Wait, collect_garbage_seldom, load_at_start, wait_for_redis
 from workers.configuration.wiring import (
     asyncio_clients,
     build_capacity,
@@ -73,7 +67,7 @@ from workers.sending.circuits import Circuits
 from workers.sending.late_feedback import LateFeedback
 from workers.sending.sender import Sender
 from workers.sending.tracing import Tracing
-from workers.served import TURNS, Served, run_all
+from workers.served import Served, run_all
 
 T = TypeVar("T")
 
@@ -82,38 +76,6 @@ HEARTBEAT_S: Final = 30.0
 MONITORING_S: Final = 30  # at the most between looks at a work horse: they feed the watchdog, which waits for a minute
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
-
-
-def wait_for_redis(connection: Any) -> None:
-    """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
-    log = structlog.get_logger("notifier.worker")
-    wait = Wait(log)
-    while True:
-        try:
-            check(connection)
-            warning = eviction_warning(ask(partial(connection.info, "memory")))
-        except RedisAwayError as error:
-            wait.goes_on(error)
-            wait.sleep()
-        else:
-            break
-    wait.is_over()
-    if warning:
-        log.warning("eviction_unknown", reason=warning)
-
-
-def made_when_there(connection: Any, make: Callable[[], T]) -> T:
-    """Return what is made with a Redis that is there; one that goes meanwhile is waited for.
-
-    Raises RedisUnusableError where it is there, and cannot be used.
-    """
-    while True:
-        wait_for_redis(connection)
-        try:
-            return make()
-        except RedisError as error:
-            if not comes_back(error):
-                raise unusable(error) from error
 
 
 def _ended_by(error: NotifierError) -> SystemExit:
@@ -158,19 +120,10 @@ class PushWorker(Worker):
         self._providers = providers
         self._partitions = partitions or Partitions.around(self.connection)
         self._served: list[Served] = []
-        self._tended = 0
-        self._tended_at = math.inf
-        self._rates_lock = asyncio.Lock()
         self._functions = AllowedFunctions([])  # those of the configuration, once it works
         self._rq_jobs: ForkedRqJobs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._secrets: ProviderSecrets | None = None
-        self._counted = (0, 0)
-        self._told: Any = None
-        self._release = version("push-throttle")
-        self._next_heartbeat = 0.0
-        self._beat_ended = False
-        self._repairs: dict[int, threading.Thread] = {}  # by partition
         self._grace_s = 0.0
         self._stopping_since: float | None = None
         self._hears_no_more = False
@@ -309,25 +262,25 @@ class PushWorker(Worker):
         if reload is not None:
             settings = await self._begin(reload, settings)
         sender = self._serve(settings, served, providers, "" if reload is None else reload.version)
+        assert self._rq_jobs is not None
+        beat = Beat(self, self._served, sender, self._rq_jobs, reload=reload, secrets=self._secrets)
         for each in self._served:
             if reload is not None:
-                each.engine.look_at_rates, each.engine.rates = partial(self._follow_rates, reload), reload.published
+                each.engine.look_at_rates, each.engine.rates = beat.follow_rates, reload.published
             if self._stop_requested:
                 each.engine.stop()
         await asyncio.gather(*(each.tend(None, 0) for each in self._served))  # what waits goes by these rates
-        tended = asyncio.Event()
-        beat = asyncio.create_task(self._beat(sender, reload, tended))
         try:
-            if bounds["burst"]:
-                await tended.wait()  # what RQ has scheduled, and is due, is queued by then
-            await run_all(self._served, **bounds)
+            async with beat:
+                if bounds["burst"]:
+                    await beat.tended.wait()  # what RQ has scheduled, and is due, is queued by then
+                await run_all(self._served, **bounds)
         finally:
-            await self._end_beat(beat)
             sender.engines = 0  # also where one of them has failed
             await sender.close()
             if not self._is_away():
                 with contextlib.suppress(RedisError):
-                    self._report()
+                    beat.report()
                     if (looked_us := self._served[0].engine.looked_us) is not None:  # a burst is shorter than a beat
                         self.connection.set(redis_key("looked"), looked_us)
             await asyncio.gather(*(each.leave(registered=n > 0) for n, each in enumerate(self._served)))
@@ -389,113 +342,6 @@ class PushWorker(Worker):
                 break
         return settings
 
-    async def _beat(self, sender: Sender, reload: Reload | None, tended: asyncio.Event) -> None:
-        """Once a second: changed secrets and rates, and what the rest of RQ wants to know of a worker.
-
-        tended: is set after the first time, also where Redis did not answer.
-        """
-        task, redis = asyncio.current_task(), self._served[0].parts.redis
-        # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
-        while task is not None and not task.cancelling():
-            try:
-                if self._secrets is not None and await self._secrets.follow(sender, self._served):
-                    for each in self._served:
-                        each.parts.idle.wake.set()  # this worker has the new keys, and the leader may not yet
-                # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
-                with contextlib.suppress(RedisError):  # others have the rates, if the first partition is away
-                    await redis.expire(self.key, self.worker_ttl + 60)
-                if reload is not None:
-                    await self._follow_rates(reload)
-                told = {**self._describe(reload), LIMITS: self._served[0].parts.turns.capacity.describe()}
-                await asyncio.to_thread(self._tend, told)
-            except RedisError as error:
-                self._structlog.debug("beat_missed", reason=str(error))
-            except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
-                self._structlog.warning("beat_missed", reason=type(error).__name__)
-            tended.set()
-            await self._tend_partitions(self._describe(reload))
-            await asyncio.sleep(BEAT_S)
-
-    async def _follow_rates(self, reload: Reload) -> None:
-        """Take up changed rates: at each beat, and for engines before they take more. Who comes second waits."""
-        async with self._rates_lock:
-            if (policies := await reload.changed()) is not None:
-                for each in self._served:
-                    await each.take_up(policies, reload.version)
-
-    def _describe(self, reload: Reload | None) -> dict[Any, str]:
-        """Return the fields by which people know this worker, for its hash of each partition."""
-        own = {RELEASE: self._release, IN_FLIGHT: str(sum(len(each.engine.flights) for each in self._served))}
-        return own if reload is None else own | reload.told()
-
-    async def _tend_partitions(self, told: dict[Any, str]) -> None:
-        """Sweep what is served; of many partitions as many as have their turn since the last beat, which may last."""
-        count = len(self._served)
-        assert self.birth_date is not None
-        own = {"hostname": str(self.hostname), "pid": str(self.pid), "version": str(self.version)}
-        told = {**own, "birth": utcformat(self.birth_date), **told}
-        if count == 1:
-            await self._served[0].tend(None, 0)
-            return
-        now = time.monotonic()
-        since, self._tended_at = min(TURNS, max(BEAT_S, now - self._tended_at)), now
-        turns = [self._served[n % count] for n in range(self._tended, self._tended + math.ceil(count * since / TURNS))]
-        self._tended += len(turns)
-        behind = (each for each in self._served if each.is_behind)
-        for each in (*turns, *behind):  # each by itself, as one may be away
-            if each.tending is None or each.tending.done():
-                tells = None if each is self._served[0] else told
-                each.tending = asyncio.create_task(each.tend(tells, self.worker_ttl + 60))
-
-    async def _end_beat(self, beat: asyncio.Task[None]) -> None:
-        beat.cancel()
-        await asyncio.gather(beat, return_exceptions=True)
-        assert self._rq_jobs is not None
-        with self._rq_jobs.upkeep:  # a thread may be about it, and must not tell of a worker that has gone
-            self._beat_ended = True
-
-    def _tend(self, told: dict[Any, str]) -> None:
-        """Tell RQ of this worker, and do RQ's upkeep: by calls that block, so not in the loop's thread."""
-        rq_jobs = self._rq_jobs
-        assert rq_jobs is not None
-        with rq_jobs.upkeep:
-            if self._beat_ended:
-                return
-            self._tell(told | {SUSPENDED: str(self._served[0].engine.suspended_us)})
-            for each in self._served:
-                if each.engine.mender.is_over():
-                    self._repair(each)
-            if (looked_us := self._served[0].engine.looked_us) is not None:
-                if run(self.connection, write("HSET", self.key, LOOKED, looked_us)):
-                    self._register_anew(looked_us)  # it had no such field: Redis has lost the entry
-                run(self.connection, write("SET", redis_key("looked"), looked_us))
-            self._report()
-            if time.monotonic() >= self._next_heartbeat:
-                self.heartbeat()
-                self._next_heartbeat = time.monotonic() + HEARTBEAT_S
-            rq_jobs.close_ended()
-            rq_jobs.release_scheduled()
-            compat.free_slots(self.connection)
-            if self.should_run_maintenance_tasks:
-                self.run_maintenance_tasks()  # type: ignore[no-untyped-call]
-
-    def _register_anew(self, looked_us: int) -> None:
-        """Become known again to a Redis that came back empty."""
-        self.connection.delete(self.key)
-        self.register_birth()  # type: ignore[no-untyped-call]
-        self.set_state(self.get_state())
-        self.connection.hset(self.key, mapping={**self._told, LOOKED: looked_us})
-
-    def _repair(self, served: Served) -> None:
-        """Put right what a script has left halfway that met something unreadable, or had not the right to go on."""
-        from notifier.operations.audit.audit import repair_beside  # noqa: PLC0415 - hardly ever
-
-        running = self._repairs.get(served.at.number)
-        if running is None or not running.is_alive():
-            with under(served.at.prefixes):
-                self._repairs[served.at.number] = repair_beside(served.at.client, served.parts.tuning.lease_us)
-            self._structlog.warning("repairing", reason="a script failed in the middle; see notifier audit")
-
     def clean_registries(self) -> None:
         """As RQ's, by Redis's clock: one that is hours ahead would empty the registries of what has failed just now."""
         self.last_cleaned_at: Any = rq_now()  # RQ tries again in ten minutes, also where it cannot read a job
@@ -545,27 +391,6 @@ class PushWorker(Worker):
             self.pubsub_thread.stop()
         with contextlib.suppress(AttributeError):  # redis-py's, where that thread has just ended and closed it too
             super().unsubscribe()  # type: ignore[no-untyped-call]
-
-    def _tell(self, told: dict[Any, str]) -> None:
-        if told != self._told:
-            run(self.connection, write("HSET", self.key, *chain.from_iterable(told.items())))
-            self._told = told
-
-    def _report(self) -> None:
-        flights = [each.engine.flights for each in self._served]
-        state = WorkerStatus.BUSY if any(each.busy for each in flights) else WorkerStatus.IDLE
-        if self._served[0].engine.suspended_us:
-            state = WorkerStatus.SUSPENDED
-        now = sum(each.delivered for each in flights), sum(each.failed for each in flights)
-        delivered, failed = now[0] - self._counted[0], now[1] - self._counted[1]
-        if state != self.get_state():
-            self.set_state(state)
-        if delivered or failed:
-            with self.connection.pipeline() as pipe:
-                pipe.hincrby(self.key, "successful_job_count", delivered)
-                pipe.hincrby(self.key, "failed_job_count", failed)
-                pipe.execute()
-            self._counted = now
 
     def _set_connection(self, connection: Any) -> Any:
         """Leave the connection's timeout as it is configured: unlike RQ's, no call here blocks for minutes."""

@@ -20,7 +20,7 @@ from notifier.scripts.keys import RQ_VARIABLE, in_force, under, use_prefixes
 from notifier.settings import settings_path
 from notifier.store.exchange import exchange, nothing
 from notifier.store.partitions import Partition, connect_all
-from workers.configuration.start import load_at_start, those_there_first
+from workers.configuration.start import load_at_start, made_when_there, those_there_first
 
 
 def worker(
@@ -56,7 +56,7 @@ def run(
     connection = served[0].client
     os.environ[RQ_VARIABLE] = in_force().rqs  # RQ reads it when it is imported
     with needs_extra("a worker", "worker"):
-        from workers.push import PushWorker, made_when_there  # noqa: PLC0415
+        from workers.push import PushWorker  # noqa: PLC0415
 
     sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from redis import Redis
@@ -13,6 +13,7 @@ from notifier.settings import load_settings
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import LANES, write_config
 from workers import PushWorker
+from workers.beat import Beat
 
 
 def test_no_call_of_the_beat_blocks_the_loop(
@@ -20,26 +21,37 @@ def test_no_call_of_the_beat_blocks_the_loop(
 ) -> None:
     """While the loop runs, every synchronous call to Redis is made in another thread; the worker is known to RQ."""
     settings = load_settings(write_config(tmp_path, redis_server.url), {})
-    by_thread: dict[int, list[Any]] = {}
-    known: list[bytes | None] = []
+    threads: set[int] = set()
+    watched: list[bool] = []  # while it beats
+    known: list[Any] = []
 
-    class Watched(PushWorker):
-        def _tend(self, *args: Any) -> None:
-            super()._tend(*args)
-            known.append(redis.hget(self.key, "state"))
-            self.request_stop(15, None)
+    class Watched(Beat):
+        async def __aenter__(self) -> Self:
+            watched.append(True)
+            return await super().__aenter__()
+
+        async def __aexit__(self, *args: object) -> None:
+            await super().__aexit__(*args)
+            watched.clear()
+
+        def _tend(self, told: dict[Any, str]) -> None:
+            super()._tend(told)
+            known.append(redis.hget(worker.key, "state"))
+            worker.request_stop(15, None)
 
     connection = Redis.from_url(redis_server.url)
-    worker = Watched(list(LANES), name="w", connection=connection, settings=settings)
-    execute = connection.execute_command
+    worker = PushWorker(list(LANES), name="w", connection=connection, settings=settings)
+    ask = connection.connection_pool.get_connection
 
     def noted(*args: Any, **options: Any) -> Any:
-        if worker._loop is not None and worker._served and not worker._beat_ended:
-            by_thread.setdefault(threading.get_ident(), []).append(args[0])
-        return execute(*args, **options)
+        asked = ask(*args, **options)
+        if watched:
+            threads.add(threading.get_ident())
+        return asked
 
-    monkeypatch.setattr(connection, "execute_command", noted)
+    monkeypatch.setattr(connection.connection_pool, "get_connection", noted)
+    monkeypatch.setattr("workers.push.Beat", Watched)
     worker.work(logging_level="WARNING")
     assert known == [b"idle"]
-    assert threading.get_ident() not in by_thread
-    assert any("HSET" in calls for calls in by_thread.values())
+    assert threads, "it asked"
+    assert threading.get_ident() not in threads

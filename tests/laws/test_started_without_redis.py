@@ -21,7 +21,7 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import LANES, eventually, note, notifier, state, worker, write_config
 from tests.laws.test_rq_by_hand import InProcess
 from workers.configuration.reload import Reload
-from workers.push import made_when_there
+from workers.configuration.start import made_when_there
 
 Refusal: TypeAlias = Callable[[Redis], AbstractContextManager[None]]
 

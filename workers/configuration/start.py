@@ -5,17 +5,21 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
+from redis.exceptions import RedisError
 
 from notifier.errors import RedisAwayError
 from notifier.settings import Settings, load_settings
-from notifier.store.connection import check
+from notifier.store.connection import ask, check, comes_back, eviction_warning, unusable
 from notifier.store.partitions import Partition
 from workers.loop.watchdog import Signs
+
+T = TypeVar("T")
 
 AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
 MAX_LOOKS: Final = 10
@@ -74,6 +78,38 @@ class Wait:
         """It is there, if it ever was away."""
         if self.begun:
             self._log.info("limiter_reachable")
+
+
+def wait_for_redis(connection: Any) -> None:
+    """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
+    log = structlog.get_logger("notifier.worker")
+    wait = Wait(log)
+    while True:
+        try:
+            check(connection)
+            warning = eviction_warning(ask(partial(connection.info, "memory")))
+        except RedisAwayError as error:
+            wait.goes_on(error)
+            wait.sleep()
+        else:
+            break
+    wait.is_over()
+    if warning:
+        log.warning("eviction_unknown", reason=warning)
+
+
+def made_when_there(connection: Any, make: Callable[[], T]) -> T:
+    """Return what is made with a Redis that is there; one that goes meanwhile is waited for.
+
+    Raises RedisUnusableError where it is there, and cannot be used.
+    """
+    while True:
+        wait_for_redis(connection)
+        try:
+            return make()
+        except RedisError as error:
+            if not comes_back(error):
+                raise unusable(error) from error
 
 
 def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:

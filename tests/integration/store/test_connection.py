@@ -24,8 +24,8 @@ from notifier.store.aio import async_of
 from notifier.store.connection import address, check, connect, eviction_warning, is_forbidden, unusable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually, note, write_config
+from workers.configuration.start import wait_for_redis
 from workers.configuration.wiring import asyncio_client
-from workers.push import wait_for_redis
 
 
 @pytest.fixture(scope="module")

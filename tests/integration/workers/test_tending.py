@@ -6,14 +6,15 @@ import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
 
-import workers.push
+import workers.beat
 from notifier.settings import parse_settings
 from workers import PushWorker
-from workers.push import BEAT_S
+from workers.beat import BEAT_S, Beat
 from workers.served import TURNS
 
 COUNT = 32
@@ -31,22 +32,23 @@ def test_all_partitions_have_their_turn_also_where_each_beat_lasts(
         async def tend(*_: object) -> None:
             tended[n] += 1
 
-        return SimpleNamespace(tending=None, tend=tend, is_behind=False)
+        return SimpleNamespace(tending=None, tend=tend, is_behind=False, engine=SimpleNamespace(flights=()))
 
-    worker._served = [served(n) for n in range(COUNT)]
-    monkeypatch.setattr(workers.push, "time", SimpleNamespace(monotonic=lambda: now))
+    all_served: list[Any] = [served(n) for n in range(COUNT)]
+    monkeypatch.setattr(workers.beat, "time", SimpleNamespace(monotonic=lambda: now))
 
-    async def beats(lasting_s: float) -> None:
+    async def beats(beat: Beat, lasting_s: float) -> None:
         nonlocal now
         for _ in range(round(TURNS / lasting_s)):
             now += lasting_s
-            await worker._tend_partitions({})
-            await asyncio.gather(*(each.tending for each in worker._served if each.tending))
+            await beat._tend_partitions()
+            await asyncio.gather(*(each.tending for each in all_served if each.tending))
 
     async def go() -> None:
-        await beats(BEAT_S)
+        beat = Beat(worker, all_served, Mock(), Mock(), reload=None, secrets=None)
+        await beats(beat, BEAT_S)
         assert tended == [1] * COUNT
-        await beats(8 * BEAT_S)
+        await beats(beat, 8 * BEAT_S)
         assert tended == [2] * COUNT
 
     asyncio.run(go())

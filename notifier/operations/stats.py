@@ -164,7 +164,7 @@ class Stats:
         """All of it as plain data, times in seconds."""
         numbers = self.together
         return {
-            "minutes": self._by_minute(),
+            "minutes": self.by_minute(),
             "accepted": dict(numbers.accepted),
             "poison": numbers.events["poison"],
             "outcomes": [
@@ -174,25 +174,14 @@ class Stats:
             "lateness": {name: _quantiles(each) for name, each in sorted(numbers.late.items())},
             "provider_latency": {name: _quantiles(each) for name, each in sorted(numbers.answers.items())},
             "at": moment(self.now.at_s * 1e6),
-            "now": _now(self.now),
+            "now": _now(self.now) | self._pace(),
         }
 
-    def as_live(self) -> dict[str, Any]:
-        """Return what changes all the time: the minutes, and the numbers of now in all lanes together."""
-        lanes = self.now.lanes.values()
-        return {
-            "minutes": self._by_minute(),
-            "now": {
-                "queued": self.now.queued,
-                "waiting": sum(lane.waiting for lane in lanes),
-                "overdue": self.now.overdue,
-                "in_flight": self.now.in_flight,
-                "oldest_due": self.now.oldest_due_s,
-                **self._pace(sum(lane.queued + lane.waiting for lane in lanes)),
-            },
-        }
+    def by_minute(self) -> list[dict[str, Any]]:
+        """The minutes as plain data, the newest last."""
+        return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]
 
-    def _pace(self, backlog: int) -> dict[str, float | str | None]:
+    def _pace(self) -> dict[str, float | str | None]:
         """How many come and go a second, over this minute and the one before; when it is empty, for people."""
         newest = max(self.minutes, default=0)
         both = [numbers for minute, numbers in self.minutes.items() if minute >= newest - 1]
@@ -201,22 +190,20 @@ class Stats:
         come = sum(numbers.accepted.total() for numbers in both) / lasted
         go = sum(n for numbers in both for word, n in numbers.outcomes().items() if word not in UNENDED) / lasted
         late = merged(each for numbers in both for each in numbers.late.values())
-        return {"in_s": come, "out_s": go, "late_p99": late.quantile_s(0.99), "empty": self._empty(backlog, come, go)}
+        return {"in_s": come, "out_s": go, "late_p99": late.quantile_s(0.99), "empty": self._empty(come, go)}
 
-    def _empty(self, backlog: int, come: float, go: float) -> str:
+    def _empty(self, come: float, go: float) -> str:
         """When nothing waits any more, if so many a second go on to come and to go."""
+        now = self.now
+        backlog = sum(lane.queued + lane.waiting for lane in now.lanes.values())
         if not backlog:
             return "nothing waits"
-        now = self.now
         is_paused = any(held.waiting for held in now.pauses) or any(now.untaken.get(n) for n in now.suspended)
         if is_paused or now.unserved or now.stuck or not now.works:
             return "not while something is stopped or paused"
         if go > come:
             return f"in about {seconds_text(backlog / (go - come))}, if no limit holds longer"
         return "not while more come than go" if come > go else "not at this rate"
-
-    def _by_minute(self) -> list[dict[str, Any]]:
-        return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]
 
 
 def read_now(redis: Any) -> Now:
@@ -375,6 +362,7 @@ def _in_queue(now: Now) -> list[Waits]:
 def _now(now: Now) -> dict[str, Any]:
     return {
         "lanes": {name: asdict(lane) for name, lane in now.lanes.items()},
+        "queued": now.queued,
         "later": now.later,
         "in_flight": now.in_flight,
         "overdue": now.overdue,

@@ -1,4 +1,4 @@
-"""The numbers of the page Now while they change, as Server-Sent Events; read once for all who watch."""
+"""The minutes of the page Now as they change, as Server-Sent Events; read once for all who watch."""
 
 from __future__ import annotations
 
@@ -19,24 +19,21 @@ EVERY_S: Final = 1.0
 HEARTBEAT_S: Final = 15.0
 MAX_STREAMS: Final = 32
 MINUTES: Final = 60  # that a stream begins with
-AGAIN_MS: Final = 2_000  # after which a browser comes again, where its stream broke
+NEWEST: Final = 2  # that may have changed since; one more, as Redis's clock turns them
+AGAIN_MS: Final = 2_000  # after which a browser comes again, where its stream ended
 
-Read = Callable[[int], Awaitable[dict[str, Any]]]
+Minutes = list[dict[str, Any]]
 
 
 class Feed:
     """Reads while somebody watches, once a second however many do. watching: how many do.
 
-    read: of so many minutes, the newest last, what `notifier.operations.stats.Stats.as_live` tells.
+    read: so many minutes, the newest last, as `notifier.operations.stats.Stats.by_minute` tells them.
     """
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Callable[[int], Awaitable[Minutes]]) -> None:
         self._read = read
-        self._one_reads = asyncio.Lock()
-        self._read_at, self._succeeded_at = -EVERY_S, 0.0
-        self._minutes: dict[int, Any] = {}
-        self._others: dict[str, Any] = {}
-        self._trouble = ""
+        self._readings: dict[int, tuple[float, asyncio.Future[Minutes]]] = {}  # of so many minutes: when, what
         self.watching = 0
         self._ended = asyncio.Event()
 
@@ -54,52 +51,40 @@ class Feed:
         return _Stream(self)
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield what one watcher is told: at first all minutes, then what has changed; a comment if nothing has.
+        """Yield what one watcher is told: at first all minutes, then those that have changed; a comment if none has.
 
-        After a trouble there is an event always.
+        After a trouble it is told all of them again.
         """
         yield f"retry: {AGAIN_MS}\n\n"
-        minutes, others, trouble, told_at = dict[int, Any](), dict[str, Any](), "", monotonic()  # as told last
+        known, trouble, told_at = Minutes(), "", monotonic()
         while not self._ended.is_set():
-            await self._renew()
-            told = ""
-            if self._trouble and self._trouble != trouble:
-                told = _event("trouble", {"detail": self._trouble})
-            elif not self._trouble and (minutes, others, trouble) != (self._minutes, self._others, ""):
-                new = [each for at, each in self._minutes.items() if each != minutes.get(at)]
-                told = _event("numbers", {"minutes": new, **self._others})
-                minutes, others = self._minutes, self._others
-            trouble = self._trouble
-            if not told and monotonic() - told_at >= HEARTBEAT_S:
+            found, why, told = Minutes(), "", ""
+            try:
+                found = await self._last(NEWEST if known else MINUTES)
+            except (ProblemError, NotifierError) as error:
+                why = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever somebody has written there, the stream goes on
+                why = tell_unreadable(error)
+            if new := [each for each in found if each not in known]:
+                told = _event("numbers", {"minutes": new})
+            elif why != trouble:
+                told = _event("trouble", {"detail": why})
+            elif monotonic() - told_at >= HEARTBEAT_S:
                 told = ": nothing has changed\n\n"
+            known, trouble = found, why
             if told:
                 told_at = monotonic()
                 yield told
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), EVERY_S)
 
-    async def _renew(self) -> None:
-        """Read, unless that was done for another just now."""
-        async with self._one_reads:
-            if monotonic() - self._read_at < EVERY_S / 2:
-                return
-            try:
-                self._take(await self._read(self._missing()))
-                self._trouble, self._succeeded_at = "", monotonic()
-            except (ProblemError, NotifierError) as error:
-                self._trouble = str(error)
-            except Exception as error:  # noqa: BLE001 - whatever somebody has written there, the stream goes on
-                self._trouble = tell_unreadable(error)
-            self._read_at = monotonic()
-
-    def _missing(self) -> int:
-        """How many minutes may have changed since they were read; one more, as Redis's clock turns them."""
-        return min(MINUTES, 2 + int((monotonic() - self._succeeded_at) / 60)) if self._minutes else MINUTES
-
-    def _take(self, told: dict[str, Any]) -> None:
-        known = self._minutes | {each["at"]: each for each in told["minutes"]}
-        self._minutes = dict(sorted(known.items())[-MINUTES:])
-        self._others = {name: value for name, value in told.items() if name != "minutes"}
+    async def _last(self, minutes: int) -> Minutes:
+        """The last minutes; read, unless that is done for another, or was just now."""
+        began, reading = self._readings.get(minutes, (0.0, None))
+        if reading is None or (reading.done() and monotonic() - began >= EVERY_S / 2):
+            reading = asyncio.ensure_future(self._read(minutes))
+            self._readings[minutes] = monotonic(), reading
+        return await asyncio.shield(reading)
 
 
 class _Stream(StreamingResponse):

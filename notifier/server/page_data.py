@@ -67,7 +67,7 @@ def stats(state: State, request: Request) -> dict[str, Any]:
     routes = view_routes(state.redis, state.in_force.read().settings, found.now)
     changes = read_actions(state.redis, MAX_ACTIONS)
     changed = next((asdict(each) for each in changes if each.action in CHANGES), None)
-    more = {"live": found.as_live()["now"], "throttled": read_throttled(state.redis), "changed": changed}
+    more = {"throttled": read_throttled(state.redis), "changed": changed}
     return found.as_json() | more | {"routes": routes}
 
 

@@ -56,7 +56,7 @@ class State:
         self.in_force = InForce(path, self.redis, settings)
         self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings))
         self.traffic = Traffic(self.redis)
-        self.feed = Feed(lambda minutes: self.in_time(lambda: self.stats(minutes).as_live()))
+        self.feed = Feed(lambda minutes: self.in_time(lambda: self.stats(minutes).by_minute()))
         self.previewing = threading.Lock()
         hook = settings.events.webhook
         self.webhook = None if hook is None else Webhook(self.redis, hook, partial(hook.read_secret, os.environ))

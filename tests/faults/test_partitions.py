@@ -454,10 +454,10 @@ def test_what_is_suspended_in_one_partition_is_told_of_that_one(cli: Cli, settin
     with Notifier.of(settings) as notifier:
         notifier.send_many(notification(user, n) for n, user in enumerate(users) if user not in of_six)
         look()
-        assert read_stats(partitions, 1).as_live()["now"]["empty"] == "not while more come than go"
+        assert read_stats(partitions, 1).as_json()["now"]["empty"] == "not while more come than go"
         notifier.send_many(notification(user, n) for n, user in enumerate(of_six))
     look()
-    assert read_stats(partitions, 1).as_live()["now"]["empty"] == "not while something is stopped or paused"
+    assert read_stats(partitions, 1).as_json()["now"]["empty"] == "not while something is stopped or paused"
     look()
     said = cli.run("stats")
     look()

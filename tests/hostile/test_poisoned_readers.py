@@ -74,14 +74,14 @@ def test_the_live_stream_goes_on(
     monkeypatch.setattr(feed, "EVERY_S", 0.005)
     monkeypatch.setattr(feed, "HEARTBEAT_S", 0.0)  # each reading tells something
     begun = heard = 0
-    read = feed.Feed._renew
+    read = feed.Feed._last
 
-    async def read_and_count(of: feed.Feed) -> None:
+    async def read_and_count(of: feed.Feed, minutes: int) -> feed.Minutes:
         nonlocal begun
         begun += 1
-        await read(of)
+        return await read(of, minutes)
 
-    monkeypatch.setattr(feed.Feed, "_renew", read_and_count)
+    monkeypatch.setattr(feed.Feed, "_last", read_and_count)
 
     def told_by(stream: Stream) -> list[str]:
         """The names of all events up to that of a reading which begins after this call."""
@@ -105,9 +105,9 @@ def test_the_live_stream_goes_on(
         # What has not changed is not told again: so something changes, rather than the minute.
         with notifier(config) as producer:
             producer.send(note("victim"))
-        while (queued := stream.until("numbers")["now"]["queued"]) == 0:
+        while (accepted := sum(each["accepted"] for each in stream.until("numbers")["minutes"])) == 0:
             pass
-        assert queued == 1
+        assert accepted == 1
 
 
 @pytest.mark.parametrize("turn", range(len(PLANTS)))

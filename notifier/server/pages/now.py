@@ -62,13 +62,13 @@ def _problem(each: Problem, now: datetime, view: View) -> Html:
 
 def _figures(told: dict[str, Any]) -> Html:
     """Large figures, of the moment of all else on the page."""
-    live = told["live"]
+    now = told["now"]
     shown = (
-        ("in", rate(live["in_s"])),
-        ("out", rate(live["out_s"])),
-        ("waiting", f"{sum(each['waiting'] for each in told['now']['waits']):,}"),
-        ("being sent", f"{live['in_flight']:,}"),
-        ("late when sent, p99", at_most(live["late_p99"]) or "\N{EN DASH}"),
+        ("in", rate(now["in_s"])),
+        ("out", rate(now["out_s"])),
+        ("waiting", f"{sum(each['waiting'] for each in now['waits']):,}"),
+        ("being sent", f"{now['in_flight']:,}"),
+        ("late when sent, p99", at_most(now["late_p99"]) or "\N{EN DASH}"),
         ("updated", tag("span", told["at"].strftime("%H:%M:%S"), id="updated")),
     )
     return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in shown], class_="figures")
@@ -87,15 +87,15 @@ def _level(waits: dict[str, Any]) -> str:
 
 
 def _behind(told: dict[str, Any]) -> list[Html]:
-    now, live = told["now"], told["live"]
+    now = told["now"]
     return [
         tag("h2", "Behind"),
         facts(
             [
-                ("Oldest overdue", span(now["oldest_due"]) if live["overdue"] else "none"),
-                ("Oldest queued", span(now["oldest_queued"]) if live["queued"] else "none"),
-                ("Overdue", f"{live['overdue']:,}"),
-                ("Empty", live["empty"]),
+                ("Oldest overdue", span(now["oldest_due"]) if now["overdue"] else "none"),
+                ("Oldest queued", span(now["oldest_queued"]) if now["queued"] else "none"),
+                ("Overdue", f"{now['overdue']:,}"),
+                ("Empty", now["empty"]),
             ]
         ),
     ]

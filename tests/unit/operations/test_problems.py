@@ -131,7 +131,7 @@ def test_rates_that_are_refused_are_said_once() -> None:
 
 
 def live(**fields: Any) -> Any:
-    return Stats(now(at_s=(AT + timedelta(minutes=4)).timestamp(), **fields)).as_live()["now"]
+    return Stats(now(at_s=(AT + timedelta(minutes=4)).timestamp(), **fields)).as_json()["now"]
 
 
 def test_what_waits_for_a_stopped_route_is_overdue_since_then() -> None:
@@ -195,6 +195,6 @@ def test_when_it_is_empty_is_told_by_how_many_come_and_go() -> None:
     stats = Stats(now(at_s=at_s), {int(at_s // 60) - 1: Numbers()})
     of_last = stats.minutes[int(at_s // 60) - 1]
     of_last.ended["delivered", "default", "fcm"] = 60
-    assert stats.as_live()["now"]["empty"] == "in about 27.0 s, if no limit holds longer"
+    assert stats.as_json()["now"]["empty"] == "in about 27.0 s, if no limit holds longer"
     of_last.accepted["default"] = 120
-    assert stats.as_live()["now"]["empty"] == "not while more come than go"
+    assert stats.as_json()["now"]["empty"] == "not while more come than go"

@@ -23,16 +23,14 @@ class Source:
         self.asked: list[int] = []
         self.counts = dict.fromkeys(range(MINUTES), 0)
         self.fails = ""
-        self.waiting = 0
 
-    async def __call__(self, minutes: int) -> dict[str, Any]:
+    async def __call__(self, minutes: int) -> list[dict[str, Any]]:
         self.asked.append(minutes)
         await asyncio.sleep(0)
         if self.fails:
             raise RedisUnusableError(self.fails)
         newest = sorted(self.counts.items())[-minutes:]
-        told = [{"at": at * 60, "n": n} for at, n in newest]
-        return {"minutes": told, "now": {"waiting": self.waiting}}
+        return [{"at": at * 60, "n": n} for at, n in newest]
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +61,7 @@ async def test_first_all_then_what_has_changed(source: Source) -> None:
     name, told = await following(stream)
     assert (name, len(told["minutes"])) == ("numbers", MINUTES)
     source.counts[MINUTES - 1] = 7
-    assert await following(stream) == (
-        "numbers",
-        {"minutes": [{"at": (MINUTES - 1) * 60, "n": 7}], "now": {"waiting": 0}},
-    )
-    source.waiting = 3
-    assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 3}})
+    assert await following(stream) == ("numbers", {"minutes": [{"at": (MINUTES - 1) * 60, "n": 7}]})
     source.counts[MINUTES] = 1
     assert (await following(stream))[1]["minutes"] == [{"at": MINUTES * 60, "n": 1}]
     assert (source.asked[0], set(source.asked[1:])) == (MINUTES, {2})
@@ -92,7 +85,18 @@ async def test_trouble_and_its_end(source: Source) -> None:
     source.fails = "Redis refuses"
     assert await following(stream) == ("trouble", {"detail": "Redis refuses"})
     source.fails = ""
-    assert await following(stream) == ("numbers", {"minutes": [], "now": {"waiting": 0}})
+    name, told = await following(stream)
+    assert (name, len(told["minutes"])) == ("numbers", MINUTES)
+
+
+async def test_one_reading_fails_for_all_who_watch(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that hangs is waited for once by all of them, not by one after the other."""
+    monkeypatch.setattr(module, "EVERY_S", 3600)
+    source.fails = "Redis does not answer"
+    feed = Feed(source)
+    told = await asyncio.gather(*(following(feed.events()) for _ in range(20)))
+    assert told == [("trouble", {"detail": "Redis does not answer"})] * 20
+    assert source.asked == [MINUTES]
 
 
 async def test_while_nothing_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

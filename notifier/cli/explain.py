@@ -62,7 +62,7 @@ def record_lines(record: Record) -> Iterator[str]:
     path = settings_path(GIVEN.config)
     with opened(load_settings(path), record.user) as redis:
         known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
-        found = Inspection(redis, known.policies).explain(record.user, record.category)
+        found = Inspection(redis, known.policies, record.user).explain(record.category)
     told = " ".join([record.reason, *record.totals()])
     for rule, place in places_by_rule(placed(found, known)).items():
         if rule in told:
@@ -78,12 +78,12 @@ def line(
     """List what waits for a user, in order, and when each should go."""
     settings = settings_in_force()
     with opened(settings, user) as redis:
-        inspection = Inspection(redis, settings.policies())
-        standing = list(islice(inspection.backlog(user, category), limit + 1))
+        inspection = Inspection(redis, settings.policies(), user)
         outside = _outside(inspection)
     if category is not None and not GIVEN.json:
         _tell_unknown(category, settings.categories)
-    shown = standing[:limit]
+    shown = list(islice(inspection.backlog(category), limit))
+    left = sum(n for name, n in inspection.record.waiting.items() if category in {None, name}) - len(shown)
     columns, tables = ("place", "job", "for", "priority", "tries", "expected", "expires"), list[str | Rows]()
     for name, entries in groupby(shown, lambda entry: entry.category):
         rows = [
@@ -91,7 +91,7 @@ def line(
             for s in entries
         ]
         tables.append(Rows(columns, rows, name))
-    more = [f"… and more: --limit {limit * 10}"] if len(standing) > limit else []
+    more = [f"… and {left:,} more" + (f": --limit {limit * 10}" if len(shown) == limit else "")] if left > 0 else []
     lines = tables or [f"nothing waits in the backlogs of {user}"]
     answer([asdict(entry) for entry in shown], *lines, *more, *outside)
 
@@ -111,8 +111,8 @@ def explain(
     path = settings_path(GIVEN.config)
     with opened(load_settings(path), user) as redis:
         known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
-        inspection = Inspection(redis, known.policies, known.settings.redis.partitions)
-        found, outside = inspection.explain(user, category, zone), _outside(inspection)
+        inspection = Inspection(redis, known.policies, user, known.settings.redis.partitions)
+        found, outside = inspection.explain(category, zone), _outside(inspection)
     found = placed(found, known)
     of_user, of_category = known.places.of_user(user).path, known.places.of_category(category).path
     told = {"user_rules": of_user, "category_rules": of_category}

@@ -42,7 +42,7 @@ MAX_AHEAD_US: Final = 90_000_000  # as in overall.lua
 BEHIND_MANY: Final = f"more than {MAX_READ:,} wait before it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
 BY_DEVICE: Final = b"d"  # why a backlog waits, as history.lua has it
-FIELDS: Final = (
+OF_TIMES: Final = (
     "push_deadline",
     "push_since",
     "push_accepted",
@@ -52,6 +52,7 @@ FIELDS: Final = (
     "push_wait",
     "push_collapse",
 )
+FIELDS: Final = (*OF_TIMES, "origin", "meta", "push_attempts", "push_count")  # the others are shown to people
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +290,10 @@ class Forecast:
         return Expected(moment(at), otherwise, by)
 
     def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
-        deadline, since, accepted, zone, targets, gather, wait = ((value or b"").decode() for value in fields[:-1])
+        *told, collapse = fields[: len(OF_TIMES)]
+        deadline, since, accepted, zone, targets, gather, wait = ((value or b"").decode() for value in told)
         # What a worker has had has no collapse id any more, and gathers no others.
-        digest = self._policies.category(category).digest is not None and fields[-1] is not None
+        digest = self._policies.category(category).digest is not None and collapse is not None
         at_us = min(int(since or accepted or self._now_us), self._now_us)  # as in `by_the_clock`
         expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
         event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from redis import Redis
 
-from notifier.forecast.expected import MUTED, Expected, Forecast, find_forecast, find_record, find_sends
+from notifier.forecast.expected import FIELDS, MUTED, Expected, Forecast, find_record, find_sends
 from notifier.notification.json_values import fields_of
 from notifier.operations.in_force import Known
 from notifier.queue.backlogs import queue_keys
@@ -28,15 +28,13 @@ from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy
 from notifier.rules.quiet_hours import ByClock, said
 from notifier.rules.zones import zone_or
-from notifier.scripts.keys import job_key, redis_key, user_key
+from notifier.scripts.keys import redis_key
 from notifier.scripts.rule_table import share_of
 from notifier.settings.provenance import Places
-from notifier.store.connection import ask_each, redis_answers
+from notifier.store.connection import redis_answers
 from notifier.store.exchange import exchange
 from notifier.units import moment
 
-CHUNK: Final = 100
-OF_BACKLOG: Final = ("origin", "meta", "push_attempts", "push_deadline", "push_count")
 UNKNOWN: Final = Expected(None)
 PREFERENCES: Final = "preferences and file"
 # The keys of rules, by their first word; a window begins with itself.
@@ -48,8 +46,8 @@ Scope = Literal["user", "category"]
 class Standing:
     """One notification in a user's backlog. place: from 1. expires_at: or never.
 
-    expected_at: when it should go, computed for the first thousand; None for the others, and for one that expires
-    before. not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
+    expected_at: when it should go; None where that is not known, as it is behind many, and for one that expires before.
+    not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
 
     count: how many it stands for, those that it superseded and itself. held_by: the rule that holds it the longest,
     such as 'user 10/1m'; '' where it waits for none.
@@ -117,37 +115,52 @@ class Explanation:
 
 
 class Inspection:
-    """Reads the state of one Redis. Every method raises RedisUnusableError where it does not answer."""
+    """The state of a user in one Redis, read once. Raises RedisUnusableError where Redis does not answer."""
 
-    def __init__(self, redis: Redis, policies: Policies, partitions: int = 1) -> None:
+    def __init__(self, redis: Redis, policies: Policies, user: str, partitions: int = 1) -> None:
         """partitions: of the fleet; each has its share of what all users have together."""
         self._redis: Any = redis
-        self._policies = policies
+        self._user = user
         self._share = partitions
+        self.record = exchange(redis, find_record(user))
+        self._policies = policies.under({user: self.record.preferences})
 
-    def backlog(self, user: str, category: str | None = None) -> Iterator[Standing]:
-        """A user's backlogs, or the one of a category, in the order of each backlog; a hundred are read at a time."""
-        with redis_answers():
-            forecast = exchange(self._redis, find_forecast(self._policies, user))
-            for name in forecast.record.waiting if category is None else [category]:
-                yield from self._backlog(user, name, forecast)
+    def backlog(self, category: str | None = None) -> Iterator[Standing]:
+        """The first thousand of each backlog, or of that of a category, in the order of each."""
+        forecast = Forecast(self._policies, self._user, self.record)
+        for name, jobs in self.record.backlogs.items():
+            for place, (job_id, _, fields) in enumerate(jobs if category in {None, name} else (), 1):
+                told, expected = dict(zip(FIELDS, fields, strict=True)), forecast.of(job_id.decode()) or UNKNOWN
+                deadline = told["push_deadline"]
+                yield Standing(
+                    category=name,
+                    place=place,
+                    job_id=job_id.decode(),
+                    lane=(told["origin"] or b"").decode(),
+                    priority=str(fields_of(told["meta"]).get("priority", "normal")),
+                    attempts=int(told["push_attempts"] or 0),
+                    expected_at=expected.at,
+                    not_before=expected.not_before,
+                    held_by=expected.held_by,
+                    expires_at=None if deadline is None else moment(float(deadline)),
+                    count=int(told["push_count"] or 1),
+                )
 
-    def explain(self, user: str, category: str | None = None, zone: str | None = None) -> Explanation:
-        """The rules for a user and a category, what is used of each, and when the next may go.
+    def explain(self, category: str | None = None, zone: str | None = None) -> Explanation:
+        """The rules for the user and a category, what is used of each, and when the next may go.
 
         category: None is the first in which something waits. zone: whose clock decides; None is that of the first that
         waits, or the configured one.
         """
+        user, policies, record = self._user, self._policies, self.record
+        category = category or next((name for name, n in record.waiting.items() if n), DEFAULT_CATEGORY)
+        rules, now_us = policies.rules(user, category), record.now_us
         with redis_answers():
-            record = exchange(self._redis, find_record(user))
-            waits = next((name for name, n in record.waiting.items() if n), DEFAULT_CATEGORY)
-            policies, category = self._policies.under({user: record.preferences}), category or waits
-            rules, now_us = policies.rules(user, category), record.now_us
             of_user, of_category = exchange(self._redis, find_sends(user, (category,))).values()
             paced = self._overall(rules.category, now_us)
         named, since_us = record.head(category)
-        zones = zone_or(zone or named or policies.zone_of(user), self._policies.zone, now_us)
-        clock = ByClock(rules, zones, since_us, self._policies.lead_us, of_user.latest, of_category.latest)
+        zones = zone_or(zone or named or policies.zone_of(user), policies.zone, now_us)
+        clock = ByClock(rules, zones, since_us, policies.lead_us, of_user.latest, of_category.latest)
         from_us, decided_by = now_us, None  # then the rules by the clock are asked
         for use in paced:
             if use.free_at is not None and not rules.category.bypass:
@@ -195,29 +208,6 @@ class Inspection:
         free_us = min(int(last[0][1]), now_us) + window.interval_us if last else 0
         of_one = f", the share of one of {self._share} partitions" if self._share > 1 else ""
         return [Use("category", f"overall {window}{of_one}", used, limit, _later(free_us, now_us))]
-
-    def _backlog(self, user: str, category: str, forecast: Forecast) -> Iterator[Standing]:
-        place, more = 0, True
-        while more:
-            ids = self._redis.zrange(_backlog_key(user, category), place, place + CHUNK - 1)
-            more = len(ids) == CHUNK
-            jobs = ask_each(self._redis, ids, lambda pipe, job_id: pipe.hmget(job_key(job_id), *OF_BACKLOG))
-            for job_id, (origin, meta, attempts, deadline, stands_for) in zip(ids, jobs, strict=True):
-                place += 1
-                expected = forecast.of(job_id.decode()) or UNKNOWN
-                yield Standing(
-                    category=category,
-                    place=place,
-                    job_id=job_id.decode(),
-                    lane=(origin or b"").decode(),
-                    priority=str(fields_of(meta).get("priority", "normal")),
-                    attempts=int(attempts or 0),
-                    expected_at=expected.at,
-                    not_before=expected.not_before,
-                    held_by=expected.held_by,
-                    expires_at=None if deadline is None else moment(float(deadline)),
-                    count=int(stands_for or 1),
-                )
 
 
 def _by_clock(scope: Scope, clock: ByClock, sends: Sends, now_us: int) -> Iterator[Use]:
@@ -281,10 +271,6 @@ def places_by_rule(found: Explanation) -> dict[str, str]:
         by_clock = use.rule.startswith(("quiet ", "send "))
         told["quiet hours" if by_clock else f"{owner[use.scope]} {use.rule}"] = use.at
     return told
-
-
-def _backlog_key(user: str, category: str) -> str:
-    return user_key("backlog", user, category)
 
 
 def _not_working(routes: Sequence[Held], category: Category) -> Iterator[Held]:

@@ -34,7 +34,7 @@ def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
 
     Raises RedisUnusableError. What a user chose and the history are asked of `Notifier`.
     """
-    waiting = {each.job_id: each.expected_at for each in Inspection(redis, policies).backlog(user)}
+    waiting = {each.job_id: each.expected_at for each in Inspection(redis, policies, user).backlog()}
     with redis_answers():
         others = [each.job_id for each in exchange(redis, find_waiting(user=user)) if each.job_id not in waiting]
         routes = exchange(redis, find_routes())

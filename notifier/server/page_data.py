@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -14,12 +15,12 @@ from notifier.notification.job import accepted_at
 from notifier.notification.json_values import fields_of
 from notifier.operations.action_log import read_actions
 from notifier.operations.ended_badly import view_bad
+from notifier.operations.explain import Inspection, placed
 from notifier.operations.history import record_json
 from notifier.operations.limit_view import RANKS, view_namespace, view_namespaces
 from notifier.operations.route_view import view_routes
 from notifier.operations.stats import read_stats
 from notifier.operations.throttled import read_throttled
-from notifier.operations.user_view import view_user
 from notifier.producer.jobs import JOB_ID
 from notifier.queue.circuits import by_route, paused_words
 from notifier.queue.minutes import UNENDED
@@ -43,6 +44,7 @@ CHANGES: Final = frozenset(
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
 RECORDS: Final = 50  # on the page of a user
+MAX_STANDING: Final = 200  # of what waits for a user in backlogs
 MAX_USERS: Final = 200  # with rates of their own, as far as they are shown
 ROUTE_MINUTES: Final = 10
 
@@ -76,11 +78,23 @@ def user(state: State, request: Request) -> dict[str, Any]:
     name = _user_of(request)
     known = state.in_force.read()
     with state.redis.at(name) as redis:
-        view = view_user(redis, known, name, request.query_params.get("category") or None)
+        inspection = Inspection(redis, known.policies, name, known.settings.redis.partitions)
+        found = placed(inspection.explain(request.query_params.get("category") or None), known)
+        outside = inspection.outside()
+    waiting = {category: n for category, n in inspection.record.waiting.items() if n}
     kept = state.notifier().history(name)
     shown = _number(request, "history", RECORDS, range(1, MAX_HISTORY + 1))
-    history = [record_json(record) for record in kept[:shown]]
-    return view | {"at": state.now(), "history": history, "history_in_all": len(kept)}
+    return found.as_json() | {
+        "at": state.now(),
+        "user_rules": known.places.of_user(name).path,
+        "category_rules": known.places.of_category(found.category).path,
+        "categories": sorted({*known.policies.categories, *waiting}),
+        "line": [asdict(each) for each in islice(inspection.backlog(), MAX_STANDING)],
+        "waiting_in_all": sum(waiting.values()),
+        "outside": outside,
+        "history": [record_json(record) for record in kept[:shown]],
+        "history_in_all": len(kept),
+    }
 
 
 def _number(request: Request, name: str, default: int, known: range) -> int:

@@ -153,10 +153,10 @@ def test_a_zone_that_one_host_does_not_know(world: World) -> None:
 def test_explain_says_until_when_and_why(world: World) -> None:
     """What decides is named with the reading of the clock and its zone."""
     settings = load_settings(world.config, {})
-    found = Inspection(world.redis, settings.policies()).explain("ida", "default")
+    found = Inspection(world.redis, settings.policies(), "ida").explain("default")
     assert found.next_at == ENDS
     assert found.decided_by == f"user quiet until {ENDS:%H:%M} {HERE}"
-    assert Inspection(world.redis, settings.policies()).explain("ida", "alarm").next_at is None
+    assert Inspection(world.redis, settings.policies(), "ida").explain("alarm").next_at is None
 
 
 def test_explain_says_the_same_of_the_rule_and_of_the_next(world: World) -> None:
@@ -164,7 +164,7 @@ def test_explain_says_the_same_of_the_rule_and_of_the_next(world: World) -> None
     begin = datetime.now(UTC) + timedelta(minutes=5)
     hours = f"{begin:%H:%M}-{begin + timedelta(hours=2):%H:%M}"
     policies = parse_settings(f"worker: {{lease: 10m}}\nzone: {HERE}\nuser: {{quiet_hours: '{hours}'}}").policies()
-    found = Inspection(world.redis, policies).explain("ida", "default")
+    found = Inspection(world.redis, policies, "ida").explain("default")
     (of_hours,) = [use.free_at for use in found.uses if use.rule == f"quiet {hours}"]
     ends_at = (begin + timedelta(hours=2)).replace(second=0, microsecond=0)
     assert of_hours == found.next_at == ends_at
@@ -172,5 +172,5 @@ def test_explain_says_the_same_of_the_rule_and_of_the_next(world: World) -> None
     world.redis.zadd("notifier:overall:paced", {"1": time_us(world.redis)})
     paced = Category("paced", overall=Window(1, interval_us=3_600_000_000))
     policies = Policies(policies.everyone, categories={"paced": paced}, lead_us=60_000_000)
-    found = Inspection(world.redis, policies).explain("ida", "paced")
+    found = Inspection(world.redis, policies, "ida").explain("paced")
     assert (found.next_at, found.decided_by) == (ends_at, f"user quiet until {ends_at:%H:%M} {HERE}")

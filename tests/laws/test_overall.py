@@ -57,15 +57,15 @@ def test_a_new_pace_is_followed_by_what_waits(tmp_path: Path) -> None:
         eventually(lambda: up.delivered() == 1, "the first")
         eventually(lambda: up.redis.zcard("notifier:waiting_for_route:overall:marketing|full") == 9, "the rest to wait")
         waiting = next(f"u{n}" for n in range(10) if up.redis.exists(f"notifier:backlogs:{{u{n}}}"))
-        look = Inspection(up.redis, load_settings(up.config).policies())
-        found, other = look.explain(waiting, "marketing"), look.explain(waiting, "chat")
+        look = Inspection(up.redis, load_settings(up.config).policies(), waiting)
+        found, other = look.explain("marketing"), look.explain("chat")
         assert [(use.rule, use.used, use.limit) for use in found.uses] == [("overall 1/1h", 1, 1)]
         assert [(held.route, held.why) for held in found.routes] == [
             ("overall:marketing", "as many as overall allows have gone to all users")
         ]
         assert (found.decided_by, other.uses, other.routes) == ("marketing overall 1/1h", [], ())
         assert found.next_at is not None
-        (standing,) = look.backlog(waiting)
+        (standing,) = look.backlog()
         assert standing.not_before.startswith("overall:marketing is slow")
         assert up.redis.hgetall("notifier:waits") == {b"poverall:marketing|full": b"9"}
         path = write_config(tmp_path, up.server.url, up.simulators.providers(), categories=fast)

@@ -292,7 +292,7 @@ def test_what_is_told_is_when_workers_let_one_go(
     sends = {str(n): now - ago * S for n, ago in enumerate(used)}
     for key in ("notifier:overall:news", "notifier:sent:{ann}:news") if sends else ():
         redis.zadd(key, sends)
-    told = Inspection(redis, policies, partitions).explain("ann", "news")
+    told = Inspection(redis, policies, "ann", partitions).explain("news")
     share = max(1, limit // partitions)
 
     def opens(most: int, costs: int) -> datetime | None:

@@ -127,7 +127,7 @@ def test_the_first_after_it_is_held_as_if_nobody_had_been_forgotten(redis: Redis
         one.forget()
         assert keys_with(redis, WHO) == set()
         kept = contents(redis)
-        Inspection(redis, policies).explain(WHO, "default")
+        Inspection(redis, policies, WHO).explain("default")
         assert contents(redis) == kept, "who only looks writes nothing"
         if way == "acquire":
             assert one.acquire(policies, "default") == held

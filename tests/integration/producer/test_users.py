@@ -277,14 +277,14 @@ def test_explain_knows_them(redis: Redis, config: Path, producer: Notifier) -> N
     producer.users.set("42", windows=["2/1h"])
     producer.users.mute("42", categories=["chat"])
     known = read_known(config, redis)
-    inspection = Inspection(redis, known.policies)
-    found = inspection.explain("42", "chat")
+    inspection = Inspection(redis, known.policies, "42")
+    found = inspection.explain("chat")
     assert [use.rule for use in found.uses] == ["100/1h", "2/1h"]
     assert found.decided_by == "the user's mute"
-    assert inspection.explain("42", "default").decided_by is None
+    assert inspection.explain("default").decided_by is None
     assert [use.at for use in placed(found, known).uses] == [PREFERENCES] * 2
     producer.users.set("42", windows=None, gap="1m")
-    by_gap = placed(inspection.explain("42", "chat"), known)
+    by_gap = placed(Inspection(redis, known.policies, "42").explain("chat"), known)
     line = next(n for n, text in enumerate(config.read_text(encoding="utf-8").splitlines(), 1) if "100/1h" in text)
     assert [use.at for use in by_gap.uses] == [f"{config}:{line}", PREFERENCES]
 
@@ -295,7 +295,7 @@ def test_explain_tells_the_mutes_that_hold_by_redis_clock(redis: Redis, config: 
     ends = {"chat": now + timedelta(minutes=1), "marketing": now - timedelta(seconds=1)}
     mutes = [{"until": until.isoformat(), "categories": [name]} for name, until in ends.items()]
     redis.hset("notifier:preferences", "42", Preferences.of({"mutes": mutes}).encode())
-    found = Inspection(redis, read_known(config, redis).policies).explain("42", "chat")
+    found = Inspection(redis, read_known(config, redis).policies, "42").explain("chat")
     assert [mute["categories"] for mute in found.preferences["mutes"]] == [["chat"]]
 
 

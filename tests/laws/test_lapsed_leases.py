@@ -167,6 +167,19 @@ def test_the_end_of_an_orphan_forgets_nothing_in_flight(fleet: Callable[..., Fle
     assert [each.job_id for each in f.lease("v")] == ["one"], "two in a second, with the one that flies"
 
 
+def test_what_a_dead_worker_was_not_to_send_holds_nobody_back(fleet: Callable[..., Fleet]) -> None:
+    """Law 3: it was dropped, so nothing is settled of it; its backlog goes on when its lease ends."""
+    f = fleet(GAP, categories={"a": Category("a", when_blocked="drop")})
+    f.send("first")
+    assert f.settle(f.lease("dead")[0], "dead")
+    f.send("dropped")
+    assert [each.dropped for each in f.lease("dead")] == ["user gap 50s"]
+    f.let_pass(0.5)
+    f.send("other")
+    assert f.settle(f.lease("dead")[0], "dead", "dropped", reached=False)
+    f.assert_goes_after(9.5, "dropped")
+
+
 def test_nor_does_it_where_all_users_share_a_pace(fleet: Callable[..., Fleet]) -> None:
     """As for one user, so for the pace of a category."""
     f = fleet(categories={"a": Category("a", overall=Window(2, interval_us=S))})

@@ -75,6 +75,7 @@ local function release(released, now)
     local said = read_ahead[key]
     local held = said and said:sub(1, 2) ~= '1 ' and read_claim(said)
     local left = held and held.n > n and held.ends - now or 0
+    read_ahead[key] = nil
     if left > 0 then write_claim(key, held.n - n, held.ends, held.routes, held.owner, ms_of(left)) end
   end
 end

@@ -1,10 +1,11 @@
 --! on_demand take_over_dead
---! needs counted_of ends forget history is_text job_key leased_job mark_orphan number stay_in_flight steering tally
---! needs text write_lasting
+--! needs claim_key counted_of ends forget history is_text job_key leased_job mark_orphan number release stay_in_flight
+--! needs steering tally text write_lasting
 -- What dead workers had in flight. What may have been sent is an orphan, see orphans.lua. look: of *pull*.
 local SUSPECT = 2
--- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once.
-local function put_back(look, id, key, job)
+-- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once. meta: its user and
+-- category, of whose claim it is none any more; or nil.
+local function put_back(look, id, key, job, meta)
   redis.call('ZREM', '@leases', id)
   if job.permit then redis.call('ZREM', '@rq:wip:' .. job.origin, id .. ':' .. job.permit) end
   if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
@@ -15,6 +16,7 @@ local function put_back(look, id, key, job)
     return
   end
   redis.call('HDEL', key, 'push_permit')
+  if meta then release({[claim_key(meta.user, meta.category)] = 1}, look.now) end
   look.place(id)
 end
 
@@ -35,9 +37,9 @@ local function take_over(look, id)
   end
   if read[14] and not read[15] then history.note(id, read[14], nil, look.now - look.lease_us, 'f') end
   local counted = job.permit and counted_of(job.permit, read[16])
+  local meta = counted and is_text(id) and steering(read[8])
   -- What was counted as no send was not sent: it is no orphan.
-  local meta = counted and not counted.nothing and is_text(id) and steering(read[8])
-  if not meta then return put_back(look, id, key, job) end
+  if not meta or counted.nothing then return put_back(look, id, key, job, meta) end
   local lapses = tonumber(redis.call('ZSCORE', '@leases', id))
   mark_orphan(id, meta.user, meta.category)
   stay_in_flight(id, job.permit, counted, meta.user, meta.category, read[10], read[11], lapses,

@@ -14,6 +14,7 @@ from redis import Redis
 from notifier.cli.__main__ import main
 from notifier.operations.stats import Stats, read_now, read_stats
 from notifier.queue import calls
+from notifier.queue.backlogs import cancel
 from notifier.queue.minutes import BOUNDS_S, Histogram, Numbers
 from notifier.queue.retention import Retention
 from notifier.rules.policies import Policies
@@ -130,6 +131,17 @@ def test_they_cost_two_commands_a_call(redis: Redis, leased: list[calls.Leased])
     assert together.outcomes() == {"delivered": 40}
     for key in redis.keys("notifier:minute:*"):
         assert 3 * 86_400 - 60 < redis.ttl(key) <= 3 * 86_400
+
+
+def test_what_is_cancelled_after_a_device_took_it_counts_as_delivered(redis: Redis, leased: list[calls.Leased]) -> None:
+    """In its minute as in the totals: the other devices get it no more."""
+    one, keep = leased[0], Retention(10**9, 10**9)
+    rest = calls.Settlement(
+        one.job_id, one.permit, one.user, one.category, True, "backlog", answered='{"0": "delivered"}'
+    )
+    assert run(redis, calls.settle([rest], RuleTable(Policies()), calls.Worker(name="w", keep=keep))) == [True]
+    assert run(redis, cancel([one.job_id], keep)) == ["ended"]
+    assert read_stats(redis, 2).together.ended == {("delivered", "default", ""): 1}
 
 
 def test_a_histogram_bounds_what_it_holds() -> None:

@@ -6,7 +6,7 @@
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept, to come; RQ puts those that
 -- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
 --! first_write
---! needs add_to_minute backlog_key end_cancelled ends free_dedupe job_key leave_backlog now_us number
+--! needs backlog_key end_cancelled ends free_dedupe job_key leave_backlog now_us number
 --! needs steering tally text UNSENT waits was_taken
 local MOST, MOST_FORGOTTEN = 100, 20000
 local now, why = now_us(ARGV[1]), ARGV[3]
@@ -29,8 +29,6 @@ local function end_if_rq_cancelled(canceled, id)
   end
 end
 
-local numbers = {}
-
 local function end_expired(id, origin, meta)
   local key, results = job_key(id), '@rq:results:' .. id
   redis.call('ZREM', '@rq:scheduled:' .. origin, id)
@@ -41,10 +39,8 @@ local function end_expired(id, origin, meta)
   redis.call('ZADD', '@rq:failed:' .. origin, whole + ends.failed, id)
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', why)
   redis.call('EXPIRE', results, ends.failed)
-  tally('expired')
+  tally('expired', now, meta.category .. '|')
   ends.tell(now, id, 'expired', why)
-  local field = 'o|expired|' .. meta.category .. '|'
-  numbers[field] = (numbers[field] or 0) + 1
 end
 
 -- expire: a job that a worker took meanwhile is not touched.
@@ -70,7 +66,6 @@ end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@expiring', '-inf', text(now), 'LIMIT', 0, MOST)) do
   expire(id)
 end
-add_to_minute(now, numbers)
 
 -- forget_until: what stands in a set up to a moment, as much as one call may take out.
 local function forget_until(key, at)

@@ -51,8 +51,11 @@ local function end_unsent(now, id, origin, word, ...)
   redis.call('ZADD', canceled, whole + ends.failed, id)
 end
 
--- tally: counts what became of a notification.
-local function tally(word) redis.call('HINCRBY', '@stats', word, '1') end
+-- tally: counts what became of a notification; in its minute, too, where it has a label: its category|route.
+local function tally(word, now, label)
+  redis.call('HINCRBY', '@stats', word, '1')
+  if label then add_to_minute(now, {['o|' .. word .. '|' .. label] = 1}) end
+end
 
 -- end_cancelled: ends a job that is cancelled and that no worker holds, wherever it stands. Returns 'cancelled'; or
 -- 'ended' where one of its devices took it before: then it is delivered, and the others get it no more.
@@ -65,10 +68,10 @@ local function end_cancelled(now, id)
     leave_backlog(now, user, category, id, job[3])
     if job[4] then redis.call('ZREM', arriving_key(user), id) end
   end
+  local label = user and category .. '|'
   if not was_taken(job[5]) then
     end_unsent(now, id, origin, 'cancelled')
-    tally('cancelled')
-    if user then add_to_minute(now, {['o|cancelled|' .. category .. '|'] = 1}) end
+    tally('cancelled', now, label)
     return 'cancelled'
   end
   for _, place in ipairs({'@later', '@rq:scheduled:' .. origin, '@rq:canceled:' .. origin}) do
@@ -77,6 +80,6 @@ local function end_cancelled(now, id)
   ends.tell(now, id, 'delivered')
   redis.call('DEL', key)
   if ends.delivered > 0 then redis.call('ZADD', '@delivered', text(now), id) end
-  tally('delivered')
+  tally('delivered', now, label)
   return 'ended'
 end

@@ -1,5 +1,5 @@
 --! on_demand make_room note_waiting take_place
---! needs add_to_minute arriving_key backlog_key backlogs_key DIGEST end_unsent ends enter_backlog gather_for HIGH
+--! needs arriving_key backlog_key backlogs_key DIGEST end_unsent ends enter_backlog gather_for HIGH
 --! needs job_key LANES last_for leave_backlog note_candidate note_due same_waiting supersede tally text waits
 -- How much may wait, for *enqueue*. Counted is what stands somewhere, not what was once added up: in all the queues and
 -- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
@@ -73,8 +73,7 @@ local function drop_oldest(now, user, category)
     if job[1] and job[2] == 'scheduled' and job[3] ~= DIGEST and not is_tried then
       leave_backlog(now, user, category, id, job[3])
       end_unsent(now, id, job[1], 'dropped', 'push_reason', 'overflow')
-      tally('dropped')
-      add_to_minute(now, {['o|dropped|' .. category .. '|'] = 1})
+      tally('dropped', now, category .. '|')
       waits.write()
       if waiting_in_all then waiting_in_all = waiting_in_all - 1 end
       return true

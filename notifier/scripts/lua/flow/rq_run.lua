@@ -2,7 +2,7 @@
 -- ARGV a RUN, see records.py
 -- returns 1 where the permit still stood; 0 where no rule counts it
 --! first_write
---! needs add_to_minute cost_in date_sends ends history look_again now_us overall_key remember sent_key tally text
+--! needs cost_in date_sends ends history look_again now_us overall_key remember sent_key tally text
 local now, ahead = now_us(ARGV[RUN.clock]), tonumber(ARGV[RUN.ahead_us])
 local permit, user, category = ARGV[RUN.permit], ARGV[RUN.user], ARGV[RUN.category]
 remember(user)
@@ -27,8 +27,7 @@ date(overall_key(category), at)
 if ahead then return found end
 
 local outcome = ARGV[RUN.outcome]
-tally(outcome)
-add_to_minute(now, {['o|' .. outcome .. '|' .. category .. '|rq'] = 1})
+tally(outcome, now, category .. '|rq')
 if ARGV[RUN.is_end] == '1' then
   history.by = '\n' .. ARGV[RUN.worker]:gsub('%c', ' ') .. '\n' .. ARGV[RUN.version] .. '\n'
   ends.read(ARGV[RUN.keep])

@@ -3,7 +3,7 @@
 -- The numbers of each minute: @minute:<minutes since 1970>, a hash field -> how many, kept for three days.
 --   a|<category>                     accepted
 --   o|<outcome>|<category>|<route>   what a settlement was counted under; the routes of several devices with +
---                                    between; none where it expired before a worker had it
+--                                    between; none where no worker sent it
 --   e|poison                         set aside, because workers died on it
 --   late|<category>|<n>, answer|<route>|<n>   histograms, see workers/sending/numbers.py; <n> is 's' for the sum in us
 

@@ -308,9 +308,10 @@ class Forecast:
         if pause := which_holds(self.record.pauses, self._user, category, self._lane(category)):
             return _until_us(pause), pause.why
         own, devices = decode_targets(targets)
-        app = own or self._policies.category(category).app
-        pace = self._held.get(OVERALL + category)
-        found = (0, "") if pace is None else _until(pace)
+        of = self._policies.category(category)
+        app, pace = own or of.app, self._held.get(OVERALL + category)
+        # How many of other users go before it is not known.
+        found = _until(pace) if pace else (0, f"{category} overall" if of.overall else "")
         limited_us = self.record.limited.get(category, 0)
         for platform, kind, service in devices:
             by = at_service(route(platform, app), service)

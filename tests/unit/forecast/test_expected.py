@@ -261,3 +261,9 @@ def test_a_limit_of_its_device_is_named_where_it_holds_or_soon_may(
     job = {"push_targets": f"- fcm:{kind}|d".encode()}
     found = expect({"a": job}, policies, device_until_us=NOON + until_s * S if until_s else 0)["a"]
     assert (found.at, found.not_before) == (moment(NOON + told[0] * S), told[1])
+
+
+def test_the_pace_of_all_users_is_named_where_it_soon_may_hold() -> None:
+    """Nothing waits for it now; how many of other users go before is not known."""
+    policies = Policies(categories={"news": Category("news", overall=Window(2, "1m"))})
+    assert expect({"a": {}}, policies) == {"a": Expected(moment(NOON), "news overall")}

@@ -52,7 +52,7 @@ def parse_calendar_window(text: str, most: int = LARGEST_CALENDAR_LIMIT) -> Cale
     """Return the window in `3/calendar-day`, or None where it is none; raise ValueError for a limit out of bounds."""
     match = _CALENDAR.fullmatch(text)
     if match is None:
-        if "calendar" in text:
+        if "calendar" in text or "month" in text:
             units = ", ".join(f"calendar-{unit}" for unit in get_args(Unit))
             raise ValueError(f"{shown(text)} is not a rate; write a limit and one of {units}, such as 3/calendar-day")
         return None

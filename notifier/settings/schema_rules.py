@@ -52,7 +52,7 @@ class WindowForm(Section):
     def value(self) -> Window:
         """Return the window. Raises ValueError, saying what would be right."""
         rate, precision = parse_window(f"{self.limit}/{self.interval}"), self.precision
-        if not precision:
+        if "precision" not in self.model_fields_set:
             return automatic(rate)
         if precision != "exact":
             return replace(rate, precision_us=_precision_us(rate, precision))

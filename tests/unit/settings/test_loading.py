@@ -225,6 +225,10 @@ def test_delivered_records_may_be_switched_off() -> None:
          "to send; leave more than worker.lease")),
         ("user: {windows: [1/calendar-year]}", ("1:18: user.windows[0]: '1/calendar-year' is not a rate; write a limit "
          "and one of calendar-day, calendar-week, calendar-month, such as 3/calendar-day")),
+        ("user: {windows: [10/month]}", ("1:18: user.windows[0]: '10/month' is not a rate; write a limit "
+         "and one of calendar-day, calendar-week, calendar-month, such as 3/calendar-day")),
+        ("user: {windows: [{limit: 5, interval: 1m, precision: ''}]}", ("1:18: user.windows[0]: precision: '' is not a "
+         "duration; write a number and a unit, such as 1500ms, 1.5s or 10m, or exact")),
         ("user: {windows: [0/calendar-day]}", ("1:18: user.windows[0]: '0/calendar-day': the limit of a calendar "
          "window must be from 1 to 1000")),
         ("user: {windows: [1/calendar-day, 1/hour]}", ("1:17: user.windows: has a calendar window before another one; "

@@ -187,7 +187,9 @@ class Replay:
         rules, clock = backlog.rules, None
         if self._policies.uses_local_time and rules.uses_local_time:
             event = self._events[self._head(backlog)]
-            zone, lead_us = zone_or(event.zone, self._zone, now), self._policies.lead_us
+            # A zone is known for the years around a moment; nothing goes before a mute ends.
+            zone = zone_or(event.zone, self._zone, mute.until_us if mute else now)
+            lead_us = self._policies.lead_us
             clock = ByClock(rules, zone, event.at_us, lead_us, self._sends.latest, backlog.sends.latest)
         gather_us = self._gathers.get(self._head(backlog), 0)
         at, by = opens(rules, self._sends, backlog.sends, now, mute=mute, clock=clock, gather_us=gather_us)
@@ -278,4 +280,4 @@ class Replay:
         if by is None or at < now or at == since_us:
             return ""
         event = self._events[self._head(backlog)]
-        return said(by, backlog.rules.category.name, at, zone_or(event.zone, self._zone, now))
+        return said(by, backlog.rules.category.name, at, zone_or(event.zone, self._zone, at))

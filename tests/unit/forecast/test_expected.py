@@ -73,6 +73,13 @@ def test_a_mute_without_end_has_no_time() -> None:
         assert expect({"a": {}}, muting(policies)) == {"a": Expected(None, "the user's mute")}
 
 
+def test_a_mute_that_ends_in_years_is_followed_by_the_clock_of_then() -> None:
+    """Quiet hours end at 08:00 in summer, too; the offsets around now are known until 2028."""
+    night = Policies(Policy(quiet=parse_hours("22:00-08:00")), categories=BOTH, zone="Europe/Berlin", lead_us=S)
+    found = expect({"a": {}}, muting(night, until="2028-07-01T05:30:00+00:00"))["a"]
+    assert (f"{found.at}", found.held_by) == ("2028-07-01 06:00:00+00:00", "user quiet until 08:00 Europe/Berlin")
+
+
 def test_the_rule_that_holds_the_longest_is_named() -> None:
     """All of a backlog wait for the day's end; that they go 20 s apart then is not what they wait for."""
     news = Category("news", policy=Policy((Window(1, interval_us=20 * S),), calendar=(CalendarWindow(2, "day"),)))

@@ -69,7 +69,7 @@ class _AsyncWhole(redis.asyncio.ConnectionPool):
 
 
 class OfOneLoop:
-    """Has connections of asyncio, which belong to the event loop that uses it first, until that is closed.
+    """Has connections of asyncio, which belong to the event loop that uses it first, until that closes it.
 
     Another would break its calls; the child of a fork would write on its connections, and it would read the answers.
     """
@@ -79,11 +79,11 @@ class OfOneLoop:
     def _is_used_here(self) -> None:
         """Raise RuntimeError in another."""
         here = os.getpid(), asyncio.get_running_loop()
-        process, loop = self._used_by or here
-        if process != here[0] or (loop is not here[1] and not loop.is_closed()):
-            which = "event loop" if process == here[0] else "process, which has forked this one"
-            raise RuntimeError(f"this {type(self).__name__} belongs to another {which}: make one for each")
-        self._used_by = here
+        self._used_by = self._used_by or here
+        if self._used_by != here:
+            which = "event loop" if self._used_by[0] == here[0] else "process, which has forked this one"
+            name = type(self).__name__
+            raise RuntimeError(f"this {name} belongs to another {which}: make one for each, or close it there")
 
 
 def make_whole(client: T) -> T:

@@ -111,7 +111,7 @@ def test_a_fork_leaves_what_its_parents_event_loop_has_alone(redis_server: Embed
 
 @pytest.mark.usefixtures("redis")
 def test_the_event_loop_that_has_it_suffers_nothing_from_another(redis_server: EmbeddedRedis) -> None:
-    """A limiter belongs to one event loop: another is refused, until the first has closed it or has ended."""
+    """A limiter belongs to one event loop: another is refused, until the first has closed it."""
 
     async def use(limiter: AsyncLimiter) -> None:
         async with limiter:
@@ -127,6 +127,21 @@ def test_the_event_loop_that_has_it_suffers_nothing_from_another(redis_server: E
         await asyncio.to_thread(asyncio.run, use(limiter))
 
     asyncio.run(story(AsyncLimiter.from_url(redis_server.url, namespace="n")))
+
+
+@pytest.mark.usefixtures("redis")
+def test_an_event_loop_that_ended_without_closing_it_still_has_it(redis_server: EmbeddedRedis) -> None:
+    """Its connections and locks are of no use elsewhere: each call says so, none that the event loop is closed."""
+    limiter = AsyncLimiter.from_url(redis_server.url, namespace="n")
+
+    async def use() -> None:
+        await limiter.acquire("k", "1000/day")
+        await limiter.redis.aclose()
+
+    asyncio.run(use())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="another event loop: make one for each, or close it there"):
+            asyncio.run(use())
 
 
 @pytest.mark.skipif(not hasattr(redis_py, "DriverInfo"), reason="redis-py 7.1 and newer look it up")

@@ -33,11 +33,6 @@ def moment(us: float) -> datetime:
     return datetime.fromtimestamp(us / 1_000_000, tz=UTC)
 
 
-def is_near(at: datetime) -> bool:
-    """Whether the clocks of zones can be asked for it, from 1971 to 2099."""
-    return 1970 < at.year < 2100  # noqa: PLR2004
-
-
 def clock_us(reply: Sequence[Any]) -> int:
     """The µs in what Redis answers to TIME."""
     return int(reply[0]) * 1_000_000 + int(reply[1])

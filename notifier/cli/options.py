@@ -13,10 +13,11 @@ import typer
 from notifier.cli.given import GIVEN
 from notifier.cli.output import complain
 from notifier.errors import SettingsError
+from notifier.forecast.trace import is_near
 from notifier.settings import Settings, load_settings
 from notifier.store.partitions import opened_all
 from notifier.store.published import rates_in_force
-from notifier.units import UNITS, is_near, parse_duration
+from notifier.units import UNITS, parse_duration
 
 T = TypeVar("T")
 

@@ -21,7 +21,6 @@ from notifier.notification.json_values import read_object
 from notifier.notification.notification import NAME_FORM
 from notifier.rules.category import DEFAULT_CATEGORY
 from notifier.rules.zones import check_zone
-from notifier.units import is_near
 
 LONGEST_LINE: Final = 1_000_000
 LONGEST_S: Final = 100 * 366 * 86_400.0
@@ -129,6 +128,11 @@ def _began_us(line: bytes) -> int | None:
     if at is None or at.tzinfo is None or not is_near(at):
         raise ValueError("began: must be a time from 1971 to 2099 with its zone, such as 2026-11-21T08:00:00+01:00")
     return round(at.timestamp() * 1_000_000)
+
+
+def is_near(at: datetime) -> bool:
+    """Whether the clocks of zones can be asked for it, from 1971 to 2099."""
+    return 1970 < at.year < 2100  # noqa: PLR2004
 
 
 def _zone(name: object) -> str:

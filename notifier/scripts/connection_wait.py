@@ -143,9 +143,7 @@ async def in_turn_async(client: Any, do: Callable[[], Awaitable[T]]) -> T:
     pool = getattr(client, "connection_pool", None)
     if pool is None:
         return await do()
-    turns = _tasks.get(pool)
-    if turns is None:
-        turns = _tasks.setdefault(pool, asyncio.Semaphore(_most(pool)))
+    turns = _tasks.get(pool) or _tasks.setdefault(pool, asyncio.Semaphore(_most(pool)))
     within = _within_s(pool)
     ends = time.monotonic() + within
     try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from notifier.scripts.keys import CATALOGUE, in_force, rq_key
+from notifier.scripts.keys import CATALOGUE, in_force, redis_key, rq_key
 
 # RQ's, as far as a script or a worker of ours uses them.
 OF_RQ: Final[Mapping[str, str]] = {
@@ -24,6 +24,11 @@ def name_of(key: bytes) -> str:
     text, named = key.decode(errors="replace"), in_force()
     first = next((each for each in (named.rqs, named.ours) if text.startswith(f"{each}:")), text)
     return text[len(first) + 1 :].partition(":")[0]
+
+
+def is_key(key: bytes, name: str) -> bool:
+    """Whether a key is one of this name."""
+    return key.startswith(redis_key(name, "").encode())
 
 
 def types_of(key: bytes) -> frozenset[str] | None:

@@ -154,11 +154,6 @@ def user_key(name: str, user: str, category: str | None = None) -> str:
     return redis_key(name, whose) if category is None else redis_key(name, whose, category)
 
 
-def is_key(key: bytes, name: str) -> bool:
-    """Whether a key is one of this name."""
-    return key.startswith(redis_key(name, "").encode())
-
-
 def rq_key(name: str, *rest: str) -> str:
     """A key of RQ's: `rq_key("queue", lane)`."""
     return ":".join((in_force().rqs, name, *rest))

@@ -6,6 +6,7 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from redis.exceptions import RedisError
 
 
 def send(client: Any, *command: Any) -> Any:
@@ -15,6 +16,8 @@ def send(client: Any, *command: Any) -> Any:
     """
     if type(client) is redis.asyncio.Redis and not client.single_connection_client:
         return _send_async(client.connection_pool, command)
+    if isinstance(client, redis.asyncio.RedisCluster):
+        return _send_to_cluster(client, command)
     if type(client) is not redis.Redis or client.connection:
         return client.execute_command(*command, NEVER_DECODE=True)
     pool: Any = client.connection_pool
@@ -30,6 +33,16 @@ def send(client: Any, *command: Any) -> Any:
         pool.release(connection)
 
 
+async def _send_to_cluster(client: Any, command: tuple[Any, ...]) -> Any:
+    try:
+        return await client.execute_command(*command, NEVER_DECODE=True)
+    except Exception as error:
+        if not isinstance(error, RedisError):  # a signal's handler may have left an answer unread
+            for connection in [free for node in client.get_nodes() for free in node._free]:  # noqa: SLF001
+                await connection.disconnect(nowait=True)
+        raise
+
+
 async def _send_async(pool: Any, command: tuple[Any, ...]) -> Any:
     connection = await pool.get_connection()
 
@@ -37,10 +50,7 @@ async def _send_async(pool: Any, command: tuple[Any, ...]) -> Any:
         await connection.send_command(*command)
         return await connection.read_response(disable_decoding=True)
 
-    async def fail(_error: Exception) -> None:
-        await connection.disconnect()
-
     try:
-        return await connection.retry.call_with_retry(once, fail)
+        return await connection.retry.call_with_retry(once, lambda _error: connection.disconnect())
     finally:
         await pool.release(connection)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from redis import RedisCluster as RedisClusterClient
+from redis.asyncio import Connection as AsyncConnection
 from redis.connection import AbstractConnection
 
 from notifier.limiter import AsyncLimiter, Limiter
@@ -121,5 +122,24 @@ def test_in_asyncio_as_well(kind: str, where: str, urls: dict[str, str], monkeyp
         monkeypatch.setattr(connection, "can_read", late, raising=False)
         assert await client.get(NEXT) == b"next"
         await client.aclose()
+
+    asyncio.run(story())
+
+
+def test_on_a_cluster_in_asyncio_as_well(urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """There redis-py's nodes keep their connections without a pool."""
+
+    async def ends(*_: object, **__: object) -> None:
+        raise TimeLimitError
+
+    async def story() -> None:
+        async with AsyncLimiter.from_url(urls["limiter's cluster"], namespace="x") as limiter:
+            await limiter.add(NEXT, 5)
+            assert await limiter.count(ENDED, last="1h") == 0
+            with monkeypatch.context() as patch:
+                patch.setattr(AsyncConnection, "read_response", ends)
+                with pytest.raises(TimeLimitError):
+                    await limiter.count(ENDED, last="1h")
+            assert await limiter.count(NEXT, last="1h") == 5
 
     asyncio.run(story())

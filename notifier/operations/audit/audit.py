@@ -23,8 +23,8 @@ from notifier.operations.audit.queues import Queues
 from notifier.queue.preferences import prefer
 from notifier.rules.category import LANES
 from notifier.rules.preferences import Preferences
-from notifier.scripts.key_types import types_of
-from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
+from notifier.scripts.key_types import is_key, types_of
+from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.scripts.loader import Call, run
 from notifier.store.connection import ask_each, pieces, redis_answers
 from notifier.texts import readable

@@ -12,7 +12,8 @@ from typing import Any, Final
 from redis import Redis
 
 from notifier.rules.category import LANES
-from notifier.scripts.keys import is_key, job_key, redis_key, rq_key
+from notifier.scripts.key_types import is_key
+from notifier.scripts.keys import job_key, redis_key, rq_key
 from notifier.store.connection import ask_each, pieces, time_us
 
 Entry = tuple[bytes, bytes]

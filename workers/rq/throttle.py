@@ -61,4 +61,6 @@ def _plain(meta: bytes | None) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         return {}
+    if isinstance(kept := found.get("unserialized"), bytes):  # by a tool of RQ 2 that could not read the JSON there
+        return read_meta(kept)
     return {name: found[name] for name in STEERING if isinstance(found.get(name), str | int | float)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+
 import pytest
 from redis import Redis
 from rq import Queue
@@ -10,9 +13,11 @@ from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker
 
 from notifier.notification.job import decode_reason
+from notifier.notification.rq_call import RqCall
 from workers.loop.parts import RqJob, Tuning
 from workers.rq.functions import AllowedFunctions
 from workers.rq.jobs import ForkedRqJobs
+from workers.rq.throttle import steering_of
 
 
 @pytest.mark.parametrize("trouble", [OSError(24, "Too many open files"), MemoryError()], ids=repr)
@@ -36,3 +41,11 @@ def test_a_worker_in_trouble_ends_no_job(redis: Redis, monkeypatch: pytest.Monke
     reason = decode_reason(second.detail.encode())
     assert f"this worker failed ({type(trouble).__name__})" in reason
     assert f"rq requeue -S json --queue default {job.id}" in reason
+
+
+def test_a_meta_that_rq_2_wrote_as_a_pickle_limits_its_job() -> None:
+    """Law 1: `rq requeue` without `-S json`, or RQ's clean-up after a kill, writes the bytes that it could not read."""
+    meta = {"user": "42", "category": "chat", "mine": 1}
+    pickled = pickle.dumps({"unserialized": json.dumps(meta).encode()})
+    told = steering_of(RqCall("math.factorial", [5], {}), pickled, AllowedFunctions(["math.factorial"]))
+    assert json.loads(told) == meta

@@ -26,6 +26,7 @@ MAX_SHOWN: Final = 200
 PLAIN: Final = frozenset(
     {
         *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.timezone"),
+        *("zoneinfo.ZoneInfo", "builtins.getattr"),  # which gives what makes a zone and nothing else
         *("decimal.Decimal", "uuid.UUID", "builtins.set", "builtins.frozenset", "collections.OrderedDict"),
     }
 )

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -76,11 +77,24 @@ def test_what_may_be_named_is_not_changed(what: str) -> None:
 
 
 def test_pythons_own_values_may_be_built() -> None:
-    values = (datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.5"), UUID(int=7), {1}, frozenset({2}))
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    values = (at, at.astimezone(ZoneInfo("Europe/Berlin")), Decimal("1.5"), UUID(int=7), {1}, frozenset({2}))
     data = pickle.dumps(("app.notify", None, values, {}))
     allowed = AllowedFunctions([])
     assert all(allowed.opens(name) for name in read_call(data).needs)
     assert open_pickle(data, allowed.opens)[2] == values
+
+
+@pytest.mark.parametrize("asked", [(ZoneInfo, "from_file"), (datetime, "now"), (Runs, "_unpickle")], ids=repr)
+def test_getattr_gives_what_makes_a_zone_and_nothing_else(asked: tuple[type, str]) -> None:
+    """Also not of a class that may be built."""
+
+    class Asks:
+        def __reduce__(self) -> Any:
+            return getattr, asked
+
+    with pytest.raises(ValueError, match="it needs getattr"):
+        open_pickle(pickle.dumps(Asks()), lambda _: True)
 
 
 @given(data=st.binary(max_size=200).map(lambda tail: b"\x80\x04" + tail))

@@ -7,17 +7,18 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from rq import Retry, Worker
+from rq import Callback, Queue, Retry, Worker
 from rq.command import send_shutdown_command, send_stop_job_command
-from rq.job import JobStatus
+from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
+from rq.serializers import JSONSerializer, PickleSerializer
 
 from notifier import Notifier
 from notifier.queue.health import read_others
@@ -44,6 +45,7 @@ from tests.harness.support import (
     write_config,
 )
 from workers import PushWorker
+from workers.rq.functions import AllowedFunctions
 
 RATES: dict[str, Any] = {"users": {"held": {"windows": ["1/1h"]}, "paced": {"gap": "30ms"}}}
 JSON = "rq.serializers.JSONSerializer"
@@ -444,6 +446,32 @@ def test_it_hears_commands_after_a_reconnect_that_hung(redis: Redis, monkeypatch
         eventually(lambda: redis.publish(hearing.pubsub_channel_name, "x") and heard.wait(0.01), "the command")
     finally:
         hearing.unsubscribe()
+
+
+def note_abandoned(job: Job, connection: Redis, *_: object) -> None:
+    connection.rpush("abandoned", json.dumps(job.args))
+
+
+@pytest.mark.parametrize("serializer", [PickleSerializer, JSONSerializer])
+@pytest.mark.parametrize("value", [17, PurePath("of-a-class")])
+def test_an_abandoned_job_is_read_as_it_was_written(redis: Redis, serializer: Any, value: object) -> None:
+    """Law 2: what a dead worker ran fails or is tried again, whatever its meta holds, and its on_failure is called."""
+    lane = Queue("default", connection=redis, serializer=serializer)
+    meta = {"order": value} if serializer is PickleSerializer else {"order": 17}
+    options: Any = {"meta": meta, "on_failure": Callback(note_abandoned)}
+    retries = None, Retry(max=1)
+    jobs = [lane.enqueue("math.factorial", n, retry=retries[n], **options) for n in range(2)]
+    for job in jobs:
+        job.set_status(JobStatus.STARTED)
+        redis.zadd("rq:wip:default", {f"{job.id}:of-a-dead-worker": job.args[0] + 1})
+    lane.connection.delete(lane.key)
+    pusher = PushWorker([lane.name], connection=redis)
+    pusher._functions = AllowedFunctions([__name__])
+    pusher.clean_registries()
+    assert [job.get_status() for job in jobs] == [JobStatus.FAILED, JobStatus.QUEUED]
+    assert lane.get_job_ids() == [jobs[1].id]
+    assert [job.get_meta() for job in jobs] == [meta] * 2
+    assert redis.lrange("abandoned", 0, -1) == [b"[0]", b"[1]"]
 
 
 @pytest.mark.parametrize("interval", [5, 90])

@@ -6,6 +6,7 @@ A job's data comes from Redis. So no name in it leads to an import: the worker i
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -13,11 +14,12 @@ from typing import Any, Final
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.registry import StartedJobRegistry
+from rq.serializers import PickleSerializer
 from rq.utils import import_attribute
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification.job import unpack_data
-from notifier.notification.rq_call import RqCall
+from notifier.notification.rq_call import PICKLED, RqCall, open_pickle
 from notifier.notification.throttled import MARKER, Throttle
 from notifier.texts import readable
 
@@ -30,6 +32,23 @@ PLAIN: Final = frozenset(
         *("decimal.Decimal", "uuid.UUID", "builtins.set", "builtins.frozenset", "collections.OrderedDict"),
     }
 )
+
+
+class Pickles:
+    """RQ's pickles as a serializer that runs nothing: a class is built in a work horse, if it may be, and not here."""
+
+    def __init__(self, opens: Callable[[str], bool]) -> None:
+        """opens: whether a pickle may name this class."""
+        self._opens = opens
+        self._worker = os.getpid()
+
+    def dumps(self, value: Any, /) -> bytes:
+        """Pickle, as RQ does."""
+        return PickleSerializer.dumps(value)
+
+    def loads(self, pickled: bytes, /) -> Any:
+        """Unpickle. Raises ValueError for what may not be opened; RQ then leaves a job's meta as it is."""
+        return open_pickle(pickled, self._opens if os.getpid() != self._worker else None)
 
 
 class StartedByRedisClock(StartedJobRegistry):
@@ -47,6 +66,7 @@ class AllowedFunctions:
 
     def __init__(self, names: Sequence[str]) -> None:
         """Import them. Raises SettingsError for one that is not there. names: of modules and functions."""
+        self.pickles = Pickles(self.opens)
         self._modules: set[str] = set()
         self._functions: set[str] = set()
         for name in names:
@@ -78,17 +98,20 @@ class AllowedFunctions:
 
     def guarded_job(self) -> type[Job]:
         """RQ's Job as a worker may read it: RQ would unpack it without end, and import and call what it names."""
-        allows = self.allows
+        allows, pickles = self.allows, self.pickles
 
         class GuardedJob(Job):
-            def restore(self, raw_data: Any) -> Any:
-                """As RQ's; raises NoSuchJobError where it is too large: RQ passes over that."""
+            def restore(self, raw_data: Any) -> None:
+                """As RQ's, as it was written; raises NoSuchJobError where it is too large: RQ passes over that."""
                 try:
-                    for field in (b"data", b"exc_info"):
-                        unpack_data(raw_data.get(field, b""))
+                    data, _ = (unpack_data(raw_data.get(field, b"")) for field in (b"data", b"exc_info"))
                 except InvalidNotificationError as error:
                     raise NoSuchJobError(str(error)) from None
-                return super().restore(raw_data)
+                if data.startswith(PICKLED):
+                    self.serializer = pickles
+                super().restore(raw_data)
+                if self.meta == {"unserialized": raw_data.get(b"meta")}:
+                    self.meta = {}  # this RQ does not write: what stands there stays
 
             @property
             def started_job_registry(self) -> StartedByRedisClock:

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from redis.exceptions import RedisError
 from rq.job import Job, Retry
-from rq.serializers import PickleSerializer
 
-from notifier.notification.rq_call import open_pickle
 from notifier.notification.throttled import was_sent
 from notifier.scripts.loader import Call, run
 from notifier.scripts.records import RunFields
 from workers.loop.parts import RqJob
+from workers.rq.functions import Pickles
 
 SENT: Final = 1
 NOT_SENT: Final = 2
-
-
-class Pickles:
-    """RQ's pickles as a serializer that runs nothing: a class is built in a work horse, if it may be, and not here."""
-
-    def __init__(self, opens: Callable[[str], bool]) -> None:
-        """opens: whether a pickle may name this class."""
-        self._opens = opens
-        self._worker = os.getpid()
-
-    def dumps(self, value: Any, /) -> bytes:
-        """Pickle, as RQ does."""
-        return PickleSerializer.dumps(value)
-
-    def loads(self, pickled: bytes, /) -> Any:
-        """Unpickle. Raises ValueError for what may not be opened; RQ then leaves a job's meta as it is."""
-        return open_pickle(pickled, self._opens if os.getpid() != self._worker else None)
 
 
 class Horse:
@@ -57,12 +38,9 @@ class Horse:
     def watch(self, job: Job) -> None:
         """Have the horse note how the job's function ended."""
         perform = job.perform
-        pickled = isinstance(self.serializer, Pickles)
-        if pickled:
-            job.meta = {}  # what it held while the job waited: if the horse is killed, RQ would write that once more
 
         def watched() -> Any:
-            if pickled:
+            if isinstance(self.serializer, Pickles):
                 job.meta = job.get_meta()
             try:
                 returned = perform()

@@ -35,7 +35,7 @@ from notifier.texts import readable
 from workers.loop.parts import RqJob, Tuning
 from workers.rq import compat
 from workers.rq.functions import AllowedFunctions
-from workers.rq.horse import Horse, Pickles, Relief
+from workers.rq.horse import Horse, Relief
 from workers.rq.throttle import steering_of
 from workers.sending.sender import SUSPECT, PoisonError, check_crashes
 
@@ -68,7 +68,6 @@ class ForkedRqJobs:
         self._runs = runs
         self._prepared: dict[str, tuple[Job, Execution, Horse]] = {}
         self._horse: Horse | None = None  # that runs now
-        self._pickles = Pickles(functions.opens)
         self._tuning = tuning
         self.version = ""  # of the rates, for the history
         self._unclosed: list[Callable[[], Call[bool]]] = []  # what Redis has not been told of
@@ -123,15 +122,14 @@ class ForkedRqJobs:
         option = "" if call.pickled else "-S json "
         if not self._runs:
             raise CannotRunError("this worker serves several partitions", option)
-        serializer = self._pickles if call.pickled else JSONSerializer
         try:
-            job = self._job_class.fetch(rq_job.job_id, connection=self._redis, serializer=serializer)
+            job = self._job_class.fetch(rq_job.job_id, connection=self._redis, serializer=JSONSerializer)
         except (OSError, MemoryError) as error:
             why = f"this worker failed ({type(error).__name__})"
             raise CannotRunError(why, option, "see whether it has memory and open files left") from None
         if why_not := self._functions.why_not(job, call):
             raise CannotRunError(why_not, option)
-        horse = Horse(rq_job, noted, serializer)
+        horse = Horse(rq_job, noted, job.serializer)
         self._prepared[job.id] = job, compat.prepare(self._worker, job), horse
         return "handed_to_rq"
 

@@ -14,7 +14,7 @@ import structlog
 from notifier.notification.json_values import fields_of
 from notifier.providers.answers import MINUTE_US, word
 from notifier.providers.contract import Answer, Outcome
-from notifier.providers.transport.backoff import SECOND_US, Backoff
+from notifier.providers.transport.backoff import LONGEST_BACKOFF_S, Backoff
 from notifier.providers.transport.http1 import Pool, Response
 
 FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -184,7 +184,7 @@ class AccessTokens:
         if self._refusal.outcome is not Outcome.FAULT or not self._backoff.failing:
             self._log.error(f"{self._name}_account_refused", reason=reason, help="check its key and its role")
         self._refusal = Answer(Outcome.FAULT, reason=reason)
-        self._backoff.hold(asyncio.get_running_loop().time() + MINUTE_US / SECOND_US)
+        self._backoff.hold(asyncio.get_running_loop().time() + LONGEST_BACKOFF_S)
 
 
 def is_plain(text: str) -> bool:

@@ -23,6 +23,7 @@ from notifier.operations.stats import Now, read_now
 from notifier.queue.circuits import paused_words
 from notifier.queue.minutes import BOUNDS_S, BUCKETS, KEPT_MINUTES, Histogram, Numbers, find_fields
 from notifier.rules.policy import Window
+from notifier.store.connection import OUT_OF_MEMORY
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
 
@@ -30,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = dict.fromkeys(("accepted", "refused", *TERMINAL), 0)
 # (name, help, labels) of each gauge of what is now.
 GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "notifier_redis_up": ("whether Redis answers, in all partitions", ()),
+    "notifier_redis_up": ("whether Redis answers and takes what is written, in all partitions", ()),
     "notifier_partition_up": ("whether the node of a partition answers", ("partition",)),
     "notifier_partition_workers": ("workers that have looked for work in a partition lately", ("partition",)),
     "notifier_partition_due": ("in a partition: queued, and users whose wake-up has passed", ("partition",)),
@@ -93,7 +94,7 @@ class Metrics(Collector):
             for at in self._partitions:
                 gauges["notifier_partition_up"].add_metric([str(at.number)], 0)
         else:
-            gauges["notifier_redis_up"].add_metric([], not now.away)
+            gauges["notifier_redis_up"].add_metric([], not now.away and now.refuses in {"", OUT_OF_MEMORY})
             _add_now(gauges, now, self._routes)
             for by, of in self._projects.items():
                 gauges["notifier_project_used_ratio"].add_metric([by], sum(used[by] for used in uses) / of.limit)

@@ -283,6 +283,21 @@ def test_the_metrics_tell_of_a_redis_that_hangs(tmp_path: Path) -> None:
     assert (status, "notifier_redis_up 0.0" in text, "\nnotifier_workers " in text) == (200, True, False)
 
 
+def test_the_metrics_tell_of_a_redis_that_refuses_what_is_written(config: Path, redis: Redis) -> None:
+    """Workers can note nothing there: "no worker" would have people start some. One that is full lets them send."""
+    with serving(config) as ask:
+        redis.replicaof("127.0.0.1", 1)
+        try:
+            assert "notifier_redis_up 0.0" in ask("/metrics")[1]
+        finally:
+            redis.replicaof("NO", "ONE")
+        redis.config_set("maxmemory", 1)
+        try:
+            assert "notifier_redis_up 1.0" in ask("/metrics")[1]
+        finally:
+            redis.config_set("maxmemory", 0)
+
+
 def test_a_scrape_waits_for_nobody(config: Path) -> None:
     """However many ask while Redis hangs, a scrape is answered in time, so that its alert can fire."""
     goes_on = threading.Event()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from notifier.notification.job import ACCEPTED, accepted_at
-from notifier.queue.circuits import Held, by_route, find_routes, paused_words
+from notifier.queue.circuits import Held, by_route, find_routes, paused_words, worst
 from notifier.queue.health import Alive, find_refusal, find_workers
 from notifier.queue.minutes import UNENDED, Histogram, Numbers, counts_in, find_fields, merged
 from notifier.queue.pauses import find_pauses
@@ -373,7 +373,7 @@ def _now(now: Now) -> dict[str, Any]:
         "works": now.works,
         "waits": [each._asdict() for each in [*now.waits, *_in_queue(now)]],
         "looked": moment(now.looked_us) if now.looked_us else None,
-        "routes": [held.as_json() for held in now.routes],
+        "routes": [held.as_json() for held in worst(now.routes).values()],
         "pauses": [
             held.as_json() | {"what": paused_words(held.route), "lacks": now.unpaused.get(held.route, [])}
             for held in now.pauses

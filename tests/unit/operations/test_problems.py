@@ -46,6 +46,14 @@ def test_a_stopped_route_says_how_many_wait_for_it() -> None:
     assert line.endswith(" wait; next probe in 0 ms")
 
 
+def test_a_route_is_told_once_in_the_worst_of_its_states() -> None:
+    """One that is silent is stopped, and takes no more at once too: the same ones wait for both."""
+    waits = [Waits("route", "apns stopped", 2), Waits("route", "apns slow", 16)]
+    (line,) = said(now(routes=[replace(KEY, state="slow", kind="busy", at_once=1), KEY], waits=waits))
+    assert line.startswith("apns stopped for 4 min 00 s")
+    assert "; 18 wait;" in line
+
+
 def test_a_pace_that_is_full_is_no_problem() -> None:
     """It holds back what the configuration says; that a provider's quota is used up is told still."""
     pace = Held("overall:heavy", "slow", AT + timedelta(seconds=20), 3, "full", since=AT)

@@ -14,7 +14,7 @@ from notifier.store.connection import EVICTS, OUT_OF_MEMORY
 from notifier.store.partitions import ranges
 from notifier.texts import seconds_text
 
-LONG_QUEUED_S: Final = 60.0
+LONG_UNSEEN_S: Final = 60.0
 A_MOMENT_S: Final = 60.0  # ago, and nobody looks at a clock
 Level = Literal["stopped", "warning"]
 
@@ -96,9 +96,10 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         waiting = _waiting(now, each["route"])
         yield Problem(level, subject, why_of(each), page, what, each["since"], probe, waiting)
     yield from _of_redis(now)
-    if now["oldest_queued"] > LONG_QUEUED_S:
-        says = f"the oldest queued has waited for {seconds_text(now['oldest_queued'])}, and no worker has looked at it"
-        yield Problem("warning", "Queue", says, "queue-grows")
+    for name, lane in now["lanes"].items():
+        if (waited_s := max(lane["oldest_queued_s"], lane["oldest_due_s"])) > LONG_UNSEEN_S:
+            says = f"what may go has waited for {seconds_text(waited_s)}, and no worker has looked at it"
+            yield Problem("warning", f"Lane {name}", says, "queue-grows")
 
 
 def _of_redis(now: Mapping[str, Any]) -> Iterator[Problem]:

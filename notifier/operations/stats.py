@@ -127,11 +127,14 @@ class Now:
 
     @property
     def overdue(self) -> int:
-        """How many of those that wait may go by all limits: they wait for a worker, or for a route."""
+        """How many of those that wait may go by all limits: they wait for a worker, or for a route.
+
+        Of a due user whom no worker has looked at since one at least.
+        """
         late = {f"{held.route} {word}" for held in self.late for word in ("slow", "stopped")}
-        return self.queued + sum(
-            n for kind, what, n in self.waits if kind == "due" or (kind == "route" and what in late)
-        )
+        due = sum(n for kind, _, n in self.waits if kind == "due")
+        routed = sum(n for kind, what, n in self.waits if kind == "route" and what in late)
+        return self.queued + max(due, sum(lane.due_users for lane in self.lanes.values())) + routed
 
     @property
     def works(self) -> bool:

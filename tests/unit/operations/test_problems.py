@@ -164,6 +164,18 @@ def test_what_no_worker_looks_at_is_overdue() -> None:
     assert (told["oldest_due"], told["overdue"]) == (5.0, 7)
 
 
+def test_a_lane_that_no_worker_serves_is_told_of() -> None:
+    """Nobody looks at a user whose time has come, so what was noted last, a rule, is still why those wait."""
+    lanes = {"default": LaneNow(0, 20, 2, 250.0), "bulk": LaneNow(7, 0, 0, 0.0, 61.0), "urgent": LaneNow(1, 1, 1, 59.0)}
+    waits = [Waits("rule", "user 3/1h", 20)]
+    assert said(now(lanes=lanes, waits=waits)) == [
+        "Lane default: what may go has waited for 4 min 10 s, and no worker has looked at it",
+        "Lane bulk: what may go has waited for 1 min 01 s, and no worker has looked at it",
+    ]
+    told = live(lanes=lanes, waits=waits)
+    assert (told["oldest_due"], told["overdue"]) == (250.0, 8 + 3)
+
+
 def test_what_is_queued_waits_too() -> None:
     """The sum of why they wait is all that waits: what no worker has looked at is a part of it."""
     told = Stats(now(waits=[Waits("rule", "user 3/1h", 20)])).as_json()["now"]["waits"]

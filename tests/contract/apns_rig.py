@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from notifier.notification import Device, Notification
 from notifier.providers.apns.provider import ApnsProvider
+from notifier.providers.apns.token_store import TokenStore
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from tests.contract.wire_log import Log
+from tests.harness.sections import section
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -84,16 +86,13 @@ def make_identity(folder: Path) -> Identity:
     return Identity(make_certificates(folder), key_file.read_text(), public)
 
 
-def make_provider(identity: Identity, endpoint: str, **options: Any) -> ApnsProvider:
-    settings = {
-        "team_id": TEAM,
-        "key_id": KEY_ID,
-        "key": identity.key,
-        "topic": TOPIC,
-        "ca_file": identity.certificates.ca_file,
-        **options,
-    }
-    return ApnsProvider(endpoint=endpoint, **settings)
+def make_provider(
+    identity: Identity, endpoint: str, *, key: str | None = None, tokens: TokenStore | None = None, **options: Any
+) -> ApnsProvider:
+    given = {"team_id": TEAM, "key_id": KEY_ID, "topic": TOPIC, "ca_file": identity.certificates.ca_file, **options}
+    settings = section("apns", endpoint=endpoint, **{name: value for name, value in given.items() if value})
+    key = identity.key if key is None else key
+    return ApnsProvider(settings, key_id=settings.key_id, key=key, tokens=tokens)
 
 
 @contextlib.asynccontextmanager

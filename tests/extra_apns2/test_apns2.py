@@ -25,8 +25,10 @@ from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.provider_contract.stage import Stage
 from notifier.simulators.wire import Reply
 from tests.contract.rigs import APNS, CLIENT, KEY_ID, TEAM, TOPIC
+from tests.harness.sections import section
 
 SILENT = Reply(200, delay_ms=60_000)
+SIGN_IN = {"topic": TOPIC, "team_id": TEAM, "key_id": KEY_ID}
 
 
 def living(stage: Stage) -> set[Any]:
@@ -62,7 +64,7 @@ def test_the_default_client_says_why_it_cannot_be_had(tmp_path: Path) -> None:
     assert CLIENT == "apns2"
     key_file, _ = make_apns_key(tmp_path, KEY_ID)
     with pytest.raises(SettingsError, match=r"h2 2\.6.*client apns2"):
-        ApnsProvider(topic=TOPIC, team_id=TEAM, key_id=KEY_ID, key=key_file.read_text())
+        ApnsProvider(section("apns", **SIGN_IN), key_id=KEY_ID, key=key_file.read_text())
 
 
 def test_a_frame_that_is_too_long_is_refused_by_its_head() -> None:
@@ -92,8 +94,8 @@ async def test_a_strange_authority_is_refused(tmp_path: Path) -> None:
     """A server that our authority did not sign for gets nothing."""
     async with APNS.stage() as s:
         strange, key = make_certificates(tmp_path).ca_file, APNS.key_file.read_text()
-        sign_in = {"team_id": TEAM, "key_id": KEY_ID, "key": key}
-        provider = Apns2Provider(topic=TOPIC, endpoint=s.endpoint, ca_file=strange, **sign_in)
+        settings = section("apns", endpoint=s.endpoint, ca_file=strange, **SIGN_IN)
+        provider = Apns2Provider(settings, key_id=KEY_ID, key=key)
         answer = await provider.send(s.dispatch(await s.device()))
         await provider.close()
         assert answer.outcome is Outcome.UNSENT

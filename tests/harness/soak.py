@@ -23,6 +23,7 @@ from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_apns_key, make_certificates
 from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.wire import WireLog
+from tests.harness.sections import section
 from tests.harness.support import KEY_ID, TEAM_ID, TOPIC
 
 DEVICES: Final = 100
@@ -213,15 +214,9 @@ async def apns(folder: Path, *, idle_s: float, steady_s: float, timeout_us: int 
         latency_ms=LATENCY_MS,
     )
     await simulator.start()
-    provider = ApnsProvider(
-        team_id=TEAM_ID,
-        key_id=KEY_ID,
-        key=key_file.read_text(encoding="utf-8"),
-        topic=TOPIC,
-        endpoint=simulator.url,
-        ca_file=certificates.ca_file,
-        timeout_us=timeout_us,
-    )
+    keys = {"team_id": TEAM_ID, "key_id": KEY_ID, "topic": TOPIC, "endpoint": simulator.url}
+    settings = section("apns", ca_file=certificates.ca_file, timeout_us=timeout_us, **keys)
+    provider = ApnsProvider(settings, key_id=KEY_ID, key=key_file.read_text(encoding="utf-8"))
     soak = Soak(simulator, provider, lambda: simulator.connections_opened, 20, idle_s, steady_s)
     async with _closing(soak):
         yield soak
@@ -236,12 +231,8 @@ async def fcm(folder: Path, *, idle_s: float, steady_s: float, timeout_us: int =
     await simulator.start()
     account_file = make_service_account(folder, f"{simulator.url}/token", project)
     simulator.trust(account_file)
-    provider = FcmProvider(
-        service_account=json.loads(account_file.read_text(encoding="utf-8")),
-        endpoint=simulator.url,
-        ca_file=certificates.ca_file,
-        timeout_us=timeout_us,
-    )
+    settings = section("fcm", endpoint=simulator.url, ca_file=certificates.ca_file, timeout_us=timeout_us)
+    provider = FcmProvider(settings, json.loads(account_file.read_text(encoding="utf-8")))
     soak = Soak(simulator, provider, lambda: len(simulator.connections), 1, idle_s, steady_s)
     async with _closing(soak):
         yield soak

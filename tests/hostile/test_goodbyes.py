@@ -22,6 +22,7 @@ from notifier.providers.transport.http1 import http1_lives
 from notifier.providers.transport.http2.channel import Channel
 from notifier.simulators.fcm import make_service_account
 from tests.contract.apns_rig import Identity, dispatch, make_provider
+from tests.harness.sections import section
 from tests.hostile.servers import ACK, PING, H1Peer, H2Peer, HostileServer, frame, serve_http1_well, serve_http2_well
 from tests.hostile.suffering import Complaints
 from tests.hostile.test_hostile_http1 import Stage
@@ -29,7 +30,7 @@ from tests.hostile.test_hostile_http1 import Stage
 
 def channel_to(server: HostileServer, identity: Identity, timeout_s: float = 5.0) -> Channel:
     """A channel to this server, to be probed."""
-    tls = context(identity.certificates.ca_file)
+    tls = context(section("apns", client="console", ca_file=identity.certificates.ca_file))
     return Channel(host="127.0.0.1", port=server.port, tls=tls, timeout_s=timeout_s)
 
 

@@ -27,6 +27,7 @@ from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.webpush_browser import subscription
+from tests.harness.sections import section
 from tests.hostile.servers import H1Peer, HostileServer, Request, head, serve_http1_well
 from tests.hostile.suffering import Story, judge, suffer
 
@@ -416,11 +417,12 @@ class Stage:
             key = ec.generate_private_key(ec.SECP256R1())
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
             hosts = [f"127.0.0.1:{server.port}"]
-            self.provider: Provider = WebPushProvider(key=pem, subject="mailto:a@example.com", hosts=hosts, **options)
+            settings = section("webpush", subject="mailto:a@example.com", hosts=hosts, **options)
+            self.provider: Provider = WebPushProvider(settings, pem)
         else:
             self.devices = [Device("fcm", f"device-{n}") for n in range(100)]
             told = {**account, "token_uri": f"{server.url}/token"}
-            self.provider = FcmProvider(service_account=told, endpoint=server.url, **options)
+            self.provider = FcmProvider(section("fcm", endpoint=server.url, **options), told)
 
     def name(self, n: int) -> str:
         token = self.devices[n].token

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from notifier.providers.webpush.provider import WebPushProvider
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from notifier.simulators.fcm import make_service_account
 from notifier.simulators.webpush_browser import subscription
+from tests.harness.sections import section
 from tests.harness.support import KEY_ID, TEAM_ID, TOPIC
 from tests.harness.vapid import make_key
 from tests.hostile.servers import H1Peer, H2Peer, HostileServer, serve_http1_well, serve_http2_well
@@ -43,15 +43,16 @@ class Setting:
         )
 
     def provider(self, platform: str, url: str, **options: Any) -> Provider:
-        shared: dict[str, Any] = {"ca_file": self.certificates.ca_file}
+        keys: dict[str, Any] = {"ca_file": self.certificates.ca_file}
         if platform == "apns":
-            shared |= {"team_id": TEAM_ID, "key_id": KEY_ID, "key": self.key, "topic": TOPIC, "endpoint": url}
-            return ApnsProvider(**{**shared, **options})
+            keys |= {"team_id": TEAM_ID, "key_id": KEY_ID, "topic": TOPIC, "endpoint": url}
+            tokens = options.pop("tokens", None)
+            return ApnsProvider(section("apns", **(keys | options)), key_id=KEY_ID, key=self.key, tokens=tokens)
         if platform == "fcm":
-            account = {**self.account, "token_uri": f"{url}/token"}
-            return FcmProvider(**{**shared, "service_account": account, "endpoint": url, **options})
-        hosts = [url.removeprefix("https://")]
-        return WebPushProvider(**{**shared, "key": make_key(), "subject": "mailto:a@example.com", "hosts": hosts})
+            account = {**self.account, "token_uri": f"{url}/token", **options.pop("account", {})}
+            return FcmProvider(section("fcm", **(keys | {"endpoint": url} | options)), account)
+        keys |= {"subject": "mailto:a@example.com", "hosts": [url.removeprefix("https://")]}
+        return WebPushProvider(section("webpush", **keys), make_key())
 
     def server(self, platform: str) -> HostileServer:
         well, peer = (serve_http2_well, H2Peer) if platform == "apns" else (serve_http1_well, H1Peer)
@@ -173,33 +174,30 @@ def test_a_job_may_have_any_id(setting: Setting, platform: str, job_id: str) -> 
     assert asyncio.run(run()).outcome is Outcome.DELIVERED
 
 
-SETTINGS: list[tuple[str, str, Callable[[Setting], dict[str, Any]]]] = [
-    ("apns", "topic", lambda _: {"topic": "com.example\r\nx: y"}),
-    ("apns", "topic", lambda _: {"topic": f"com.{HALF}"}),
-    ("apns", "endpoint", lambda _: {"endpoint": "https://a.example\r\nx: y"}),
-    ("fcm", "endpoint", lambda _: {"endpoint": "https://a.example\r\nx: y"}),
-    ("fcm", "endpoint", lambda _: {"endpoint": "https://a.example x"}),
-    ("fcm", "project_id", lambda s: {"service_account": {**s.account, "project_id": "p HTTP/1.1\r\nx: y"}}),
-    ("fcm", "project_id", lambda s: {"service_account": {**s.account, "project_id": "../p"}}),
-    ("fcm", "token_uri", lambda s: {"service_account": {**s.account, "token_uri": "https://a.example/\r\nx: y"}}),
+SETTINGS: list[tuple[str, str, dict[str, Any]]] = [
+    ("apns", "topic", {"topic": "com.example\r\nx: y"}),
+    ("apns", "endpoint", {"endpoint": "https://a.example\r\nx: y"}),
+    ("fcm", "endpoint", {"endpoint": "https://a.example\r\nx: y"}),
+    ("fcm", "endpoint", {"endpoint": "https://a.example x"}),
+    ("fcm", "project_id", {"account": {"project_id": "p HTTP/1.1\r\nx: y"}}),
+    ("fcm", "project_id", {"account": {"project_id": "../p"}}),
+    ("fcm", "token_uri", {"account": {"token_uri": "https://a.example/\r\nx: y"}}),
 ]
 
 
 @pytest.mark.parametrize(("platform", "key", "options"), SETTINGS)
 def test_a_setting_that_no_request_can_carry_is_refused(
-    setting: Setting, platform: str, key: str, options: Callable[[Setting], dict[str, Any]]
+    setting: Setting, platform: str, key: str, options: dict[str, Any]
 ) -> None:
     """It is named when the provider is made: no message is the first to find it out."""
     with pytest.raises(SettingsError, match=key):
-        setting.provider(platform, "https://127.0.0.1:1", **options(setting))
+        setting.provider(platform, "https://127.0.0.1:1", **options)
 
 
 def test_an_app_with_a_topic_that_no_header_can_carry_is_refused(setting: Setting) -> None:
     """The same where several apps share a connection."""
-    provider = setting.provider("apns", "https://127.0.0.1:1")
-    assert isinstance(provider, ApnsProvider)
     with pytest.raises(SettingsError, match="topic"):
-        provider.for_topic("com.example\nx: y")
+        setting.provider("apns", "https://127.0.0.1:1", apps={"driver": {"topic": "com.example\nx: y"}})
 
 
 def test_a_stored_provider_token_with_a_line_break_is_replaced(setting: Setting) -> None:

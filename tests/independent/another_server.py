@@ -33,6 +33,7 @@ from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import make_certificates
 from notifier.simulators.fcm import public_key_of
 from notifier.simulators.wire import Reply, WireLog
+from tests.harness.sections import section
 
 WITHIN_S: Final = 60.0
 THERE: Final[dict[str, Any]] = json.loads(Path(os.environ["NOTIFIER_INDEPENDENT_APNS"]).read_text(encoding="utf-8"))
@@ -43,8 +44,10 @@ ALERT: Final = b'{"aps":{"alert":"x"}}'
 @contextlib.asynccontextmanager
 async def provider(endpoint: str, ca_file: Path, **changes: Any) -> AsyncIterator[ApnsProvider]:
     """Our client for one of the servers."""
-    options = {name: THERE[name] for name in ("team_id", "key_id", "topic")} | {"key": KEY, "ca_file": ca_file}
-    made = ApnsProvider(endpoint=endpoint, **(options | changes))
+    keys = {name: THERE[name] for name in ("team_id", "key_id", "topic")} | {"ca_file": ca_file}
+    key = changes.pop("key", KEY)
+    settings = section("apns", endpoint=endpoint, **{name: value for name, value in (keys | changes).items() if value})
+    made = ApnsProvider(settings, key_id=settings.key_id, key=key)
     try:
         yield made
     finally:

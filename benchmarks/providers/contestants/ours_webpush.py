@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from benchmarks.providers.ours import compete
 from benchmarks.providers.task import Task
 from notifier.log import configure_logging
 from notifier.notification import Device
 from notifier.providers.webpush.provider import WebPushProvider
+from notifier.providers.webpush.settings import WebPushSettings
 from notifier.simulators.webpush_browser import subscription
 from tests.harness.vapid import make_key
 
@@ -18,13 +18,9 @@ BROWSERS = 1_000
 
 async def main(task: Task) -> None:
     """Send until the time is over."""
-    provider = WebPushProvider(
-        key=make_key(),
-        subject="mailto:benchmark@example.com",
-        hosts=[f"127.0.0.1:{task.port}"],
-        ca_file=Path(task.ca_file),
-        max_connections=task.in_flight,
-    )
+    hosts = [f"127.0.0.1:{task.port}"]
+    keys = {"subject": "mailto:benchmark@example.com", "hosts": hosts, "ca_file": task.ca_file}
+    provider = WebPushProvider(WebPushSettings.model_validate(keys), make_key(), max_connections=task.in_flight)
     origin = f"https://127.0.0.1:{task.port}"
     devices = [Device("webpush", subscription(origin, f"browser-{number}")) for number in range(BROWSERS)]
     await compete(task, provider, devices)

@@ -49,7 +49,7 @@ class ChannelServer:
             raise SettingsError(f"providers.apns.channels_endpoint: {why or 'client console has no channels'}")
         host, port, authority = apns_tls.split(endpoint)
         self._timeout_s = mine.timeout_us / 1e6
-        tls = apns_tls.context(mine.ca_file, mine.cert_file, mine.cert_key_file)
+        tls = apns_tls.context(mine)
         self._channel = Channel(host=host, port=port, tls=tls, timeout_s=self._timeout_s, max_response=LIST_BYTES)
         self._same_on_all = (repeated(b":scheme", b"https"), repeated(b":authority", authority))
         self._path = f"/1/apps/{mine.topic}/"

@@ -38,20 +38,12 @@ class Apns(Platform):
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
         """See `Platform`."""
         mine = settings.app(app)
-        sign_in: dict[str, Any] = {
-            "team_id": mine.team_id,
-            "key_id": settings.read_key_id(app),
-            "key": "" if mine.cert_file else settings.read_key(build.environ, app),
-            "cert_file": mine.cert_file,
-            "cert_key_file": mine.cert_key_file,
-            "endpoint": mine.endpoint,
-            "ca_file": mine.ca_file,
-        }
+        key_id, key = settings.read_key_id(app), "" if mine.cert_file else settings.read_key(build.environ, app)
         # Apple dislikes many connections, and one serves every topic of the team.
-        same = (self.name, *sign_in.values())
+        sign_in = mine.team_id, key_id, key, mine.cert_file, mine.cert_key_file
+        same = (self.name, *sign_in, mine.endpoint, mine.ca_file)
         if same not in build.shared:
-            client = _client(settings.client)
-            build.shared[same] = client(topic=mine.topic, timeout_us=mine.timeout_us, tokens=build.tokens, **sign_in)
+            build.shared[same] = _client(settings.client)(mine, key_id=key_id, key=key, tokens=build.tokens)
         provider: Provider = build.shared[same].for_topic(mine.topic)
         return provider
 

@@ -24,16 +24,15 @@ from notifier.providers.apns.payload import payload
 from notifier.providers.apns.token import ProviderToken
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.http2.headers import literal, repeated
-from notifier.settings.checks import check_apple_id
 from notifier.texts import mask
 from notifier.units import to_bytes
 
 if TYPE_CHECKING:
     import ssl
-    from pathlib import Path
 
     from hpack import HeaderTuple
 
+    from notifier.providers.apns.settings import ApnsSettings
     from notifier.providers.apns.token_store import TokenStore
     from notifier.providers.transport.http2.channel import Channel
     from notifier.providers.transport.http2.requests import Response
@@ -50,37 +49,23 @@ _VARIANT: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abc
 
 
 class ApnsProvider:
-    """Sends to iPhones and the like. topic: the app's bundle id; endpoint: ``https://host[:port]``.
+    """Sends to iPhones and the like.
 
-    It shows Apple who it is by a provider token (team_id, key_id, key: the PEM text of the .p8) or by a certificate
-    (cert_file in PEM; cert_key_file if its key stands apart). tokens: where all workers of the team share their
-    provider token; without one, this process has its own. ca_file: trust these authorities and no others.
-    timeout_us: the time from `send` to an answer, in microseconds. Raises SettingsError for what cannot be used.
+    settings: of one app. It shows Apple who it is by a provider token (key_id, key: the PEM text of the .p8), or by its
+    certificate where no key is given. tokens: where all workers of the team share their provider token; without one,
+    this process has its own. Raises SettingsError for what cannot be used.
     """
 
     platform = "apns"
 
     def __init__(
-        self,
-        *,
-        topic: str,
-        team_id: str = "",
-        key_id: str = "",
-        key: str = "",
-        cert_file: Path | None = None,
-        cert_key_file: Path | None = None,
-        endpoint: str = "https://api.push.apple.com",
-        ca_file: Path | None = None,
-        timeout_us: int = 5_000_000,
-        tokens: TokenStore | None = None,
+        self, settings: ApnsSettings, *, key_id: str = "", key: str = "", tokens: TokenStore | None = None
     ) -> None:
-        if bool(key) == bool(cert_file):
-            raise SettingsError("providers.apns: give either a provider token's key or cert_file, not both")
-        host, port, authority = apns_tls.split(endpoint)
+        host, port, authority = apns_tls.split(settings.endpoint)
         self._service = f"https://{host}:{port}"
-        self._token = ProviderToken(team_id=team_id, key_id=key_id, key=key, store=tokens) if key else None
-        tls = apns_tls.context(ca_file, cert_file, cert_key_file)
-        self._channel = self._open_channel(host=host, port=port, tls=tls, timeout_s=timeout_us / 1_000_000)
+        self._token = ProviderToken(team_id=settings.team_id, key_id=key_id, key=key, store=tokens) if key else None
+        tls, timeout_s = apns_tls.context(settings), settings.timeout_us / 1_000_000
+        self._channel = self._open_channel(host=host, port=port, tls=tls, timeout_s=timeout_s)
         self._log = structlog.get_logger(__name__)
         self._warned_of_environment = False
         self._same_on_all = (
@@ -88,7 +73,7 @@ class ApnsProvider:
             repeated(b":scheme", b"https"),
             repeated(b":authority", authority),
         )
-        self._send_to(topic)
+        self._send_to(settings.topic)
 
     def for_topic(self, topic: str) -> ApnsProvider:
         """The provider of another app of the same sign-in, over this one's connection; closing one closes both."""
@@ -213,10 +198,6 @@ class ApnsProvider:
         return literal(b"apns-expiration", b"%d" % math.ceil(now_s + ttl_us / 1_000_000))
 
     def _send_to(self, topic: str) -> None:
-        try:
-            check_apple_id("topic", topic)  # it goes into a header as it is
-        except ValueError as error:
-            raise SettingsError(f"providers.apns.topic: {error}") from None
         self._topic = topic
         self._without_options = {
             kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))

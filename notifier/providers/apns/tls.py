@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from notifier.errors import SettingsError
+from notifier.providers.apns.settings import ApnsSettings
 from notifier.settings.secret_files import read_regular
 
 HTTPS_PORT: Final = 443
@@ -22,32 +23,18 @@ SOON: Final = dt.timedelta(days=30)
 
 
 def split(endpoint: str) -> tuple[str, int, bytes]:
-    """Return host, port and `:authority` of ``https://host[:port]``. Raises SettingsError for anything else."""
+    """Return host, port and `:authority` of an endpoint of the settings."""
+    parts = urlsplit(endpoint)
+    return parts.hostname or "", parts.port or HTTPS_PORT, parts.netloc.encode()
+
+
+def context(settings: ApnsSettings) -> ssl.SSLContext:
+    """Return what TLS is spoken with. Raises SettingsError for a file that cannot be used."""
+    cert_file, cert_key_file = settings.cert_file, settings.cert_key_file
     try:
-        parts = urlsplit(endpoint)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    else:
-        if parts.scheme != "https" or parts.path not in {"", "/"} or parts.query or parts.username:
-            host = None
-    if not host or not host.isascii():
-        shown = "" if "@" in endpoint else f"{endpoint!r} "  # it may hold a password
-        raise SettingsError(f"providers.apns.endpoint: {shown}is not of the form https://host[:port]")
-    name = f"[{host}]" if ":" in host else host
-    return host, port or HTTPS_PORT, (f"{name}:{port}" if port else name).encode()
-
-
-def context(ca_file: Path | None, cert_file: Path | None = None, cert_key_file: Path | None = None) -> ssl.SSLContext:
-    """Return what TLS is spoken with. Raises SettingsError for a file that cannot be used.
-
-    ca_file: trust these authorities and no others. cert_file: our own certificate in PEM, with its key in the same
-    file or in cert_key_file.
-    """
-    try:
-        tls = ssl.create_default_context(cafile=ca_file)
+        tls = ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"providers.apns.ca_file: cannot use {ca_file}: {error}") from None
+        _refuse("ca_file", f"cannot use {settings.ca_file}: {error}")
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     tls.set_alpn_protocols(["h2"])
     if cert_file is not None:

@@ -35,13 +35,8 @@ class ExpoProvider(PooledProvider):
     platform: str = "expo"
 
     def __init__(self, settings: ExpoSettings, access_token: str, report: Callable[[Late], None]) -> None:
-        super().__init__(
-            settings.endpoint,
-            settings.ca_file,
-            settings.timeout_us,
-            max_connections=MAX_REQUESTS + 1,  # the last one is for receipts
-            max_bytes=MAX_ANSWER_BYTES,
-        )
+        # The last of the connections is for receipts.
+        super().__init__(settings, max_connections=MAX_REQUESTS + 1, max_bytes=MAX_ANSWER_BYTES)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if access_token:
             headers["Authorization"] = f"Bearer {access_token}"

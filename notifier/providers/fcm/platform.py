@@ -40,13 +40,7 @@ class Fcm(Platform):
         # Two apps of one project are one to FCM: the device's token tells them apart.
         same = (self.name, json.dumps(account, sort_keys=True), mine.endpoint, mine.ca_file, mine.dry_run)
         if same not in build.shared:
-            build.shared[same] = FcmProvider(
-                service_account=account,
-                endpoint=mine.endpoint,
-                ca_file=mine.ca_file,
-                timeout_us=mine.timeout_us,
-                dry_run=mine.dry_run,
-            )
+            build.shared[same] = FcmProvider(mine, account)
         provider: Provider = build.shared[same]
         return provider
 

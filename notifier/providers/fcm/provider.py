@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from pyfcm import FCMNotification
@@ -14,8 +13,8 @@ from notifier.providers.answers import unsendable
 from notifier.providers.contract import Answer, Dispatch
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, message_arguments, payload_size, to_json
-from notifier.providers.fcm.tokens import assertion, check_https, read_account
-from notifier.providers.transport.backoff import SECOND_US
+from notifier.providers.fcm.settings import FcmSettings
+from notifier.providers.fcm.tokens import assertion, read_account
 from notifier.providers.transport.oauth import AccessTokens
 from notifier.providers.transport.pooled import PooledProvider
 
@@ -23,31 +22,19 @@ from notifier.providers.transport.pooled import PooledProvider
 class FcmProvider(PooledProvider):
     """Sends to FCM over kept connections; neither sleeps nor retries.
 
-    service_account: the parsed JSON file of a Google service account. endpoint: scheme, host and port.
-    ca_file: PEM to trust in place of the system's authorities, for FCM and the token endpoint alike.
-    timeout_us: for a connection, for an answer, and for the token endpoint, each.
-    max_connections: open at once; sends beyond them wait. dry_run: FCM checks each message and delivers none.
-    Raises SettingsError, which never shows the key, for an account or a CA file that cannot be used.
+    settings: of one app. account: the parsed JSON file of a Google service account. max_connections: open at once;
+    sends beyond them wait. Raises SettingsError, which never shows the key, for an account or a CA file that cannot be
+    used.
     """
 
     platform: str = "fcm"
 
-    def __init__(
-        self,
-        *,
-        service_account: Mapping[str, Any],
-        endpoint: str = "https://fcm.googleapis.com",
-        ca_file: Path | None = None,
-        timeout_us: int = 5 * SECOND_US,
-        max_connections: int = 100,
-        dry_run: bool = False,
-    ) -> None:
-        credentials = read_account(service_account)
-        check_https("endpoint", endpoint)
-        super().__init__(endpoint, ca_file, timeout_us, max_connections=max_connections)
-        self._messages = _Messages(credentials, str(service_account["project_id"]), endpoint, dry_run=dry_run)
+    def __init__(self, settings: FcmSettings, account: Mapping[str, Any], *, max_connections: int = 100) -> None:
+        credentials = read_account(account)
+        super().__init__(settings, max_connections=max_connections)
+        self._messages = _Messages(credentials, account["project_id"], settings)
         self._url: str = self._messages.fcm_end_point
-        token_uri, request = str(service_account["token_uri"]), partial(assertion, credentials)
+        token_uri, request = account["token_uri"], partial(assertion, credentials)
         self._tokens = AccessTokens("fcm", token_uri, request, self._pool, self._timeout_s)
 
     async def _send(self, dispatch: Dispatch) -> Answer:
@@ -66,10 +53,10 @@ class FcmProvider(PooledProvider):
 class _Messages(FCMNotification):
     """pyfcm for the form of a message and its address alone: what it sends with sleeps and retries."""
 
-    def __init__(self, credentials: Any, project_id: str, endpoint: str, *, dry_run: bool) -> None:
+    def __init__(self, credentials: Any, project_id: str, settings: FcmSettings) -> None:
         super().__init__(credentials=credentials, project_id=project_id)
-        self.FCM_END_POINT_BASE = f"{endpoint.rstrip('/')}/v1/projects"
-        self._dry_run = dry_run
+        self.FCM_END_POINT_BASE = f"{settings.endpoint}/v1/projects"
+        self._dry_run = settings.dry_run
 
     def build(self, dispatch: Dispatch) -> bytes:
         """Build the request's body; raises InvalidNotificationError for what FCM does not carry."""

@@ -62,7 +62,7 @@ class FcmSettings(PlatformSettings[FcmApp], FcmApp):
         if account is None:
             raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
         for key in ("project_id", "client_email", "private_key", "token_uri"):
-            if not isinstance(account.get(key), str):
+            if not isinstance(account.get(key), str) or not account[key]:
                 raise SettingsError(f"{where} is not a service account: it has no {key}")
         return account
 

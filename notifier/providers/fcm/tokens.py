@@ -15,7 +15,6 @@ from notifier.errors import SettingsError
 from notifier.providers.transport.oauth import is_plain
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
-ACCOUNT_FIELDS: Final = ("client_email", "private_key", "project_id", "token_uri")
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 AUDIENCE: Final = "https://oauth2.googleapis.com/token"  # Google's name for itself, whatever address it is asked at
 ASSERTION_LIFETIME_S: Final = 3600
@@ -38,14 +37,11 @@ def assertion(account: google_accounts.Credentials) -> bytes:
 
 def read_account(account: Mapping[str, Any]) -> google_accounts.Credentials:
     """The credentials of a service account; raises SettingsError, which never shows the key."""
-    if not isinstance(account, Mapping):
-        raise SettingsError("the FCM service account must be a JSON object, as downloaded from Google")
-    for name in ACCOUNT_FIELDS:
-        if not isinstance(account.get(name), str) or not account[name]:
-            raise SettingsError(f"the FCM service account has no text in {name!r}: is it the file from Google?")
     if not PROJECT.fullmatch(account["project_id"]):  # it is a part of the address that messages are sent to
         raise SettingsError("the FCM service account's project_id is not an id such as my-project-12345")
-    check_https("service account's token_uri", account["token_uri"])
+    if not _is_https(account["token_uri"]):
+        where = repr(account["token_uri"])
+        raise SettingsError(f"the FCM service account's token_uri {where} must be of the form https://host[:port]")
     make: Callable[..., google_accounts.Credentials] = google_accounts.Credentials.from_service_account_info
     try:
         return make(dict(account), scopes=[SCOPE])
@@ -53,13 +49,10 @@ def read_account(account: Mapping[str, Any]) -> google_accounts.Credentials:
         raise SettingsError("the FCM service account's private_key is no usable RSA key in PEM form") from None
 
 
-def check_https(name: str, url: str) -> None:
-    """Raise SettingsError unless the URL is https with a host."""
-    # An access token or an assertion on an open line is anybody's.
+def _is_https(url: str) -> bool:
+    # An assertion on an open line is anybody's.
     try:
         # urlsplit passes over line breaks, which would end the request's first line.
-        usable = is_plain(url) and urlsplit(url).scheme == "https" and bool(urlsplit(url).hostname)
+        return is_plain(url) and urlsplit(url).scheme == "https" and bool(urlsplit(url).hostname)
     except ValueError:
-        usable = False
-    if not usable:
-        raise SettingsError(f"the FCM {name} {url!r} must be of the form https://host[:port]")
+        return False

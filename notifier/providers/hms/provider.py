@@ -29,7 +29,7 @@ class HmsProvider(PooledProvider):
     platform: str = "hms"
 
     def __init__(self, settings: HmsSettings, secret: str) -> None:
-        super().__init__(settings.endpoint, settings.ca_file, settings.timeout_us, max_connections=100)
+        super().__init__(settings, max_connections=100)
         whose = f"v2/{settings.project_id}" if settings.project_id else f"v1/{settings.app_id}"
         self._url = f"{self._origin}/{whose}/messages:send"
         form = {"grant_type": "client_credentials", "client_id": settings.app_id, "client_secret": secret}

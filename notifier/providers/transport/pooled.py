@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 from notifier.notification import Device
@@ -15,17 +14,15 @@ from notifier.providers.transport.http1 import Pool, http1_lives, tls_context
 class PooledProvider(ABC):
     """Sends over kept connections, and keeps the order of each device's sends.
 
-    endpoint: scheme, host and port of its server; '' where each device names its own, see `service`. ca_file: trust
-    these authorities and no others. timeout_us: for a connection and for an answer, each. more: of its `Pool`. Raises
-    SettingsError where the CA file cannot be used.
+    settings: of one app. more: of its `Pool`. Raises SettingsError where the CA file cannot be used.
     """
 
     platform: str
 
-    def __init__(self, endpoint: str, ca_file: Path | None, timeout_us: int, **more: Any) -> None:
-        self._timeout_s = timeout_us / SECOND_US
-        self._origin = endpoint.rstrip("/")
-        tls = tls_context(ca_file, f"providers.{self.platform}.ca_file")
+    def __init__(self, settings: Any, **more: Any) -> None:
+        self._timeout_s = settings.timeout_us / SECOND_US
+        self._origin: str = getattr(settings, "endpoint", "")  # none where each device names its server, see `service`
+        tls = tls_context(settings.ca_file, f"providers.{self.platform}.ca_file")
         self._pool = Pool(self.platform, tls=tls, timeout_s=self._timeout_s, **more)
         self._turns = Turns()
 

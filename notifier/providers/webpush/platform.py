@@ -35,14 +35,7 @@ class WebPush(Platform):
         """See `Platform`."""
         from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - an extra
 
-        mine = settings.app(app)
-        return WebPushProvider(
-            key=settings.read_key(build.environ, app),
-            subject=mine.subject,
-            hosts=mine.hosts,
-            ca_file=mine.ca_file,
-            timeout_us=mine.timeout_us,
-        )
+        return WebPushProvider(settings.app(app), settings.read_key(build.environ, app))
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

@@ -4,14 +4,12 @@ browser vendors, of which one that is down holds up no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Device
-from notifier.notification.subscription import KNOWN_HOSTS, Subscription, read_subscription
+from notifier.notification.subscription import Subscription, read_subscription
 from notifier.providers.answers import unsendable
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.transport.backoff import SECOND_US
@@ -19,6 +17,7 @@ from notifier.providers.transport.pooled import PooledProvider
 from notifier.providers.webpush import answers as webpush_answers
 from notifier.providers.webpush.crypto import Vapid, encrypt
 from notifier.providers.webpush.payload import PAYLOAD_BYTES, headers, payload
+from notifier.providers.webpush.settings import WebPushSettings
 
 CONTENT: Final = {"Content-Encoding": "aes128gcm", "Content-Type": "application/octet-stream"}
 
@@ -29,28 +28,17 @@ STRANGER_US: Final = 60 * SECOND_US
 class WebPushProvider(PooledProvider):
     """Sends to browsers over kept connections; neither sleeps nor retries, and follows no redirect.
 
-    key: the VAPID private key, as `load_key` takes it. subject: ``mailto:`` or ``https:``, whom a push service may turn
-    to. hosts: the push services that may be talked to, as `Subscription.is_at` reads them. ca_file: trust these
-    authorities and no others. timeout_us: for a connection and for an answer, each. max_connections: open at once to
-    one server. Raises SettingsError, which never shows the key, for what cannot be used.
+    settings: of one app. key: the VAPID private key, as `load_key` takes it. max_connections: open at once to one
+    server. Raises SettingsError, which never shows the key, for what cannot be used.
     """
 
     platform: str = "webpush"
 
-    def __init__(
-        self,
-        *,
-        key: str,
-        subject: str,
-        hosts: Iterable[str] = KNOWN_HOSTS,
-        ca_file: Path | None = None,
-        timeout_us: int = 5 * SECOND_US,
-        max_connections: int = 50,
-    ) -> None:
-        self._vapid = Vapid(key=key, subject=subject)
+    def __init__(self, settings: WebPushSettings, key: str, *, max_connections: int = 50) -> None:
+        self._vapid = Vapid(key=key, subject=settings.subject)
         self.key_digest = self._vapid.key_digest
-        super().__init__("", ca_file, timeout_us, max_connections=max_connections)
-        self._hosts = tuple(hosts)
+        super().__init__(settings, max_connections=max_connections)
+        self._hosts = settings.hosts
 
     async def _send(self, dispatch: Dispatch) -> Answer:
         try:

@@ -177,13 +177,6 @@ def refused_settings(identity: Identity, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_both_or_neither(identity, ours):
-    """A provider signs in by a token or by a certificate: not by both, not by neither."""
-    _, cert_file, key_file = ours
-    for options in ({"cert_file": cert_file, "cert_key_file": key_file}, {"key": ""}):
-        assert "either" in refused_settings(identity, **options)
-
-
 def test_wrong_files(identity, ours, tmp_path):
     """Each file that cannot be used is refused at the start, with its key, its path and what would be right."""
     authority, cert_file, key_file = ours

@@ -16,6 +16,7 @@ from notifier.providers import check_payload
 from notifier.providers.contract import Dispatch
 from notifier.providers.fcm.payload import PAYLOAD_BYTES, payload_size
 from notifier.providers.fcm.provider import FcmProvider
+from notifier.providers.fcm.settings import FcmSettings
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
 from notifier.simulators.fcm import make_service_account
 
@@ -85,7 +86,7 @@ WHOLE: dict[str, Any] = {
 def provider(tmp_path_factory: pytest.TempPathFactory) -> FcmProvider:
     folder: Path = tmp_path_factory.mktemp("account")
     account = json.loads(make_service_account(folder, "https://127.0.0.1:1/token", "demo").read_text())
-    return FcmProvider(service_account=account)
+    return FcmProvider(FcmSettings(), account)
 
 
 def note(fcm: dict[str, Any], **fields: Any) -> Notification:

@@ -22,10 +22,13 @@ from structlog.testing import capture_logs
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification import Device, Notification
+from notifier.providers.build import Build
 from notifier.providers.contract import Answer, Dispatch, Outcome
 from notifier.providers.fcm import answers as fcm_answers
 from notifier.providers.fcm.payload import MAX_TTL_S, PAYLOAD_BYTES, payload_size
+from notifier.providers.fcm.platform import Fcm
 from notifier.providers.fcm.provider import FcmProvider
+from notifier.providers.fcm.settings import FcmSettings
 from notifier.providers.transport.backoff import Backoff
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.checks.fcm import counted_bytes, is_valid
@@ -33,6 +36,7 @@ from notifier.simulators.fcm import FcmSimulator, make_service_account
 from notifier.simulators.wire import Arrival, Reply, Scripts, WireLog
 from tests.contract.wire_log import Log
 from tests.harness.patient_loop import skip
+from tests.harness.sections import section
 from workers.sending.circuits import JITTER, PROBE_US
 
 if TYPE_CHECKING:
@@ -63,7 +67,7 @@ def account(account_file: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def offline(account: dict[str, str]) -> FcmProvider:
-    return FcmProvider(service_account=account)
+    return FcmProvider(FcmSettings(), account)
 
 
 @pytest.fixture
@@ -74,9 +78,10 @@ def rig(certificates: Certificates, account: dict[str, str], account_file: Path)
         simulator = FcmSimulator(certificates=certificates, log=log, scripts=scripts, latency_ms=latency_ms)
         simulator.trust(account_file)
         await simulator.start()
-        options = {"service_account": account, "ca_file": certificates.ca_file} | options
-        options["service_account"] = options["service_account"] | {"token_uri": f"{simulator.url}/token"}
-        provider = FcmProvider(endpoint=simulator.url, **options)
+        told = options.pop("service_account", account) | {"token_uri": f"{simulator.url}/token"}
+        max_connections = options.pop("max_connections", 100)
+        settings = section("fcm", **{"endpoint": simulator.url, "ca_file": certificates.ca_file} | options)
+        provider = FcmProvider(settings, told, max_connections=max_connections)
         try:
             yield Rig(provider, simulator, log)
         finally:
@@ -617,7 +622,7 @@ def test_an_unusable_service_account_is_told_without_its_key(account: dict[str, 
     """A service account that cannot work is a SettingsError that names the field and never shows the key."""
     (field,) = change
     with pytest.raises(SettingsError, match=field) as caught:
-        FcmProvider(service_account=account | change)
+        Fcm().provider(FcmSettings(), None, Build({"NOTIFIER_FCM_SERVICE_ACCOUNT": json.dumps(account | change)}))
     assert "secret" not in str(caught.value)
     assert account["private_key"][40:80] not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -627,9 +632,9 @@ def test_an_unusable_service_account_is_told_without_its_key(account: dict[str, 
 def test_only_https_is_spoken(account: dict[str, str], url: str) -> None:
     """An endpoint or token endpoint without TLS is a SettingsError: an access token is never sent openly."""
     with pytest.raises(SettingsError, match="https://host"):
-        FcmProvider(service_account=account, endpoint=url)
+        section("fcm", endpoint=url)
     with pytest.raises(SettingsError, match="token_uri"):
-        FcmProvider(service_account=account | {"token_uri": url})
+        FcmProvider(FcmSettings(), account | {"token_uri": url})
 
 
 def test_an_unusable_ca_file_is_told(account: dict[str, str], tmp_path: Path) -> None:
@@ -637,7 +642,7 @@ def test_an_unusable_ca_file_is_told(account: dict[str, str], tmp_path: Path) ->
     (tmp_path / "empty.pem").write_text("")
     for name in ("missing.pem", "empty.pem"):
         with pytest.raises(SettingsError, match=name):
-            FcmProvider(service_account=account, ca_file=tmp_path / name)
+            FcmProvider(section("fcm", ca_file=tmp_path / name), account)
 
 
 GOOD: dict[str, Any] = {"token": TOKEN, "notification": {"title": "a"}, "android": {"ttl": "3.5s"}}

@@ -38,6 +38,7 @@ from notifier.simulators.webpush_browser import Browser, browser, subscription
 from notifier.simulators.wire import Reply
 from tests.contract.wire_log import Log
 from tests.harness.patient_loop import skip
+from tests.harness.sections import section
 from tests.harness.vapid import make_key
 
 if TYPE_CHECKING:
@@ -91,8 +92,10 @@ def rig(certificates: Certificates, keys: tuple[str, str]) -> Callable[..., Any]
         told = {"certificates": certificates, "log": log, "public_key": keys[1], "scripts": scripts} | (server or {})
         simulator = WebPushSimulator(**told)
         await simulator.start()
-        given = {"key": keys[0], "subject": SUBJECT, "ca_file": certificates.ca_file, "hosts": [host(simulator)]}
-        provider = WebPushProvider(**(given | options))
+        given = {"subject": SUBJECT, "ca_file": certificates.ca_file, "hosts": [host(simulator)]}
+        key = options.pop("key", keys[0])
+        settings = section("webpush", **given).model_copy(update=options)  # also what the schema refuses
+        provider = WebPushProvider(settings, key)
         try:
             yield Rig(provider, simulator, log)
         finally:
@@ -187,7 +190,7 @@ def test_keys_are_read_in_both_forms(tmp_path: Path) -> None:
 def test_an_unusable_key_is_told_without_it(text: str) -> None:
     """What is no P-256 private key is a SettingsError that does not show it."""
     with pytest.raises(SettingsError, match="key_file") as caught:
-        WebPushProvider(key=text, subject=SUBJECT)
+        WebPushProvider(section("webpush", subject=SUBJECT), text)
     assert "c2VjcmV0" not in str(caught.value)
 
 

@@ -6,17 +6,19 @@ Each platform brings its own section; see `Platform.settings`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.notification.platforms import find, installed
 from notifier.rules.category import PlatformLimits
+from notifier.rules.policy import Policy
 from notifier.settings import checks
 from notifier.settings.checks import Name, Positive, wrong_at
 from notifier.settings.schema_types import Section
@@ -27,14 +29,34 @@ TIMEOUT_US: Final = 5 * UNITS["s"]
 App = TypeVar("App", bound=Section)
 
 
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that an app signs in with: in an environment variable, or else in the file that `key` names.
+
+    form: makes of the text what the provider takes; it is told where the text came from, and raises SettingsError.
+    with_it: the keys of which an app that gives one of them must have the secret for itself. optional: it is '' where
+    there is none.
+    """
+
+    variable: str
+    key: str
+    form: Callable[[str, str], Any]
+    with_it: tuple[str, ...] = ()
+    optional: bool = False
+
+
 class PlatformSettings(Section, Generic[App]):
     """The keys that platforms share: named apps, of which each inherits what it does not give.
 
-    A section with named apps is an app itself, the one without a name, only if it gives `identity`.
+    A section with named apps is an app itself, the one without a name, only if it gives `identity`. needed: the keys
+    that each app has to give. advice: what is said where one is missing.
     """
 
     platform: ClassVar[str]
     identity: ClassVar[str]
+    secret: ClassVar[Secret]
+    needed: ClassVar[tuple[str, ...]] = ()
+    advice: ClassVar[str] = ""
 
     client: str = "http"
     apps: dict[Name, App] = Field(default_factory=dict)
@@ -48,6 +70,18 @@ class PlatformSettings(Section, Generic[App]):
             if (other := seen.setdefault(suffix_of(name), name)) != name:
                 raise wrong_at(name, f"cannot be told from {other} in the names of environment variables")
         return apps
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        apps = {"" if name is None else f"apps.{name}.": self.app(name) for name in self.app_names}
+        missing = [where + key for where, mine in apps.items() for key in mine.lacks()]
+        if missing and not self.prints:
+            raise wrong_at(missing, f"is missing; {self.advice.format(client=self.client)}")
+        return self
+
+    def lacks(self) -> Sequence[str]:
+        """The keys that this app has to give, and does not."""
+        return [key for key in self.needed if not getattr(self, key)]
 
     @property
     def app_names(self) -> Sequence[str | None]:
@@ -92,8 +126,10 @@ class PlatformSettings(Section, Generic[App]):
 
     @property
     def in_force(self) -> PlatformLimits:
-        """The limits of the platform itself."""
-        return PlatformLimits()
+        """The limits of the platform itself: what its section `limits` says, if it has one."""
+        given: Iterable[tuple[str, Any]] = getattr(self, "limits", ())
+        limits: dict[str, Any] = {key: Policy(each) if isinstance(each, tuple) else each for key, each in given}
+        return PlatformLimits(**limits)
 
     def files(self) -> set[Path]:
         """The files that its apps are built from: keys, certificates and accounts."""
@@ -104,19 +140,21 @@ class PlatformSettings(Section, Generic[App]):
         """Whether what would be sent is printed, and nothing is sent."""
         return self.client == "console"
 
-    def read_secret(
-        self, environ: Mapping[str, str], variable: str, key: str, app: str | None, with_it: Sequence[str] = ()
-    ) -> tuple[str, str]:
-        """Return a secret's text and where it came from. An app's own, if it has any, goes before the section's.
+    def read_secret(self, environ: Mapping[str, str], app: str | None = None) -> Any:
+        """Return what an app signs in with: its own, if it has any, goes before the section's.
 
-        with_it: the keys of which an app that gives one of them must have the secret for itself.
+        Raise SettingsError if there is none, or it cannot be read, or it has another form.
         """
-        where = f"providers.{self.platform}"
+        secret, variable, where = self.secret, self.secret.variable, f"providers.{self.platform}"
+        given: Section = self
         if app is not None:
-            given, own = self.apps[app], f"{variable}_{suffix_of(app)}"
-            if environ.get(own) or not given.model_fields_set.isdisjoint((key, *with_it)):
-                return checks.from_environment_or_file(environ, own, getattr(given, key), f"{where}.apps.{app}.{key}")
-        return checks.from_environment_or_file(environ, variable, getattr(self, key), f"{where}.{key}")
+            named, own = self.apps[app], f"{variable}_{suffix_of(app)}"
+            if environ.get(own) or not named.model_fields_set.isdisjoint((secret.key, *secret.with_it)):
+                given, variable, where = named, own, f"{where}.apps.{app}"
+        file = getattr(given, secret.key)
+        if secret.optional and file is None and not environ.get(variable):
+            return ""
+        return secret.form(*checks.from_environment_or_file(environ, variable, file, f"{where}.{secret.key}"))
 
 
 def suffix_of(app: str) -> str:

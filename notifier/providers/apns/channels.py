@@ -55,7 +55,7 @@ class ChannelServer:
         self._path = f"/1/apps/{mine.topic}/"
         self._token: ProviderToken | None = None
         if not mine.cert_file:
-            sign_in = {"key_id": settings.read_key_id(app), "key": settings.read_key(environ, app)}
+            sign_in = {"key_id": settings.read_key_id(app), "key": settings.read_secret(environ, app)}
             # Nothing is held up but this call, and nobody makes it again.
             self._token = ProviderToken(team_id=mine.team_id, store=tokens, patience_s=self._timeout_s, **sign_in)
 

@@ -38,7 +38,7 @@ class Apns(Platform):
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
         """See `Platform`."""
         mine = settings.app(app)
-        key_id, key = settings.read_key_id(app), "" if mine.cert_file else settings.read_key(build.environ, app)
+        key_id, key = settings.read_key_id(app), "" if mine.cert_file else settings.read_secret(build.environ, app)
         # Apple dislikes many connections, and one serves every topic of the team.
         sign_in = mine.team_id, key_id, key, mine.cert_file, mine.cert_key_file
         same = (self.name, *sign_in, mine.endpoint, mine.ca_file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -10,11 +10,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from notifier.errors import SettingsError
 from notifier.notification import Notification
 from notifier.providers.apns.options import check_by_certificate
-from notifier.rules.category import PlatformLimits
-from notifier.rules.policy import Policy, Window
+from notifier.rules.policy import Window
 from notifier.settings import checks
 from notifier.settings.checks import AppleEndpoint, File, HttpsEndpoint, Rates, wrong_at
-from notifier.settings.schema_providers import PlatformSettings
+from notifier.settings.schema_providers import PlatformSettings, Secret
 from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
@@ -66,27 +65,19 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
 
     platform = "apns"
     identity = "topic"
+    secret = Secret("NOTIFIER_APNS_KEY", "key_file", checks.private_pem, with_it=("key_id", "key_id_file"))
+    needed = APPLE_IDS
+    advice = "client {client} needs team_id, key_id and topic, or cert_file and topic; console none of them"
 
     client: Literal["h2", "apns2", "console"] = "h2"
     limits: ApnsLimits = Field(default_factory=ApnsLimits)
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if self.client == "console":
-            return self
-        missing = [
-            key if name is None else f"apps.{name}.{key}"
-            for name in self.app_names
-            for key in (("topic",) if self.app(name).cert_file else APPLE_IDS)
-            if not getattr(self.app(name), key) and not (key == "key_id" and self.app(name).key_id_file)
-        ]
-        if missing:
-            raise wrong_at(
-                missing,
-                f"is missing; client {self.client} needs team_id, key_id and topic, or cert_file and topic; console"
-                " none of them",
-            )
-        return self
+    def lacks(self) -> Sequence[str]:
+        """See `PlatformSettings.lacks`. Who has a certificate needs no token, and a key's id may stand in a file."""
+        missing = super().lacks()
+        if self.cert_file:
+            return [key for key in missing if key == "topic"]
+        return [key for key in missing if key != "key_id" or not self.key_id_file]
 
     def app(self, name: str | None) -> Self:
         """See `PlatformSettings.app`. An app with a sign-in of its own has nothing of the section's."""
@@ -108,19 +99,6 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         """See `PlatformSettings.check`: some types of push Apple takes only from who signs in by a token."""
         if notification.apns and self.app(app).cert_file is not None:
             check_by_certificate(notification)
-
-    @property
-    def in_force(self) -> PlatformLimits:
-        """See `PlatformSettings.in_force`."""
-        return PlatformLimits(background=Policy(self.limits.background))
-
-    def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
-        """Return the PEM text of the signing key: NOTIFIER_APNS_KEY or else `key_file`, the app's own before all.
-
-        Raise SettingsError if there is neither, or it cannot be read, or it is not a private key in PEM.
-        """
-        text, where = self.read_secret(environ, "NOTIFIER_APNS_KEY", "key_file", app, with_it=("key_id", "key_id_file"))
-        return checks.private_pem(text, where)
 
     def read_key_id(self, app: str | None = None) -> str:
         """Return the id of the signing key: `key_id`, or what stands in `key_id_file`. Raise SettingsError."""

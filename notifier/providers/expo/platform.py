@@ -34,7 +34,7 @@ class Expo(Platform):
         """See `Platform`."""
         from notifier.providers.expo.provider import ExpoProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
-        return ExpoProvider(settings.app(app), settings.read_access_token(build.environ, app), build.for_app(app))
+        return ExpoProvider(settings.app(app), settings.read_secret(build.environ, app), build.for_app(app))
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

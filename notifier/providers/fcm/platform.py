@@ -36,7 +36,7 @@ class Fcm(Platform):
         from notifier.providers.fcm.provider import FcmProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
         mine = settings.app(app)
-        account = settings.read_service_account(build.environ, app)
+        account = settings.read_secret(build.environ, app)
         # Two apps of one project are one to FCM: the device's token tells them apart.
         same = (self.name, json.dumps(account, sort_keys=True), mine.endpoint, mine.ca_file, mine.dry_run)
         if same not in build.shared:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -12,7 +11,7 @@ from notifier.notification.json_values import read_object
 from notifier.rules.category import PlatformLimits
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.settings.checks import File, HttpsEndpoint, Positive, Rate, Rates
-from notifier.settings.schema_providers import PlatformSettings
+from notifier.settings.schema_providers import PlatformSettings, Secret
 from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
@@ -43,28 +42,25 @@ class FcmLimits(Section):
     project: Rate | None = Field(default_factory=lambda: Window(600_000, interval_us=UNITS["m"]))
 
 
+def _account(text: str, where: str) -> dict[str, Any]:
+    account = read_object(text)
+    if account is None:
+        raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
+    for key in ("project_id", "client_email", "private_key", "token_uri"):
+        if not isinstance(account.get(key), str) or not account[key]:
+            raise SettingsError(f"{where} is not a service account: it has no {key}")
+    return account
+
+
 class FcmSettings(PlatformSettings[FcmApp], FcmApp):
     """Firebase Cloud Messaging. `client: console` prints and needs no other key."""
 
     platform = "fcm"
     identity = "service_account"
+    secret = Secret("NOTIFIER_FCM_SERVICE_ACCOUNT", "service_account", _account)
 
     client: Literal["pyfcm", "console"] = "pyfcm"
     limits: FcmLimits = Field(default_factory=FcmLimits)
-
-    def read_service_account(self, environ: Mapping[str, str], app: str | None = None) -> dict[str, Any]:
-        """Return the service account: NOTIFIER_FCM_SERVICE_ACCOUNT or else the file, the app's own before all.
-
-        Raise SettingsError if there is neither, or it cannot be read, or it is not a service account.
-        """
-        text, where = self.read_secret(environ, "NOTIFIER_FCM_SERVICE_ACCOUNT", "service_account", app)
-        account = read_object(text)
-        if account is None:
-            raise SettingsError(f"{where} is not a JSON object; download the service account's key once more")
-        for key in ("project_id", "client_email", "private_key", "token_uri"):
-            if not isinstance(account.get(key), str) or not account[key]:
-                raise SettingsError(f"{where} is not a service account: it has no {key}")
-        return account
 
     def is_dry_run(self, app: str | None) -> bool:
         """See `PlatformSettings.is_dry_run`."""

@@ -33,7 +33,7 @@ class Hms(Platform):
         """See `Platform`."""
         from notifier.providers.hms.provider import HmsProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
-        return HmsProvider(settings.app(app), settings.read_client_secret(build.environ, app))
+        return HmsProvider(settings.app(app), settings.read_secret(build.environ, app))
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from notifier.rules.category import PlatformLimits
-from notifier.rules.policy import Policy
 from notifier.settings import checks
-from notifier.settings.checks import File, HttpsEndpoint, Rate, Rates, wrong_at
-from notifier.settings.schema_providers import PlatformSettings
+from notifier.settings.checks import File, HttpsEndpoint, Rate, Rates
+from notifier.settings.schema_providers import PlatformSettings, Secret
 from notifier.settings.schema_types import Section
 
 
@@ -45,27 +42,9 @@ class HmsSettings(PlatformSettings[HmsApp], HmsApp):
 
     platform = "hms"
     identity = "app_id"
+    secret = Secret("NOTIFIER_HMS_SECRET", "secret_file", checks.one_line, with_it=("app_id",))
+    needed = ("app_id",)
+    advice = "give the app's id of AppGallery Connect, or client: console"
 
     client: Literal["http", "console"] = "http"
     limits: HmsLimits = Field(default_factory=HmsLimits)
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        apps = {"app_id" if name is None else f"apps.{name}.app_id": self.app(name) for name in self.app_names}
-        missing = [key for key, mine in apps.items() if not mine.app_id]
-        if missing and not self.prints:
-            raise wrong_at(missing, "is missing; give the app's id of AppGallery Connect, or client: console")
-        return self
-
-    def read_client_secret(self, environ: Mapping[str, str], app: str | None = None) -> str:
-        """Return the app's secret: NOTIFIER_HMS_SECRET or else `secret_file`, the app's own before all.
-
-        Raise SettingsError if there is neither, or it cannot be read.
-        """
-        text, where = self.read_secret(environ, "NOTIFIER_HMS_SECRET", "secret_file", app, with_it=("app_id",))
-        return checks.one_line(text, where)
-
-    @property
-    def in_force(self) -> PlatformLimits:
-        """See `PlatformSettings.in_force`."""
-        return PlatformLimits(device=Policy(self.limits.device), project=self.limits.project)

@@ -35,7 +35,7 @@ class WebPush(Platform):
         """See `Platform`."""
         from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - an extra
 
-        return WebPushProvider(settings.app(app), settings.read_key(build.environ, app))
+        return WebPushProvider(settings.app(app), settings.read_secret(build.environ, app))
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, Self
-
-from pydantic import model_validator
+from collections.abc import Sequence
+from typing import Literal
 
 from notifier.notification.subscription import KEY_NUMBER, KNOWN_HOSTS, is_among, read_subscription
 from notifier.settings import checks
-from notifier.settings.checks import Contact, File, Hosts, wrong_at
-from notifier.settings.schema_providers import PlatformSettings
+from notifier.settings.checks import Contact, File, Hosts
+from notifier.settings.schema_providers import PlatformSettings, Secret
 from notifier.settings.schema_types import Section
 
 
@@ -23,32 +21,21 @@ class WebPushApp(Section):
     ca_file: File | None = None
 
 
+def _key(text: str, where: str) -> str:
+    """PEM, or the 43 characters that other web push libraries print."""
+    return text.strip() if KEY_NUMBER.fullmatch(text.strip()) else checks.private_pem(text, where)
+
+
 class WebPushSettings(PlatformSettings[WebPushApp], WebPushApp):
     """Browsers. `client: console` prints and needs no other key."""
 
     platform = "webpush"
     identity = "key_file"
+    secret = Secret("NOTIFIER_WEBPUSH_KEY", "key_file", _key)
+    needed = ("subject",)
+    advice = "give a contact address for push services, such as mailto:you@example.com"
 
     client: Literal["pywebpush", "console"] = "pywebpush"
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        keys = {"subject" if name is None else f"apps.{name}.subject": self.app(name) for name in self.app_names}
-        missing = [key for key, mine in keys.items() if not mine.subject]
-        if missing and self.client == "pywebpush":
-            raise wrong_at(
-                missing, "is missing; give a contact address for push services, such as mailto:you@example.com"
-            )
-        return self
-
-    def read_key(self, environ: Mapping[str, str], app: str | None = None) -> str:
-        """Return the VAPID private key: NOTIFIER_WEBPUSH_KEY or else `key_file`, the app's own before all.
-
-        It is PEM, or the 43 characters that other web push libraries print. Raise SettingsError if there is neither, or
-        it cannot be read, or it has neither form.
-        """
-        text, where = self.read_secret(environ, "NOTIFIER_WEBPUSH_KEY", "key_file", app)
-        return text.strip() if KEY_NUMBER.fullmatch(text.strip()) else checks.private_pem(text, where)
 
     def why_not_to(self, token: str, app: str | None) -> str | None:
         """Say why this device cannot be sent to: its push service must be one of `hosts`."""

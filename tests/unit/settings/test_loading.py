@@ -78,7 +78,7 @@ def test_the_full_file_with_its_comments_filled_in_is_right_too(tmp_path: Path) 
     text = FULL.read_text(encoding="utf-8").replace("    client: console\n", "")
     keys = "|".join(_keys(schema()))
     text, count = re.subn(rf"^( +)# ((?:{keys}): [^ ]+)$", r"\1\2", text, flags=re.MULTILINE)
-    assert count == 38
+    assert count == 37
     filled = parse_settings(text, name=str(tmp_path / "n.yaml"))
     apns, fcm = filled.providers.apns, filled.providers.fcm
     assert apns is not None
@@ -461,9 +461,9 @@ def test_no_secret_is_read_when_a_file_is_loaded() -> None:
     assert loaded.providers.apns is not None
     assert loaded.providers.fcm is not None
     with pytest.raises(SettingsError, match=r"providers\.apns\.key_file: cannot read .*none\.p8: No such file"):
-        loaded.providers.apns.read_key({})
+        loaded.providers.apns.read_secret({})
     with pytest.raises(SettingsError, match=r"providers\.fcm\.service_account: cannot read .*none\.json: No such file"):
-        loaded.providers.fcm.read_service_account({})
+        loaded.providers.fcm.read_secret({})
     with pytest.raises(SettingsError, match=r"redis\.password_file: cannot read .*none: No such file"):
         loaded.redis.read_password()
 
@@ -477,29 +477,29 @@ def test_the_apns_key_comes_from_its_file_beside_the_yaml_or_from_the_environmen
     """A relative path is relative to the YAML's folder; the environment goes before the file."""
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "a.p8").write_text(PEM, encoding="utf-8")
-    assert apns(tmp_path).read_key({}) == PEM
+    assert apns(tmp_path).read_secret({}) == PEM
     other = PEM.replace("secretsecret", "otherother")
-    assert apns(tmp_path).read_key({"NOTIFIER_APNS_KEY": other}) == other
-    assert apns(tmp_path).read_key({"NOTIFIER_APNS_KEY": other.replace("\n", "\\n")}) == other
+    assert apns(tmp_path).read_secret({"NOTIFIER_APNS_KEY": other}) == other
+    assert apns(tmp_path).read_secret({"NOTIFIER_APNS_KEY": other.replace("\n", "\\n")}) == other
 
 
 def test_what_is_no_key_is_refused_without_showing_it(tmp_path: Path) -> None:
     """A key that is not PEM, not text, or nowhere is a SettingsError that says where it was looked for."""
     with pytest.raises(SettingsError, match=r"^NOTIFIER_APNS_KEY is not a private key in PEM") as caught:
-        apns(tmp_path).read_key({"NOTIFIER_APNS_KEY": "hunter2"})
+        apns(tmp_path).read_secret({"NOTIFIER_APNS_KEY": "hunter2"})
     assert "hunter2" not in str(caught.value)
     assert mask_text(str(caught.value)) == str(caught.value), "the log of a worker says what would be right"
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "a.p8").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="is not UTF-8 text"):
-        apns(tmp_path).read_key({})
+        apns(tmp_path).read_secret({})
     (tmp_path / "keys" / "a.p8").write_bytes(b"x" * 1_000_001)
     with pytest.raises(SettingsError, match="far too large to be a secret"):
-        apns(tmp_path).read_key({})
+        apns(tmp_path).read_secret({})
     nowhere = parse_settings("providers: {apns: {client: console}}").providers.apns
     assert nowhere is not None
     with pytest.raises(SettingsError, match=r"^providers\.apns\.key_file is missing; .* set NOTIFIER_APNS_KEY$"):
-        nowhere.read_key({})
+        nowhere.read_secret({})
 
 
 def test_the_service_account_is_checked_when_it_is_read() -> None:
@@ -507,15 +507,15 @@ def test_the_service_account_is_checked_when_it_is_read() -> None:
     fcm = FcmSettings()
     account = {"project_id": "p", "client_email": "e", "private_key": "hunter2", "token_uri": "https://t"}
     variable = "NOTIFIER_FCM_SERVICE_ACCOUNT"
-    assert fcm.read_service_account({variable: json.dumps(account)}) == account
+    assert fcm.read_secret({variable: json.dumps(account)}) == account
     for text in ("{hunter2", "[]", '"hunter2"', "1"):
         with pytest.raises(SettingsError, match=f"^{variable} is not a JSON object") as caught:
-            fcm.read_service_account({variable: text})
+            fcm.read_secret({variable: text})
         assert "hunter2" not in str(caught.value)
     for key in account:
         rest = {name: value for name, value in account.items() if name != key}
         with pytest.raises(SettingsError, match=f"it has no {key}$") as caught:
-            fcm.read_service_account({variable: json.dumps(rest)})
+            fcm.read_secret({variable: json.dumps(rest)})
         assert "hunter2" not in str(caught.value)
 
 

@@ -172,15 +172,15 @@ def test_a_key_is_the_apps_own_or_the_sections(tmp_path: Path) -> None:
     )
     both = {"NOTIFIER_APNS_KEY": PEM.format("everyone"), "NOTIFIER_APNS_KEY_DRIVER_2": PEM.format("driver")}
     everyone = {"NOTIFIER_APNS_KEY": PEM.format("everyone")}
-    assert section.read_key({}, "rider") == PEM.format("section")
-    assert section.read_key(both, "rider") == PEM.format("everyone")
-    assert section.read_key({}, "driver-2") == PEM.format("own")
-    assert section.read_key(everyone, "driver-2") == PEM.format("own")
-    assert section.read_key(both, "driver-2") == PEM.format("driver")
+    assert section.read_secret({}, "rider") == PEM.format("section")
+    assert section.read_secret(both, "rider") == PEM.format("everyone")
+    assert section.read_secret({}, "driver-2") == PEM.format("own")
+    assert section.read_secret(everyone, "driver-2") == PEM.format("own")
+    assert section.read_secret(both, "driver-2") == PEM.format("driver")
     # The section's key cannot be the one of another id.
     missing = r"^providers\.apns\.apps\.lost\.key_file is missing; name the file there, or set NOTIFIER_APNS_KEY_LOST$"
     with pytest.raises(SettingsError, match=missing):
-        section.read_key(both, "lost")
+        section.read_secret(both, "lost")
 
 
 def test_a_service_account_is_the_apps_own_or_the_sections(tmp_path: Path) -> None:
@@ -192,15 +192,15 @@ def test_a_service_account_is_the_apps_own_or_the_sections(tmp_path: Path) -> No
         "lost: {service_account: none.json}}",
         tmp_path,
     )
-    assert section.read_service_account({}, "rider")["project_id"] == "section"
-    assert section.read_service_account({}, "driver")["project_id"] == "own"
+    assert section.read_secret({}, "rider")["project_id"] == "section"
+    assert section.read_secret({}, "driver")["project_id"] == "own"
     variable = {"NOTIFIER_FCM_SERVICE_ACCOUNT_RIDER": account("variable")}
-    assert section.read_service_account(variable, "rider")["project_id"] == "variable"
-    assert section.read_service_account(variable)["project_id"] == "section"
+    assert section.read_secret(variable, "rider")["project_id"] == "variable"
+    assert section.read_secret(variable)["project_id"] == "section"
     with pytest.raises(SettingsError, match=r"^providers\.fcm\.apps\.lost\.service_account: cannot read .*none\.json"):
-        section.read_service_account({}, "lost")
+        section.read_secret({}, "lost")
     with pytest.raises(SettingsError, match=r"^NOTIFIER_FCM_SERVICE_ACCOUNT_RIDER is not a JSON object"):
-        section.read_service_account({"NOTIFIER_FCM_SERVICE_ACCOUNT_RIDER": "hunter2"}, "rider")
+        section.read_secret({"NOTIFIER_FCM_SERVICE_ACCOUNT_RIDER": "hunter2"}, "rider")
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,14 @@ def test_the_key_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     webpush = parse_settings(text, name=str(tmp_path / "n.yaml")).providers.webpush
     assert webpush is not None
     with pytest.raises(SettingsError, match=r"providers\.webpush\.key_file: cannot read"):
-        webpush.read_key({})
+        webpush.read_secret({})
     pem = make_key()
     (tmp_path / "key.pem").write_text(pem)
-    assert webpush.read_key({}) == pem
-    assert webpush.read_key({"NOTIFIER_WEBPUSH_KEY": pem.strip().replace("\n", "\\n")}) == pem
-    assert webpush.read_key({"NOTIFIER_WEBPUSH_KEY": "q" * 43 + "\n"}) == "q" * 43
+    assert webpush.read_secret({}) == pem
+    assert webpush.read_secret({"NOTIFIER_WEBPUSH_KEY": pem.strip().replace("\n", "\\n")}) == pem
+    assert webpush.read_secret({"NOTIFIER_WEBPUSH_KEY": "q" * 43 + "\n"}) == "q" * 43
     with pytest.raises(SettingsError, match="NOTIFIER_WEBPUSH_KEY is not a private key") as caught:
-        webpush.read_key({"NOTIFIER_WEBPUSH_KEY": "hunter2"})
+        webpush.read_secret({"NOTIFIER_WEBPUSH_KEY": "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 
@@ -81,7 +81,7 @@ def test_a_key_after_the_parameters_of_its_curve_is_taken() -> None:
     webpush = parse_settings(f"providers: {{webpush: {{{SUBJECT}}}}}").providers.webpush
     assert webpush is not None
     for written in (given, given.replace("\n", "\\n")):
-        read = webpush.read_key({"NOTIFIER_WEBPUSH_KEY": written})
+        read = webpush.read_secret({"NOTIFIER_WEBPUSH_KEY": written})
         assert public_key(load_key(read)) == public_key(load_key(key))
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from typing import Final
 
 from notifier.errors import SettingsError, needs_extra
 
 INTERRUPTED: Final = 130  # as a shell reports Ctrl-C
 STOPPED: Final = "\nstopped; everything that the demo had started has ended\n"
-AGAIN_S: Final = 5.0  # stopping takes less: until then a second Ctrl-C changes nothing
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     except SettingsError as error:
         sys.exit(str(error))
     try:
-        signal.signal(signal.SIGINT, _Stop())
+        signal.signal(signal.SIGINT, _stop)
         return play(arguments)
     except KeyboardInterrupt:
         sys.stderr.write(STOPPED)
@@ -50,16 +48,10 @@ def _leave(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
-class _Stop:
-    """Ctrl-C while the demo runs: unwinds it once, and leaves the unwinding alone."""
-
-    def __init__(self) -> None:
-        self._since = -AGAIN_S
-
-    def __call__(self, *_: object) -> None:
-        if time.monotonic() - self._since >= AGAIN_S:
-            self._since = time.monotonic()
-            raise KeyboardInterrupt
+def _stop(*_: object) -> None:
+    """Unwind what runs, once: while it ends, another Ctrl-C changes nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from redis import Redis
 
-from notifier import Device, Notification, Notifier
+from notifier import Notification, Notifier
 from notifier.errors import NotifierError
 from notifier.notification.job import TERMINAL
 from notifier.rules.category import LANES
 from notifier.scripts.keys import redis_key, rq_key
 from notifier.simulators.wire import WireLog
 from notifier.store.connection import connect
-from workers.demo.report import Report, report
+from workers.demo.report import report
 from workers.demo.screen import Screen, print_report
 from workers.demo.stage import Stage, stage
 from workers.demo.traffic import notifications
@@ -42,13 +42,13 @@ def play(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"demo: {error}\n")
         return 1
     if arguments.json:
-        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
+        sys.stdout.write(json.dumps(found) + "\n")
     else:
         print_report(found, arguments.rates)
-    return 0 if found.held else 1
+    return 0 if found["laws_held"] else 1
 
 
-def _run(arguments: argparse.Namespace) -> Report:
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = notifications()
     tokens = [device for row in rows for device in row["devices"]]
     scripts = {d["token"]: [DEAD[d["platform"]]] for d in tokens if d["token"].startswith("dead")}
@@ -109,15 +109,8 @@ def _paced(rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -
 
 
 def _notification(number: int, row: dict[str, Any]) -> Notification:
-    return Notification(
-        user=row["user"],
-        devices=[Device(**device) for device in row["devices"]],
-        title=row["title"],
-        body=row["body"],
-        category=row["category"],
-        expires_in=row.get("expires_in"),
-        data={"n": str(number)},
-    )
+    fields = {name: value for name, value in row.items() if name != "at"}
+    return Notification.from_kwargs({**fields, "data": {"n": str(number)}})
 
 
 def _progress(redis: Redis) -> tuple[dict[str, int], int]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from notifier.notification.job import TERMINAL
-from notifier.units import format_duration
-from workers.demo.report import Report
 
 MEANING = {
     "accepted": "",
@@ -58,32 +57,32 @@ class Screen(Progress):
         self.update(self._task, completed=ended, said=said)
 
 
-def print_report(found: Report, rates: Path) -> None:
+def print_report(found: Mapping[str, Any], rates: Path) -> None:
     """Print the report as tables that fit 80 columns, and what to do next with the file of `rates`."""
     console = Console(highlight=False)
     table = Table("what", "", "", title="Results", title_justify="left", show_header=False)
-    for word, count in found.counts.items():
-        if count or word in MEANING:
-            table.add_row(word, f"{count}", MEANING.get(word, ""))
-    table.add_row("still waiting", f"{found.waiting}", "")
-    table.add_row("attempts for each message", f"{found.dispatches:.2f}", "1.00 is the least possible")
-    late = f"{found.late_p50_us / 1000:.1f} ms / {found.late_p99_us / 1000:.1f} ms"
+    for word in ("accepted", *TERMINAL):
+        if found[word] or word in MEANING:
+            table.add_row(word, f"{found[word]}", MEANING.get(word, ""))
+    table.add_row("still waiting", f"{found['still_waiting']}", "")
+    table.add_row("attempts for each message", f"{found['dispatches_per_message']:.2f}", "1.00 is the least possible")
+    late = " / ".join(f"{ms:.1f} ms" for ms in found["lateness_ms"].values())
     table.add_row("lateness p50 / p99", late, "after it was allowed")
-    table.add_row("out of order / sent twice", f"{found.disorder} / {found.repeats}", "")
-    table.add_row("seconds", f"{found.seconds:.1f}", "")
+    table.add_row("out of order / sent twice", f"{found['out_of_order']} / {found['sent_twice']}", "")
+    table.add_row("seconds", f"{found['seconds']}", "")
     console.print(table)
 
     laws = Table("user", "scope", "sends", "limit: most seen", "gap: least seen", title_justify="left")
     laws.title = "The busiest users, as the simulators saw them"
-    for entry in found.tightest:
-        windows = [f"{window}: {seen}" for window, seen in zip(entry.policy.windows, entry.largest, strict=True)]
-        seen = "-" if entry.smallest_gap_us is None else f"{entry.smallest_gap_us / 1000:.1f}ms"
-        gap = f"{format_duration(entry.policy.gap_us)}: {seen}" if entry.policy.gap_us else "-"
-        laws.add_row(entry.user, entry.scope, str(entry.sends), "\n".join(windows) or "-", gap)
+    for entry in found["tightest"]:
+        windows = [f"{window}: {seen}" for window, seen in entry["windows"].items()]
+        seen = "-" if entry["smallest_gap_ms"] is None else f"{entry['smallest_gap_ms']:.1f}ms"
+        gap = f"{entry['gap']}: {seen}" if entry["gap"] else "-"
+        laws.add_row(entry["user"], entry["scope"], str(entry["sends"]), "\n".join(windows) or "-", gap)
     console.print(laws)
-    for said in found.broken[:20]:
+    for said in found["broken"][:20]:
         console.print(f"[red]BROKEN[/red] {said}")
-    if not found.held:
+    if not found["laws_held"]:
         console.print("[red]A promise was broken: see above.[/red]")
         return
     console.print("[green]No limit was exceeded, nothing was lost, and the order was kept.[/green]")

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import re
+from pkgutil import resolve_name
 from typing import Any, Final
 
 from notifier.notification import Notification
-from notifier.notification.platforms import Kind, Platform
+from notifier.notification.platforms import Kind
 from notifier.providers.apns import broadcast, payload
 from notifier.providers.apns.options import push_type
 from notifier.providers.build import Build
 from notifier.providers.contract import Provider
+from notifier.providers.ours import OurPlatform
 
-TOKEN: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")  # 32 bytes today, of a length that may change
+CLIENTS: Final = {
+    "h2": "notifier.providers.apns.provider:ApnsProvider",
+    "apns2": "notifier.providers.apns.pyapns2.provider:Apns2Provider",
+}
 
 
-class Apns(Platform):
+class Apns(OurPlatform):
     """Apple's push service."""
 
     name = "apns"
+    settings_at = "notifier.providers.apns.settings:ApnsSettings"
+    token = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")  # 32 bytes today, of a length that may change
+    form = "64 to 200 hexadecimal digits, an even number of them"
     options_suffice = True
     badge_suffices = True
 
     def token_problem(self, token: str) -> str:
         """See `Platform`."""
-        if channel_id := broadcast.channel_of(token):
-            return broadcast.problem(channel_id)
-        good = TOKEN.fullmatch(token)
-        return "" if good else "is not a well-formed apns token: 64 to 200 hexadecimal digits, an even number of them"
-
-    def settings(self) -> type[Any]:
-        """See `Platform`."""
-        from notifier.providers.apns.settings import ApnsSettings  # noqa: PLC0415 - pydantic, where it is used
-
-        return ApnsSettings
+        channel_id = broadcast.channel_of(token)
+        return broadcast.problem(channel_id) if channel_id else super().token_problem(token)
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
         """See `Platform`."""
@@ -43,7 +43,8 @@ class Apns(Platform):
         sign_in = mine.team_id, key_id, key, mine.cert_file, mine.cert_key_file
         same = (self.name, *sign_in, mine.endpoint, mine.ca_file)
         if same not in build.shared:
-            build.shared[same] = _client(settings.client)(mine, key_id=key_id, key=key, tokens=build.tokens)
+            client = resolve_name(CLIENTS[settings.client])
+            build.shared[same] = client(mine, key_id=key_id, key=key, tokens=build.tokens)
         provider: Provider = build.shared[same].for_topic(mine.topic)
         return provider
 
@@ -55,13 +56,3 @@ class Apns(Platform):
     def kind(self, notification: Notification) -> Kind:
         """See `Platform`: Apple limits what shows nothing."""
         return "b" if push_type(notification) == "background" else "n"
-
-
-def _client(name: str) -> Any:
-    if name == "apns2":
-        from notifier.providers.apns.pyapns2.provider import Apns2Provider  # noqa: PLC0415 - a driver is loaded where it is used
-
-        return Apns2Provider
-    from notifier.providers.apns.provider import ApnsProvider  # noqa: PLC0415 - as above
-
-    return ApnsProvider

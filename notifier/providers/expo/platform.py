@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any
 
 from notifier.notification import Notification
-from notifier.notification.platforms import Platform
 from notifier.providers.build import Build
 from notifier.providers.contract import Provider
 from notifier.providers.expo import payload
+from notifier.providers.ours import OurPlatform
 
-TOKEN: Final = re.compile(r"Expo(?:nent)?PushToken\[[A-Za-z0-9_-]{10,200}\]")
 
-
-class Expo(Platform):
+class Expo(OurPlatform):
     """Apps that were built with Expo, on Apple's and Google's phones, through Expo's servers."""
 
     name = "expo"
+    settings_at = "notifier.providers.expo.settings:ExpoSettings"
+    token = re.compile(r"Expo(?:nent)?PushToken\[[A-Za-z0-9_-]{10,200}\]")
+    form = "ExponentPushToken[…]"
     badge_suffices = True
-
-    def token_problem(self, token: str) -> str:
-        """See `Platform`."""
-        return "" if TOKEN.fullmatch(token) else "is not a well-formed expo token: ExponentPushToken[…]"
-
-    def settings(self) -> type[Any]:
-        """See `Platform`."""
-        from notifier.providers.expo.settings import ExpoSettings  # noqa: PLC0415 - pydantic, where it is used
-
-        return ExpoSettings
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
         """See `Platform`."""

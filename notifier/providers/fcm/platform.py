@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any
 
 from notifier.notification import Notification
-from notifier.notification.platforms import Kind, Platform
+from notifier.notification.platforms import Kind
 from notifier.providers.build import Build
 from notifier.providers.contract import Provider
 from notifier.providers.fcm import options, payload
+from notifier.providers.ours import OurPlatform
 
-TOKEN: Final = re.compile(r"[A-Za-z0-9_:.\-]{16,4096}")  # opaque to us
 
-
-class Fcm(Platform):
+class Fcm(OurPlatform):
     """Firebase Cloud Messaging."""
 
     name = "fcm"
-
-    def token_problem(self, token: str) -> str:
-        """See `Platform`."""
-        good = TOKEN.fullmatch(token)
-        return "" if good else "is not a well-formed fcm token: 16 to 4,096 letters, digits and _:.-"
-
-    def settings(self) -> type[Any]:
-        """See `Platform`."""
-        from notifier.providers.fcm.settings import FcmSettings  # noqa: PLC0415 - pydantic, where it is used
-
-        return FcmSettings
+    settings_at = "notifier.providers.fcm.settings:FcmSettings"
+    token = re.compile(r"[A-Za-z0-9_:.\-]{16,4096}")  # opaque to us
+    form = "16 to 4,096 letters, digits and _:.-"
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
         """See `Platform`."""

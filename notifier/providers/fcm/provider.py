@@ -44,11 +44,6 @@ class FcmProvider(PooledProvider):
             return unsendable(error)
         return await self._tokens.post(self._url, body, fcm_answers.read, origin=self._origin, send_by=dispatch.send_by)
 
-    async def close(self) -> None:
-        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
-        self._tokens.close()
-        await super().close()
-
 
 class _Messages(FCMNotification):
     """pyfcm for the form of a message and its address alone: what it sends with sleeps and retries."""

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
 
 from notifier.notification import Notification
-from notifier.notification.platforms import Platform
-from notifier.providers.build import Build
-from notifier.providers.contract import Provider
 from notifier.providers.hms import payload
+from notifier.providers.ours import OurPlatform
 
-TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{32,4096}")
 
-
-class Hms(Platform):
+class Hms(OurPlatform):
     """Huawei's phones without Google's services."""
 
     name = "hms"
-
-    def token_problem(self, token: str) -> str:
-        """See `Platform`."""
-        return "" if TOKEN.fullmatch(token) else "is not a well-formed hms token: 32 to 4,096 letters, digits, _ and -"
-
-    def settings(self) -> type[Any]:
-        """See `Platform`."""
-        from notifier.providers.hms.settings import HmsSettings  # noqa: PLC0415 - pydantic, where it is used
-
-        return HmsSettings
-
-    def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
-        """See `Platform`."""
-        from notifier.providers.hms.provider import HmsProvider  # noqa: PLC0415 - a driver is loaded where it is used
-
-        return HmsProvider(settings.app(app), settings.read_secret(build.environ, app))
+    settings_at = "notifier.providers.hms.settings:HmsSettings"
+    provider_at = "notifier.providers.hms.provider:HmsProvider"
+    token = re.compile(r"[A-Za-z0-9_-]{32,4096}")
+    form = "32 to 4,096 letters, digits, _ and -"
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

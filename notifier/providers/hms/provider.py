@@ -60,8 +60,3 @@ class HmsProvider(PooledProvider):
             # Huawei says the same of every token where the app id is another's: nobody's device is to be forgotten.
             return replace(answer, outcome=Outcome.REJECTED)
         return answer
-
-    async def close(self) -> None:
-        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
-        self._tokens.close()
-        await super().close()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,6 +67,7 @@ class Pool:
         self._max_bytes = max_bytes
         self._backoffs: dict[str, Backoff] = {}  # by origin
         self._session: aiohttp.ClientSession | None = None
+        self.ends_with_it: list[Callable[[], None]] = []  # what to call before the connections close
         self._closed = False
         self._broken = False  # a request could not be built, and none has gone since
         self._log = structlog.get_logger(__name__)
@@ -134,6 +135,8 @@ class Pool:
     async def close(self) -> None:
         """Close the connections; requests under way answer UNKNOWN, or UNSENT if they had not begun."""
         self._closed = True
+        for end in self.ends_with_it:
+            end()
         if self._session is not None:
             await self._session.close()
 

@@ -52,6 +52,7 @@ class AccessTokens:
         self._backoff = Backoff()
         self._fetching: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
+        pool.ends_with_it.append(self.close)
 
     async def post(
         self,

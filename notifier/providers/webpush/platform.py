@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from notifier.notification import Notification
-from notifier.notification.platforms import Platform
 from notifier.notification.subscription import read_subscription
-from notifier.providers.build import Build
-from notifier.providers.contract import Provider
+from notifier.providers.ours import OurPlatform
 from notifier.providers.webpush import payload
 
 
-class WebPush(Platform):
+class WebPush(OurPlatform):
     """The browsers' push services. A device's token is its subscription."""
 
     name = "webpush"
+    settings_at = "notifier.providers.webpush.settings:WebPushSettings"
+    provider_at = "notifier.providers.webpush.provider:WebPushProvider"
 
     def token_problem(self, token: str) -> str:
         """See `Platform`."""
@@ -24,18 +22,6 @@ class WebPush(Platform):
         except ValueError as error:
             return str(error)
         return ""
-
-    def settings(self) -> type[Any]:
-        """See `Platform`."""
-        from notifier.providers.webpush.settings import WebPushSettings  # noqa: PLC0415 - pydantic, where it is used
-
-        return WebPushSettings
-
-    def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
-        """See `Platform`."""
-        from notifier.providers.webpush.provider import WebPushProvider  # noqa: PLC0415 - an extra
-
-        return WebPushProvider(settings.app(app), settings.read_secret(build.environ, app))
 
     def check(self, notification: Notification) -> None:
         """See `Platform`."""

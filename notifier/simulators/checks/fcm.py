@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from notifier.providers.fcm.platform import TOKEN
+from notifier.providers.fcm.platform import Fcm
 
 PAYLOAD_BYTES: Final = 4096
 MAX_TTL_S: Final = 2_419_200
@@ -55,7 +55,7 @@ ANDROID: Final[Mapping[str, Any]] = {
     "fcm_options": OPTIONS,
 }
 MESSAGE: Final[Mapping[str, Any]] = {
-    "token": TOKEN,
+    "token": Fcm.token,
     "notification": NOTIFICATION,
     "data": TEXTS,
     "android": ANDROID,

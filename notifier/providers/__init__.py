@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Rate as Rate,
         Rates as Rates,
     )
-    from notifier.settings.schema_providers import PlatformSettings as PlatformSettings
+    from notifier.settings.schema_providers import PlatformSettings as PlatformSettings, Secret as Secret
     from notifier.settings.schema_types import Section as Section
 
 __getattr__, __dir__ = lazily(
@@ -53,7 +53,7 @@ __getattr__, __dir__ = lazily(
         "notifier.providers.transport.backoff": "Backoff Turns",
         "notifier.providers.transport.http1": "Pool Response http1_lives tls_context",
         "notifier.rules.category": "PlatformLimits",
-        "notifier.settings.schema_providers": "PlatformSettings",
+        "notifier.settings.schema_providers": "PlatformSettings Secret",
         "notifier.settings.checks": "Duration File HttpsEndpoint Rate Rates",
         "notifier.settings.schema_types": "Section",
     },

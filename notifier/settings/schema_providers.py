@@ -49,7 +49,7 @@ class PlatformSettings(Section, Generic[App]):
     """The keys that platforms share: named apps, of which each inherits what it does not give.
 
     A section with named apps is an app itself, the one without a name, only if it gives `identity`. needed: the keys
-    that each app has to give. advice: what is said where one is missing.
+    that each app has to give. advice: what is said where one is missing; {client} in it is the client.
     """
 
     platform: ClassVar[str]

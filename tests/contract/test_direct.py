@@ -331,6 +331,7 @@ LONG: Final = {
     "of whom another one takes the place": lambda worker: worker.accept(
         job(category="score", collapse_id="a"), job("two", category="score", collapse_id="a")
     ),
+    "before one of a high priority": lambda worker: worker.accept(job(), job("two", priority="high")),
     "of a digest": lambda worker: worker.accept(job(category="news")),
     "of a kind that Google counts no more of": lambda worker: (
         worker.redis.set("notifier:device:somewhere:c", NOW + 600 * S),

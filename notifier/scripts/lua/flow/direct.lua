@@ -34,7 +34,7 @@ end
 -- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
 -- nothing waited of any of their users.
 function direct.read(ids, lane)
-  local jobs, users, backlogs, claims, last, candidates = {}, {}, {}, {}, nil, {}
+  local jobs, users, backlogs, claims, last, candidates, come = {}, {}, {}, {}, nil, {}, {}
   for _, id in ipairs(direct.room > 0 and ids or {}) do
     local job = new_job(id, lane, look.now)
     jobs[id] = job
@@ -43,6 +43,9 @@ function direct.read(ids, lane)
       if candidates[same] then jobs[candidates[same]], jobs[id] = nil, nil end
       candidates[same] = id
     end
+    if job and job.high then -- it goes before others of its user that have come before it: in their backlog
+      direct.waits[job.user] = direct.waits[job.user] or come[job.user]
+    elseif job then come[job.user] = true end
     if job and not (last and last.user == job.user and last.category == job.category) then
       last, users[#users + 1], backlogs[#backlogs + 1] = job, job.user, backlogs_key(job.user)
       claims[#claims + 1] = claim_key(job.user, job.category)

@@ -52,8 +52,14 @@ SENTINELS: Final = {
     "AuthenticationError": "the sentinels refuse the password; look at redis.sentinel_password_file",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the sentinels is not believed; look at redis.ca_file",
 }
-# redis-py's options that are a text, and not an object of which a URL has no more than a text.
-TEXTS: Final = re.compile(r"host|path|username|password|client_name|decode_responses|encoding\w*|lib_\w+|ssl_\w+")
+# redis-py's options of a URL, but for those that are objects, of which a URL has no more than a text, or fail later.
+OPTIONS: Final = re.compile(
+    r"host|port|path|db|username|password|protocol|decode_responses|encoding(_errors)?|client_name|max_connections|"
+    r"socket_(connect_)?timeout|socket_keepalive|socket_read_size|health_check_interval|retry_on_timeout|"
+    r"connection_class|ssl_(ca_certs|ca_data|ca_path|cert_reqs|certfile|check_hostname|keyfile|password)"
+)
+# Whatever else a URL asks for, which is often shared with programs that want text.
+READ_AS: Final = {"protocol": 2, "decode_responses": False, "encoding": "utf-8", "encoding_errors": "strict"}
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 # What Redis 6.2 and 7 say, also inside a script.
 _FORBIDDEN: Final = re.compile(
@@ -116,12 +122,12 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         elif redis_url.is_sentinel(config.url):
             client = sentinel.primary(redis_url.parse(config.url), options, config.read_sentinel_password)
         else:
-            _refuse_objects(config.url)
+            _refuse_others(config.url, options)
             client = redis.Redis.from_url(config.url, **options)
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
             pool.connection_class(**pool.connection_kwargs)  # checks them
-            pool.connection_kwargs |= {"protocol": 2, "decode_responses": False}  # whatever else the URL asks for
+            pool.connection_kwargs |= READ_AS
         make_whole(client)
         read_files_again(client, config)  # a password that stands in the URL goes before the file's
     except (TypeError, ValueError, redis.exceptions.RedisError) as error:
@@ -132,9 +138,10 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
     return client
 
 
-def _refuse_objects(url: str) -> None:
-    for name, value in parse_url(url).items():  # type: ignore[no-untyped-call]
-        if name == "retry_on_error" or (isinstance(value, str) and not TEXTS.fullmatch(name)):  # a list of classes
+def _refuse_others(url: str, beside: Mapping[str, Any]) -> None:
+    names = parse_url(url).keys()  # type: ignore[no-untyped-call]
+    for name in names:
+        if not OPTIONS.fullmatch(name) or (name == "ssl_keyfile" and "ssl_certfile" not in {*names, *beside}):
             raise TypeError(f"'{name}'")
 
 

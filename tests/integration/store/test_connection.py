@@ -307,8 +307,9 @@ def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:
 
 
 def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
-    """A query that redis-py does not understand, or not as a text, is refused, naming the option alone."""
-    for name in ("flavour", "socket_timeout", "retry", "retry_on_error", "credential_provider", "parser_class"):
+    """A query that redis-py does not understand, or not as a text, or that would fail later, is refused by its name."""
+    tls = ("ssl_ocsp_context", "ssl_min_version", "ssl_ciphers", "ssl_keyfile")
+    for name in ("flavour", "socket_timeout", "retry", "retry_on_error", "credential_provider", "parser_class", *tls):
         with pytest.raises(SettingsError, match=f"option '{name}' that is not understood") as caught:
             connect(named(f"redis://:hunter2@127.0.0.1/0?{name}=hunter2"))
         assert "hunter2" not in str(caught.value)
@@ -318,9 +319,11 @@ def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
 
 def test_replies_are_as_they_are_read_here_whatever_the_url_asks_for() -> None:
     """Bytes, by RESP2: a URL is often shared with programs that want text."""
-    with closing(connect(named("redis://h?decode_responses=yes&protocol=3"))) as client:
+    asked = "decode_responses=yes&protocol=3&encoding=latin-1&encoding_errors=x"
+    with closing(connect(named(f"redis://h?{asked}"))) as client:
         options = client.connection_pool.connection_kwargs
         assert (options["decode_responses"], options["protocol"]) == (False, 2)
+        assert client.get_encoder().encode("é") == "é".encode()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from notifier.scripts.keys import in_force
-from notifier.scripts.loader import names_of, script
+from notifier.scripts.loader import files, names_of, script
 
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 _CALL: Final = re.compile(r"\bcall\('([A-Za-z]+)'")
@@ -91,6 +92,13 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
         *(f"{reading}{key}" for key in read),
         *(f"&{named.rqs}:{name}" for name in of.rq_channels),
     ]
+
+
+@cache
+def called() -> list[str]:
+    """The commands that any script calls."""
+    texts = [_COMMENT.sub("", path.read_text(encoding="utf-8")) for path in files()]
+    return sorted({command.lower() for text in texts for command in _CALL.findall(text)})
 
 
 def _patterns(first: str, called: str, names: Sequence[str] | None, sources: Sequence[str]) -> list[str]:

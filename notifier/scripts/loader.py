@@ -186,7 +186,7 @@ def _place(field: re.Match[str]) -> str:
 def _pieces() -> dict[str, Part]:
     """The pieces, by what they export."""
     found: dict[str, Part] = {}
-    for path in _files():
+    for path in files():
         part = read_part(path.name.removesuffix(".lua"), path.read_text(encoding="utf-8"))
         for name in part.exports:
             if name in found:
@@ -220,7 +220,7 @@ def _made_at_once(part: Part, found: set[str]) -> set[str]:
     return found
 
 
-def _files(room: str = "*") -> Iterator[Traversable]:
+def files(room: str = "*") -> Iterator[Traversable]:
     """The files of one room, or of all."""
     for each in _LUA.iterdir():
         if each.is_dir() and room in {each.name, "*"}:
@@ -229,7 +229,7 @@ def _files(room: str = "*") -> Iterator[Traversable]:
 
 def names_of(room: str = "*") -> list[str]:
     """The names of the scripts of one room; '*' is of all."""
-    return sorted(path.name.removesuffix(".lua") for path in _files(room) if not _is_part(path))
+    return sorted(path.name.removesuffix(".lua") for path in files(room) if not _is_part(path))
 
 
 def _is_part(path: Traversable) -> bool:

@@ -63,7 +63,7 @@ READ_AS: Final = {"protocol": 2, "decode_responses": False, "encoding": "utf-8",
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 # What Redis 6.2 and 7 say, also inside a script.
 _FORBIDDEN: Final = re.compile(
-    r"(?i)no permissions? to run the '([\w|-]+)'|no permissions? to (?:access|call|run)|can't (?:run this|access)|"
+    r"(?is).*no permissions? to run the '([\w|-]+)'|no permissions? to (?:access|call|run)|can't (?:run this|access)|"
     r"NOPERM|ACL failure"
 )
 # With the name where a client calls it: a script's caller is not told which it was.

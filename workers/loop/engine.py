@@ -115,8 +115,8 @@ class Engine:
         while not self._stopping.is_set():
             try:
                 if not begun:
-                    await self._circuits.begin()
                     await self.mender.take_over()
+                    await self._circuits.begin()
                     begun = True
                 worked = await self._round(wait=not burst or self.flights.hopeful)
                 self._note_reachable()

@@ -19,10 +19,11 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
+from notifier.operations.access import called
 from notifier.queue.leaders import joined
 from notifier.scripts.key_types import OF_RQ, name_of, types_of
 from notifier.scripts.keys import CATALOGUE, redis_key, rq_key
-from notifier.scripts.loader import Call, failed_call
+from notifier.scripts.loader import Call, failed_call, run_async, script
 from notifier.texts import readable
 
 MAX_KEYS: Final = 60
@@ -64,7 +65,8 @@ class Mender:
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
 
     async def take_over(self) -> None:
-        """See to what a worker has left that ended in the middle of it."""
+        """See to what a worker has left that ended in the middle of it. Raise ResponseError if this one would, too."""
+        await run_async(self._redis, Call(script("rights"), [], called(), bool))
         if await self._redis.delete(redis_key("halfway")):
             self.note_failed()
 

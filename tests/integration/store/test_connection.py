@@ -271,6 +271,13 @@ def test_a_command_that_redis_does_not_know_is_named(error: str, says: str) -> N
     assert is_forbidden(refused)
 
 
+def test_a_right_that_a_script_lacks_is_named() -> None:
+    """Redis 7.2 and newer say which; before the name stand words that older ones say of a key."""
+    said = "ACL failure in script: User app has no permissions to run the 'zadd' command"
+    refused = redis.exceptions.NoPermissionError(said)
+    assert str(unusable(refused)).startswith("Redis refuses: its user may not run ZADD;")
+
+
 def test_nothing_is_sent_twice() -> None:
     """A command whose answer is lost is not repeated: it may have been done."""
     received: list[bytes] = []

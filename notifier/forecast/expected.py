@@ -215,6 +215,7 @@ class Forecast:
             self._job(job_id.decode(), category, order, fields)
             for category, backlog in record.backlogs.items()
             for job_id, order, fields in backlog
+            if fields[FIELDS.index("origin")] is not None  # else RQ's tools have deleted it
         ]
         jobs.sort(key=lambda job: job.order)
         self.by_job: dict[str, Expected] = {}

@@ -36,6 +36,7 @@ from notifier.store.exchange import exchange
 from notifier.units import moment
 
 UNKNOWN: Final = Expected(None)
+DELETED: Final = Expected(None, "deleted by RQ's tools")
 PREFERENCES: Final = "preferences and file"
 # The keys of rules, by their first word; a window begins with itself.
 KEYS: Final = {"gap": "gap", "burst": "burst", "quiet": "quiet_hours", "send": "send_hours", "overall": "overall"}
@@ -130,7 +131,8 @@ class Inspection:
         forecast = Forecast(self._policies, self._user, self.record)
         for name, jobs in self.record.backlogs.items():
             for place, (job_id, _, fields) in enumerate(jobs if category in {None, name} else (), 1):
-                told, expected = dict(zip(FIELDS, fields, strict=True)), forecast.of(job_id.decode()) or UNKNOWN
+                told = dict(zip(FIELDS, fields, strict=True))
+                expected = DELETED if told["origin"] is None else forecast.of(job_id.decode()) or UNKNOWN
                 deadline = told["push_deadline"]
                 yield Standing(
                     category=name,

@@ -19,6 +19,7 @@ import workers.loop.in_flight
 import workers.rq.jobs
 from notifier import Notifier
 from notifier.operations.audit.audit import Audit
+from notifier.operations.explain import Inspection
 from notifier.queue import backlogs, calls
 from notifier.queue.in_flight import rq_run
 from notifier.queue.retention import Retention
@@ -140,6 +141,21 @@ def test_rqs_own_cancel_counts_wherever_it_waits(world: World, where: str) -> No
     assert world.producer.cancel("second") == "cancelled"
     assert world.counted("cancelled") == 1
     world.all_right()
+
+
+def test_nobody_is_told_to_wait_for_what_rq_deleted(world: World) -> None:
+    """It stands in its backlog until its place comes, and takes nobody's turn then."""
+    for job_id in ("first", "second", "third"):
+        world.plain("slow", job_id)
+    world.work()
+    second = world.producer.status("second")
+    world.job("second").delete()
+    third = world.producer.status("third")
+    assert second is not None
+    assert third is not None
+    assert third.expected_at == second.expected_at
+    inspection = Inspection(world.redis, world.settings.policies(), "slow")
+    assert [standing.not_before for standing in inspection.backlog()] == ["deleted by RQ's tools", ""]
 
 
 @pytest.mark.parametrize("ends", ["later", "delivered"])

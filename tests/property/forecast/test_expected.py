@@ -124,6 +124,7 @@ def test_sends_of_before_the_clock_was_set_back_hold_as_long_as_they_do(redis: R
     begins, rules = 1_700_000_000 * S, Policies(Policy(gap_us=60 * S))
     redis.hset("notifier:backlogs:{ann}", "default", "default")
     redis.zadd("notifier:backlog:{ann}:default", {"waits": 1})
+    redis.hset("rq:job:waits", "origin", "default")
     for lease_s, ahead_s, expected_s in ((9, 3_600, 3_660), (9, 90, 60), (300, 300, 60)):
         redis.zadd("notifier:leases", {"one": begins + lease_s * S})
         redis.zadd("notifier:sent:{ann}", {"1": begins + ahead_s * S})

@@ -347,7 +347,8 @@ class PushWorker(Worker):
         self.last_cleaned_at: Any = rq_now()  # RQ tries again in ten minutes, also where it cannot read a job
         now_s: Any = self.connection.time()
         job_class = self._functions.guarded_job()
-        for queue in self.queues:
+        for lane in self.queue_names():
+            queue = self.queue_class(lane, connection=self.connection, job_class=job_class, serializer=JSONSerializer)
             if not queue.acquire_maintenance_lock():
                 continue
             try:

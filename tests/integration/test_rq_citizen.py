@@ -474,6 +474,22 @@ def test_an_abandoned_job_is_read_as_it_was_written(redis: Redis, serializer: An
     assert redis.lrange("abandoned", 0, -1) == [b"[0]", b"[1]"]
 
 
+def test_what_another_worker_left_on_its_way_is_read_as_it_was_written(redis: Redis) -> None:
+    """RQ's own moves a job by a list beside the queue, and leaves it there if it is killed. A bomb is not unpacked."""
+    lane = Queue("default", connection=redis)
+    meta = {"order": 17}
+    job = lane.enqueue("math.factorial", 5, meta=meta, retry=Retry(max=1))
+    large = lane.enqueue("math.factorial", "9" * 5_500_000)
+    between = lane.intermediate_queue
+    redis.rename(lane.key, between.key)
+    redis.set(between.get_first_seen_key(job.id), 1)
+    PushWorker([lane.name], connection=redis).clean_registries()
+    assert between.get_job_ids() == []
+    assert redis.get(between.get_first_seen_key(large.id)) is None
+    assert lane.get_job_ids() == [job.id]
+    assert job.get_meta() == meta
+
+
 @pytest.mark.parametrize("interval", [5, 90])
 def test_a_worker_lives_while_a_job_runs(redis: Redis, interval: int) -> None:
     """However seldom RQ is to look at a work horse, the watchdog is fed in between."""

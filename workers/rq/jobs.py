@@ -236,23 +236,30 @@ class ForkedRqJobs:
             start = self._seen.get(queue.name, 0)
             due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MAX_SCHEDULED)
             self._seen[queue.name] = start + len(due) if len(due) == MAX_SCHEDULED else 0
-            if not due:
-                continue
-            with self._redis.pipeline(transaction=False) as pipe:
-                for job_id in due:
-                    # In this order: what leaves `later` has its place in a backlog by then.
-                    pipe.zscore(redis_key("later"), job_id)
-                    pipe.hmget(job_key(job_id), "status", "push_order")
-                found = pipe.execute()
-            for job_id, later, (status, order) in zip(due, found[::2], found[1::2], strict=True):
-                if later is None and status is not None and order is None:
-                    self._queue(job_id, queue, registry)
+            for job_id in self._of_rq(due, registry):
+                self._queue(job_id, queue, registry)
+
+    def _of_rq(self, ids: Sequence[bytes], registry: ScheduledJobRegistry) -> list[bytes]:
+        """Which of these RQ alone has scheduled: they wait neither in a backlog nor in `later`."""
+        with self._redis.pipeline() as pipe:
+            for job_id in ids:
+                pipe.zscore(registry.key, job_id)
+                pipe.zscore(redis_key("later"), job_id)
+                pipe.hmget(job_key(job_id), "status", "push_order")
+            found = pipe.execute()
+        of_each = zip(ids, found[::3], found[1::3], found[2::3], strict=True)
+        return [
+            each
+            for each, at, later, (status, order) in of_each
+            if at is not None and later is None and status is not None and order is None
+        ]
 
     def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry) -> None:
         release = redis_key("release", "").encode() + job_id
         if not self._redis.set(release, self._worker.name, nx=True, px=RELEASE_MS):
             return  # another worker is about it
-        if self._redis.zscore(registry.key, job_id) is None:
+        if not self._of_rq([job_id], registry):  # it was, and the job may have come into a backlog since
+            self._redis.delete(release)
             return
         with self._redis.pipeline() as pipe:
             pipe.zrem(registry.key, job_id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -49,3 +51,26 @@ def test_a_meta_that_rq_2_wrote_as_a_pickle_limits_its_job() -> None:
     pickled = pickle.dumps({"unserialized": json.dumps(meta).encode()})
     told = steering_of(RqCall("math.factorial", [5], {}), pickled, AllowedFunctions(["math.factorial"]))
     assert json.loads(told) == meta
+
+
+def test_what_another_worker_queues_meanwhile_is_not_queued_again(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 2: a worker that looked before, and comes to it after, finds it in its user's backlog: it goes once."""
+    queue = Queue("default", connection=redis, serializer=JSONSerializer)
+    job = queue.enqueue_in(timedelta(0), "math.factorial", 5)
+    tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
+    one, other = (ForkedRqJobs(SimpleWorker([queue], connection=redis), AllowedFunctions([]), tuning) for _ in range(2))
+    come_late = other._queue
+
+    def after_the_first(*args: Any) -> None:
+        one.release_scheduled()
+        assert redis.lpop(queue.key) == job.id.encode()  # *pull*, and it has to wait
+        redis.hset(job.key, mapping={"push_order": 1, "status": "scheduled"})
+        redis.zadd("rq:scheduled:default", {job.id: 2**40})
+        come_late(*args)
+
+    monkeypatch.setattr(other, "_queue", after_the_first)
+    other.release_scheduled()
+    assert queue.get_job_ids() == []
+    assert redis.zscore("rq:scheduled:default", job.id) == 2**40

@@ -129,38 +129,38 @@ class RedisRequests(Requests):
         return self._change(key, "forget")
 
     def _change(self, key: str, *args: str | bytes | int, decode: Any = int) -> Call[Any]:
-        return self._call("limit_change", key, *args, decode=decode)
+        return self._call("limit_change", check_key(key), *args, decode=decode)
 
     def count(self, key: str, *, last: str | timedelta) -> Call[int]:
         """See `KeyLimiter.count`."""
-        return self._read(key, "count", duration_us(last), decode=lambda _now, count: int(count))
+        return self._read(check_key(key), "count", duration_us(last), decode=lambda _now, count: int(count))
 
     def usage(self, key: str) -> Call[Usage]:
         """See `KeyLimiter.usage`."""
         self.need_usage()
-        return self._read(key, "usage", decode=lambda now, flat: _usage(key, now, _hash(flat)))
+        return self._read(check_key(key), "usage", decode=lambda now, flat: _usage(key, now, _hash(flat)))
 
     def top(self, count: int, *, by: By, ascending: bool) -> Call[list[RankedKey]]:
         """See `KeyLimiter.top`."""
         self.need_usage()
         args = ("top", ranks_by(by, count), count, int(ascending))
-        return self._read(None, *args, decode=lambda _now, *found: [_ranked(entry) for entry in found])
+        return self._read(b"", *args, decode=lambda _now, *found: [_ranked(entry) for entry in found])
 
     def series(self, key: str | None, *, last: str | timedelta, step: str | timedelta) -> Call[list[Point]]:
         """See `KeyLimiter.series`."""
         self.need_usage()
         in_steps(0, {}, last, step)  # refuses a wrong span before Redis is asked
-        return self._read(key, "series", decode=lambda now, flat: in_steps(now, _minutes(_hash(flat)), last, step))
-
-    def _read(self, key: str | None, *args: str | int, decode: Any) -> Call[Any]:
-        return self._call("limit_usage", key, *args, decode=lambda reply: UNSETTLED if reply[0] < 0 else decode(*reply))
-
-    def _call(self, name: str, key: str | None, *args: str | bytes | int, decode: Any) -> Call[Any]:
-        """A call about a key, or about all of them."""
         raw = b"" if key is None else check_key(key)
+        return self._read(raw, "series", decode=lambda now, flat: in_steps(now, _minutes(_hash(flat)), last, step))
+
+    def _read(self, raw: bytes, *args: str | int, decode: Any) -> Call[Any]:
+        return self._call("limit_usage", raw, *args, decode=lambda reply: UNSETTLED if reply[0] < 0 else decode(*reply))
+
+    def _call(self, name: str, raw: bytes, *args: str | bytes | int, decode: Any) -> Call[Any]:
+        """A call about a key; an empty one is all of them."""
         declared, namespace = self._declared, self.namespace
         if self.in_cluster:
-            if key is None:
+            if not raw:
                 raise ValueError("in a Redis Cluster each key's usage is at its own node: ask for a key")
             declared, namespace, raw = self._apart(raw)
         return Call(script(name), [], [self.clock, namespace, raw, *args], decode, declared)

@@ -1021,6 +1021,14 @@ def test_what_cannot_be_meant_is_refused_where_it_enters(
         subject.limiter.acquire(*arguments)
 
 
+def test_every_call_about_a_key_refuses_what_is_none(subject: Subject) -> None:
+    """A door that is to be shut for nobody stays open: that is an error, and no call for all keys."""
+    of = subject.limiter
+    for call in (of.usage, of.reset, partial(of.block, for_="15m"), of.reward, partial(of.count, last="1h")):
+        with pytest.raises(TypeError, match="a key is text, not NoneType"):
+            call(None)
+
+
 def test_a_cost_that_never_fits_is_refused(subject: Subject) -> None:
     """A cost over the limit would wait for ever."""
     with pytest.raises(ValueError, match="never fits into 5/1m"):

@@ -32,6 +32,7 @@ from notifier.units import duration_us
 
 _TAG: Final = re.compile(rb"\{([^}]*)\}")
 _ANSWER: Final = struct.Struct(">qhqqh")  # what *limit* says of a key
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_{}]+")  # as `redis.prefix`, and the hash tag of a cluster
 _NO_TAG: Final = b"7d"  # of keys that begin with a closing brace
 UNSETTLED: Final = object()  # what a reading answers until all is settled: it is to be asked again
 
@@ -42,6 +43,8 @@ class RedisRequests(Requests):
     def __init__(self, namespace: str, *, prefix: str = PREFIX, in_cluster: bool = False, **options: Any) -> None:
         """in_cluster: each key is in the slot of its own hash tag. options: as of `Requests`."""
         super().__init__(namespace, **options)
+        if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+            raise ValueError(f"prefix {prefix!r} must be letters, digits and _, as redis.prefix is")
         self._ids = PermitIds()
         # Not those in force: its process may take up others. No script of it names a key of RQ's.
         self._declared = (f"{prefix}:".encode(),) * 2

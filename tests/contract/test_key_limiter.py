@@ -1041,6 +1041,13 @@ def test_a_namespace_has_a_form(redis: Redis) -> None:
         Limiter(redis, namespace="a:b")
 
 
+@pytest.mark.parametrize("prefix", ["", "shop:", "my shop", 5])
+def test_a_prefix_has_the_form_of_the_configurations(redis: Redis, prefix: Any) -> None:
+    """Another would count under keys that no configuration can name, and that no user of Redis may use."""
+    with pytest.raises(ValueError, match="must be letters, digits and _"):
+        Limiter(redis, namespace="login", prefix=prefix)
+
+
 def test_a_fork_takes_no_turn_along(redis_server: EmbeddedRedis) -> None:
     """A thread of the parent is in a call while another forks: the child has all turns, as it has connections."""
     with Redis.from_url(redis_server.url, max_connections=1, socket_timeout=1) as client:

@@ -25,7 +25,13 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
-from notifier.errors import InvalidNotificationError, NotifierError, RedisUnusableError, SettingsError
+from notifier.errors import (
+    InvalidNotificationError,
+    InvalidPreferenceError,
+    NotifierError,
+    RedisUnusableError,
+    SettingsError,
+)
 from notifier.limiter import Hold
 from notifier.limiter.requests import Timeout
 from notifier.notification import Notification
@@ -227,6 +233,8 @@ class Producer:
     async def _prefer(self, asked: Asked, who: str) -> Preferences:
         user, edit = asked()
         user = check_user(user)
+        if not isinstance(who, str):
+            raise InvalidPreferenceError("who", f"must be text, is {type(who).__name__}")
         return await self._of(user, self._exchanges.prefer(user, edit, who))
 
     def _preferences(self) -> AsyncGenerator[tuple[str, Preferences]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from redis.exceptions import RedisError
 
-from notifier.errors import InvalidPreferenceError, NotReplicatedError, Refused
+from notifier.errors import NotReplicatedError, Refused
 from notifier.forecast.expected import BEHIND_MANY, Expected, expect_later, find_forecast
 from notifier.limiter import Hold
 from notifier.notification.job import decode_reason, read_meta
@@ -137,8 +137,6 @@ class Exchanges:
 
     def prefer(self, user: str, edit: Edit, who: str = "") -> Exchange[Preferences]:
         """Change what a user chose, whoever else does so meanwhile; what stands there then."""
-        if not isinstance(who, str):
-            raise InvalidPreferenceError("who", f"must be text, is {type(who).__name__}")
         # Before the edit: one that is refused is not made of a guess.
         stands, now = yield Commands(lambda pipe: (pipe.hget(redis_key("preferences"), user), pipe.time()))
         before: str | None = from_bytes(stands or b"")

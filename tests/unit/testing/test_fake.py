@@ -104,6 +104,8 @@ def test_what_is_wrong_or_too_much_is_refused() -> None:
     made = fake("user: {windows: [1/1h], max_waiting: 1}")
     with pytest.raises(InvalidNotificationError, match="category"):
         made.send(note("anna", category="nope"))
+    with pytest.raises(InvalidPreferenceError, match="who: must be text, is int"):
+        made.users.set("anna", gap="1h", who=7)  # type: ignore[arg-type]
     made.send(note("anna"))
     made.send(note("anna"))
     with pytest.raises(OverloadedError, match="1 wait of user 'anna'"):

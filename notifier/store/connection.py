@@ -264,7 +264,9 @@ def refusal(error: Exception) -> str:
 
 
 def _lack(error: Exception) -> str:
-    """Which command this Redis has for nobody, for people; '' where it is something else."""
+    """Which command or database this Redis has for nobody, for people; '' where it is something else."""
+    if "DB index is out of range" in str(error):
+        return "has no database of this number: DB index is out of range; look at the end of redis.url"
     found = _UNKNOWN.search(_OF_PIPELINE.sub("", str(error)))
     which = found and (found[1] or "a command of a script")
     return f"does not know {which}; `notifier redis acl` prints what is needed" if which else ""
@@ -373,10 +375,8 @@ def _why(error: redis.exceptions.RedisError) -> str:
             return meaning.format(_no_primary(error))
     if isinstance(error, redis.exceptions.ConnectionError):
         return f"cannot be reached: {_system_error(error)}"
-    number = "has no database of this number: DB index is out of range; look at the end of redis.url"
     # No other text is shown, as it may hold a secret.
-    other = refusal(error) or _lack(error) or f"answers with an error: {type(error).__name__}"
-    return number if "DB INDEX IS OUT OF RANGE" in text else other
+    return refusal(error) or _lack(error) or f"answers with an error: {type(error).__name__}"
 
 
 def _system_error(error: BaseException) -> str:

@@ -278,6 +278,12 @@ def test_a_right_that_a_script_lacks_is_named() -> None:
     assert str(unusable(refused)).startswith("Redis refuses: its user may not run ZADD;")
 
 
+def test_a_database_that_redis_does_not_have_is_told_to_producers_too() -> None:
+    """They fail at their first command, where a worker fails at its start: both say where to look."""
+    refused = unusable(redis.exceptions.ResponseError("DB index is out of range"))
+    assert str(refused).endswith("; look at the end of redis.url")
+
+
 def test_nothing_is_sent_twice() -> None:
     """A command whose answer is lost is not repeated: it may have been done."""
     received: list[bytes] = []

@@ -145,17 +145,46 @@ def _meaning(refusal: Exception) -> str:
 
 
 class _Following:
-    """Base of all these connections. A command's first reply tells whether any of it ran."""
+    """Base of all these connections, of either kind. A command's first reply tells whether any of it ran."""
 
     def __init__(self, *, owner: Owner, **kwargs: Any) -> None:
         self.owner, self._given = owner, kwargs
         self._took_none, self._in_multi = True, False
         super().__init__(**kwargs)
 
-    def _begin(self, command: Any) -> None:
+    async def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
+        await self._find_place()
+        try:
+            return await settled(super()._connect())  # type: ignore[misc]
+        except (OSError, RedisConnectionError) as error:
+            self.owner.failed((self.host, self.port), error)
+            raise
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> Any:
         first = command[0] if isinstance(command, list | tuple) and command else command
         self._in_multi = isinstance(first, bytes) and first.startswith(_MULTI)
         self._took_none = True
+        return super().send_packed_command(command, check_health)  # type: ignore[misc]
+
+    async def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = monotonic()
+        try:
+            reply = await settled(super().read_response(*args, **kwargs))  # type: ignore[misc]
+        except (RedisTimeoutError, asyncio.CancelledError) as error:
+            # Where both deadlines are over at the same moment, the word is lost.
+            is_late = OVERDUE in error.args or monotonic() - began >= (self.socket_timeout or math.inf)
+            if is_late or isinstance(error, RedisTimeoutError):
+                self.owner.failed((self.host, self.port), error)
+            raise
+        except (*REFUSALS, ResponseError) as refusal:
+            if not _is_refusal(refusal):
+                raise
+            await settled(self.disconnect())
+            raise self._refused(refusal) from refusal
+        # In MULTI, what was queued has not run; EXEC answers with a list.
+        if not self._in_multi or isinstance(reply, list):
+            self._took_none = False
+        return reply
 
     def _refused(self, refusal: Exception) -> Exception:
         if isinstance(refusal, AskError) and refusal.slot_id != self.owner.slot:  # of a sibling, see `together`
@@ -163,11 +192,6 @@ class _Following:
         self.owner.note(refusal)
         kind = NotTakenError if self._took_none else RedisConnectionError
         return kind(f"slot {self.owner.slot} of the cluster {_meaning(refusal)}")
-
-    def _answered(self, reply: Any) -> None:
-        # In MULTI, what was queued has not run; EXEC answers with a list.
-        if not self._in_multi or isinstance(reply, list):
-            self._took_none = False
 
     async def _find_place(self: Any) -> None:
         if self.owner.rests():
@@ -203,65 +227,15 @@ class _Following:
 class _Sync(_Following):
     retry_by = Retry
 
-    def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
-        finished(self._find_place())
-        try:
-            return super()._connect()  # type: ignore[misc]
-        except OSError as error:
-            self.owner.failed((self.host, self.port), error)
-            raise
+    def _connect(self) -> Any:
+        return finished(super()._connect())
 
-    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        self._begin(command)
-        super().send_packed_command(command, check_health)  # type: ignore[misc]
-
-    def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
-        except RedisTimeoutError as error:
-            self.owner.failed((self.host, self.port), error)
-            raise
-        except (*REFUSALS, ResponseError) as refusal:
-            if not _is_refusal(refusal):
-                raise
-            self.disconnect()
-            raise self._refused(refusal) from refusal
-        self._answered(reply)
-        return reply
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        return finished(super().read_response(*args, **kwargs))
 
 
 class _Async(_Following):
     retry_by = AsyncRetry
-
-    async def _connect(self: Any) -> None:
-        await self._find_place()
-        try:
-            await super()._connect()  # type: ignore[misc]
-        except (OSError, RedisConnectionError) as error:
-            self.owner.failed((self.host, self.port), error)
-            raise
-
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        self._begin(command)
-        await super().send_packed_command(command, check_health)  # type: ignore[misc]
-
-    async def read_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        began = monotonic()
-        try:
-            reply = await super().read_response(*args, **kwargs)  # type: ignore[misc]
-        except (RedisTimeoutError, asyncio.CancelledError) as error:
-            # Where both deadlines are over at the same moment, the word is lost.
-            is_late = OVERDUE in error.args or monotonic() - began >= (self.socket_timeout or math.inf)
-            if is_late or isinstance(error, RedisTimeoutError):
-                self.owner.failed((self.host, self.port), error)
-            raise
-        except (*REFUSALS, ResponseError) as refusal:
-            if not _is_refusal(refusal):
-                raise
-            await self.disconnect()
-            raise self._refused(refusal) from refusal
-        self._answered(reply)
-        return reply
 
 
 @cache

@@ -167,8 +167,11 @@ def test_the_end_of_an_orphan_forgets_nothing_in_flight(fleet: Callable[..., Fle
     assert [each.job_id for each in f.lease("v")] == ["one"], "two in a second, with the one that flies"
 
 
-def test_what_a_dead_worker_was_not_to_send_holds_nobody_back(fleet: Callable[..., Fleet]) -> None:
-    """Law 3: it was dropped, so nothing is settled of it; its backlog goes on when its lease ends."""
+@pytest.mark.parametrize("behind", [(), ("high",)])
+def test_what_a_dead_worker_was_not_to_send_holds_nobody_back(
+    fleet: Callable[..., Fleet], behind: tuple[str, ...]
+) -> None:
+    """Law 3: nothing is settled of what is dropped; its backlog goes on when its lease ends, whatever is first."""
     f = fleet(GAP, categories={"a": Category("a", when_blocked="drop")})
     f.send("first")
     assert f.settle(f.lease("dead")[0], "dead")
@@ -177,7 +180,12 @@ def test_what_a_dead_worker_was_not_to_send_holds_nobody_back(fleet: Callable[..
     f.let_pass(0.5)
     f.send("other")
     assert f.settle(f.lease("dead")[0], "dead", "dropped", reached=False)
-    f.assert_goes_after(9.5, "dropped")
+    f.send(*behind, priority="high")
+    assert f.lease() == []
+    f.let_pass(9.4)
+    assert f.lease() == []
+    f.let_pass(0.2)
+    assert [each.job_id for each in f.lease()] == [*behind, "dropped"][:1]
 
 
 def test_nor_does_it_where_all_users_share_a_pace(fleet: Callable[..., Fleet]) -> None:

@@ -1,6 +1,6 @@
 --! on_demand take_over_dead
---! needs claim_key counted_of ends forget history is_text job_key leased_job mark_orphan number release stay_in_flight
---! needs steering tally text write_lasting
+--! needs claim_key counted_of ends forget history is_text job_key leased_job look_again mark_orphan number release
+--! needs stay_in_flight steering tally text write_lasting
 -- What dead workers had in flight. What may have been sent is an orphan, see orphans.lua. look: of *pull*.
 local SUSPECT = 2
 -- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once. meta: its user and
@@ -16,7 +16,10 @@ local function put_back(look, id, key, job, meta)
     return
   end
   redis.call('HDEL', key, 'push_permit')
-  if meta then release({[claim_key(meta.user, meta.category)] = 1}, look.now) end
+  if meta then
+    release({[claim_key(meta.user, meta.category)] = 1}, look.now)
+    look_again(look.now, meta.user)
+  end
   look.place(id)
 end
 

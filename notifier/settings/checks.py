@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -29,7 +30,7 @@ from notifier.units import UNITS, WORDS, parse_duration, shown
 MAX_WINDOWS: Final = 10
 MAX_LISTED: Final = 20
 
-_ENDPOINT: Final = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?")
+_ENDPOINT: Final = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[([0-9a-fA-F:.]+)\])(?::([0-9]{1,5}))?/?")
 _PRIVATE_KEY: Final = re.compile(r"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE)
 _APPLE: Final = {
     "team_id": (re.compile(r"[A-Za-z0-9]{10}"), "10 letters and digits, from Apple's developer account"),
@@ -127,9 +128,16 @@ def _file(value: object, info: ValidationInfo) -> Path:
 
 def _https(value: object) -> str:
     match = _ENDPOINT.fullmatch(value) if isinstance(value, str) else None
-    if match is None or (match[1] and int(match[1]) not in PORTS):
+    if match is None or not _is_ipv6(match[1] or "::1") or (match[2] and int(match[2]) not in PORTS):
         raise ValueError("is not the address of a server; write https://host or https://host:port")
     return match[0].rstrip("/")
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return bool(IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def _webhook(value: object) -> str:

@@ -291,6 +291,8 @@ def test_delivered_records_may_be_switched_off() -> None:
         ("providers: {gcm: {}}", "1:13: providers.gcm: not installed; did you mean fcm?"),
         ("providers: {fcm: {endpoint: http://x}}", ("1:29: providers.fcm.endpoint: is not the address of a server; "
          "write https://host or https://host:port")),
+        ("providers: {hms: {endpoint: 'https://[1:2]'}}", ("1:29: providers.hms.endpoint: is not the address of a "
+         "server; write https://host or https://host:port")),
         ("users_may: {tier: vip}", "1:19: users_may.tier: must be a list, is 'vip'"),
         ("worker: {functions: 5}", "1:21: worker.functions: must be a list, is 5"),
         ("worker: {functions: ['a b']}", ("1:22: worker.functions[0]: must be the name of a module or function, "

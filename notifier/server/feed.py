@@ -53,7 +53,7 @@ class Feed:
     async def events(self) -> AsyncIterator[str]:
         """Yield what one watcher is told: at first all minutes, then those that have changed; a comment if none has.
 
-        After a trouble it is told all of them again.
+        After a trouble it is told all of them again, and where it reads so slowly that minutes have passed.
         """
         yield f"retry: {AGAIN_MS}\n\n"
         known, trouble, told_at = Minutes(), "", monotonic()
@@ -61,6 +61,9 @@ class Feed:
             found, why, told = Minutes(), "", ""
             try:
                 found = await self._last(NEWEST if known else MINUTES)
+                if known and found[0]["at"] > known[-1]["at"]:  # who reads slowly was not asked for those between
+                    known = found = Minutes()
+                    found = await self._last(MINUTES)
             except (ProblemError, NotifierError) as error:
                 why = str(error)
             except Exception as error:  # noqa: BLE001 - whatever somebody has written there, the stream goes on

@@ -67,6 +67,16 @@ async def test_first_all_then_what_has_changed(source: Source) -> None:
     assert (source.asked[0], set(source.asked[1:])) == (MINUTES, {2})
 
 
+async def test_who_reads_slowly_misses_no_minute(source: Source) -> None:
+    """Where more minutes have begun than are read again, what stands between was never told, or not to its end."""
+    stream = Feed(source).events()
+    await following(stream)
+    source.counts |= dict.fromkeys(range(MINUTES - 1, MINUTES + 2), 7)
+    name, told = await following(stream)
+    assert name == "numbers"
+    assert [each["at"] // 60 for each in told["minutes"] if each["n"]] == [MINUTES - 1, MINUTES, MINUTES + 1]
+
+
 async def test_many_watch_and_one_reads(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty streams that begin together cost one reading."""
     monkeypatch.setattr(module, "EVERY_S", 3600)

@@ -56,7 +56,7 @@ class PlatformSettings(Section, Generic[App]):
     identity: ClassVar[str]
     secret: ClassVar[Secret]
     needed: ClassVar[tuple[str, ...]] = ()
-    advice: ClassVar[str] = ""
+    advice: ClassVar[str] = "give it, or client: console"
 
     client: str = "http"
     apps: dict[Name, App] = Field(default_factory=dict)
@@ -76,7 +76,7 @@ class PlatformSettings(Section, Generic[App]):
         apps = {"" if name is None else f"apps.{name}.": self.app(name) for name in self.app_names}
         missing = [where + key for where, mine in apps.items() for key in mine.lacks()]
         if missing and not self.prints:
-            raise wrong_at(missing, f"is missing; {self.advice.format(client=self.client)}")
+            raise wrong_at(missing, f"is missing; {self.advice.replace('{client}', self.client)}")
         return self
 
     def lacks(self) -> Sequence[str]:

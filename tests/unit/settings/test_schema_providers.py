@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from redis import Redis
 
 from notifier import Notifier
@@ -14,6 +15,8 @@ from notifier.providers.apns.settings import ApnsSettings
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.fcm.settings import FcmSettings
 from notifier.settings import Settings, parse_settings
+from notifier.settings.schema_providers import PlatformSettings
+from notifier.settings.schema_types import Section
 from tests.unit.settings.test_loading import problems
 from workers.configuration.wiring import build_providers
 
@@ -251,3 +254,22 @@ def test_one_provider_for_each_route(capsys: Any) -> None:
     assert all(isinstance(provider, ConsoleProvider) for provider in providers.values())
     assert (route("apns", None), route("apns", "driver")) == ("apns", "apns/driver")
     assert not capsys.readouterr().out
+
+
+def test_a_package_may_leave_out_what_is_said_of_a_missing_key() -> None:
+    """What `needed` names is said to be missing all the same, with what would be right; an advice is taken as it is."""
+
+    class Gateway(Section):
+        sender: str = ""
+
+    class Plain(PlatformSettings[Gateway], Gateway):
+        platform, identity, needed = "sms", "sender", ("sender",)
+
+    class Advised(Plain):
+        advice = "give it to {client}, as in {sender: shop}"
+
+    for model, right in ((Plain, "give it, or client: console"), (Advised, "give it to http, as in {sender: shop}")):
+        with pytest.raises(ValidationError) as caught:
+            model.model_validate({})
+        assert caught.value.errors()[0]["msg"].endswith(f"is missing; {right}")
+    assert Plain.model_validate({"client": "console"}).prints

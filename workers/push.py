@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -69,10 +69,6 @@ from workers.sending.sender import Sender
 from workers.sending.tracing import Tracing
 from workers.served import Served, run_all
 
-T = TypeVar("T")
-
-BEAT_S: Final = 1.0
-HEARTBEAT_S: Final = 30.0
 MONITORING_S: Final = 30  # at the most between looks at a work horse: they feed the watchdog, which waits for a minute
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C

@@ -419,6 +419,7 @@ def test_those_are_listed_whose_meta_rqs_tools_wrote_over(
 def test_line_and_explain(run: Run, redis: Redis, config: Path, producer: Notifier) -> None:
     """Who waits, in order; what is used of each rule, where it stands in the file, and which one decides."""
     sent, *rest = (producer.send(note("42", f"n{i}", fcm("42"))) for i in range(3))
+    enter_backlog(redis, config)
     urgent = producer.send(note("42", "now", fcm("42"), priority="high"))
     enter_backlog(redis, config)
     assert producer.status(sent).state == "sending"  # type: ignore[union-attr]

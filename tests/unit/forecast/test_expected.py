@@ -32,10 +32,9 @@ def at_s(seconds: int) -> bytes:
 
 
 def backlog(jobs: Mapping[str, Fields]) -> list[tuple[bytes, float, list[bytes | None]]]:
-    """Jobs by their ids, in this order, with what is given of their fields."""
-    return [
-        (name.encode(), float(n), [own.get(field) for field in FIELDS]) for n, (name, own) in enumerate(jobs.items())
-    ]
+    """Jobs by their ids, in this order, with what is given of their fields, and where they come from."""
+    told = {name: {"origin": b"bulk", **own} for name, own in jobs.items()}
+    return [(name.encode(), float(n), [own.get(key) for key in FIELDS]) for n, (name, own) in enumerate(told.items())]
 
 
 def expect(

@@ -261,6 +261,7 @@ async def test_who_ends_while_redis_is_away_asks_it_nothing_more(monkeypatch: py
     parts = replace(rounds.parts, redis=redis, sender=sender)
     served = Served(Partition(0, 1, None, None), parts, SETTINGS.policies(), "")
     served.engine.mender.note_failed()
+    served.engine.mender.take_over = nothing  # type: ignore[method-assign]
 
     working = asyncio.create_task(served.engine.run())
     await looked.wait()

@@ -47,6 +47,7 @@ class Followed:
         self._seen: Seen = seen if settings is None and seen and seen[:1] == begun else ()
         self._before: Seen = self._seen
         self._since_ns = time.monotonic_ns()  # each look since then saw what the last one did
+        self._has_looked = False
         self._missed = 0
         self.lock = threading.RLock()  # a signal may reload inside a look
         self.all.add(self)
@@ -58,14 +59,17 @@ class Followed:
     def is_settled(self, seen: Seen) -> bool:
         """Whether these files may be read: they are those in force, or nobody has written them for a second.
 
-        By their own times, and where those lie ahead by what the looks have seen.
+        By their own times, and where those lie ahead by what the looks have seen. What differs from the last look may
+        be half written, however old its times say it is: the clock of a file server may be behind.
         """
-        now_ns = time.monotonic_ns()
+        now_ns, is_new = time.monotonic_ns(), seen not in {self._before, None} and self._has_looked
         if seen != self._before:
             self._before, self._since_ns = seen, now_ns
+        self._has_looked = True
         self._missed = 0 if seen else self._missed + 1
         stood = now_ns - self._since_ns > AGAIN_NS
-        return stood or seen == self._seen or all(time.time_ns() - file[0] > AGAIN_NS for file in seen or ())
+        is_old = not is_new and all(time.time_ns() - file[0] > AGAIN_NS for file in seen or ())
+        return stood or seen == self._seen or is_old
 
     def is_changed(self, seen: Seen, published: Published) -> bool:
         """Whether there is something to read."""

@@ -82,6 +82,23 @@ def test_looks_in_quick_succession_do_not_settle_a_file(
     watched(tmp_path / "n.yaml", redis_server.url, story)
 
 
+def test_half_a_file_on_a_server_whose_clock_is_behind_is_left_alone(
+    tmp_path: Path, redis_server: EmbeddedRedis
+) -> None:
+    """Its time says that nobody has written it for a minute, and a worker looked at it a moment ago."""
+    path = tmp_path / "n.yaml"
+
+    async def story(reload: Reload, look: Looks) -> None:
+        for text in (WHOLE[: WHOLE.index("users:")], WHOLE):
+            write(path, text)
+            os.utime(path, (path.stat().st_mtime - 60,) * 2)
+            assert await look(None) is None
+        assert await look(None) is not None
+        assert reload.problem == ""
+
+    watched(path, redis_server.url, story)
+
+
 @pytest.mark.parametrize("rest", range(4))
 def test_a_file_that_is_still_being_written_is_left_alone(
     rest: int, tmp_path: Path, redis_server: EmbeddedRedis

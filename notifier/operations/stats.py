@@ -278,10 +278,11 @@ def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, L
     begun = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), ACCEPTED) for job_id in heads])))
     lanes: dict[str, LaneNow] = {}
     for lane, found in zip(LANES, of_lanes, strict=True):
-        due_us = now_us - int(found.wakeup[0][1]) if found.due and found.wakeup else 0
+        due = min(found.due, found.waiting)  # of what was cancelled a wake-up is left, until a worker looks
+        due_us = now_us - int(found.wakeup[0][1]) if due and found.wakeup else 0
         at = next(filter(None, [accepted_at(*next(begun)) for _ in found.heads]), None)
         queued_s = now_us / 1e6 - at.timestamp() if at else 0.0
-        lanes[lane] = LaneNow(found.queued, found.waiting, found.due, max(0, due_us) / 1e6, max(0.0, queued_s))
+        lanes[lane] = LaneNow(found.queued, found.waiting, due, max(0, due_us) / 1e6, max(0.0, queued_s))
     return lanes
 
 

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from notifier.cli.__main__ import main
-from notifier.operations.stats import Stats, read_now, read_stats
+from notifier.operations.stats import LaneNow, Stats, read_now, read_stats
 from notifier.queue import calls
 from notifier.queue.backlogs import cancel
 from notifier.queue.minutes import BOUNDS_S, Histogram, Numbers
@@ -142,6 +142,14 @@ def test_what_is_cancelled_after_a_device_took_it_counts_as_delivered(redis: Red
     assert run(redis, calls.settle([rest], RuleTable(Policies()), calls.Worker(name="w", keep=keep))) == [True]
     assert run(redis, cancel([one.job_id], keep)) == ["ended"]
     assert read_stats(redis, 2).together.ended == {("delivered", "default", ""): 1}
+
+
+def test_what_was_cancelled_in_a_lane_without_workers_is_not_due(redis: Redis) -> None:
+    """Its wake-up stands there until a worker comes by: nobody needs to start one for it."""
+    redis.zadd("notifier:wakeups:bulk", {"ann": 1})
+    assert read_now(redis).lanes["bulk"] == LaneNow(0, 0, 0, 0.0)
+    redis.zadd("rq:scheduled:bulk", {"waits": 1})
+    assert read_now(redis).lanes["bulk"].due_users == 1
 
 
 def test_a_histogram_bounds_what_it_holds() -> None:

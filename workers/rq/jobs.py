@@ -236,11 +236,11 @@ class ForkedRqJobs:
             start = self._seen.get(queue.name, 0)
             due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MAX_SCHEDULED)
             self._seen[queue.name] = start + len(due) if len(due) == MAX_SCHEDULED else 0
-            for job_id in self._of_rq(due, registry):
-                self._queue(job_id, queue, registry)
+            for job_id in self._of_rq(due, registry, int(now_s[0])):
+                self._queue(job_id, queue, registry, int(now_s[0]))
 
-    def _of_rq(self, ids: Sequence[bytes], registry: ScheduledJobRegistry) -> list[bytes]:
-        """Which of these RQ alone has scheduled: they wait neither in a backlog nor in `later`."""
+    def _of_rq(self, ids: Sequence[bytes], registry: ScheduledJobRegistry, until_s: int) -> list[bytes]:
+        """Which of these RQ alone has scheduled, until then: they wait neither in a backlog nor in `later`."""
         with self._redis.pipeline() as pipe:
             for job_id in ids:
                 pipe.zscore(registry.key, job_id)
@@ -251,14 +251,14 @@ class ForkedRqJobs:
         return [
             each
             for each, at, later, (status, order) in of_each
-            if at is not None and later is None and status is not None and order is None
+            if at is not None and at <= until_s and later is None and status is not None and order is None
         ]
 
-    def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry) -> None:
+    def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry, until_s: int) -> None:
         release = redis_key("release", "").encode() + job_id
         if not self._redis.set(release, self._worker.name, nx=True, px=RELEASE_MS):
             return  # another worker is about it
-        if not self._of_rq([job_id], registry):  # it was, and the job may have come into a backlog since
+        if not self._of_rq([job_id], registry, until_s):  # it was, and may be in a backlog, or to be retried, since
             self._redis.delete(release)
             return
         with self._redis.pipeline() as pipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -78,9 +78,8 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
     more = set(names_of(of.room)) if of.room else set()
     scripts = {*of.scripts, *more} - ({*names_of("audit")} if of.room == "*" else set())
     sources = [_COMMENT.sub("", script(name).source) for name in sorted(scripts)]
-    called = {command.lower() for source in sources for command in _CALL.findall(source)}
     since = ["client|setinfo"] * (version >= (7, 2)) + ["cluster|slots"] * named.ours.startswith("{")
-    commands = sorted({*EVERYBODY, *since, *(SCRIPTS if sources else ()), *of.commands, *called})
+    commands = sorted({*EVERYBODY, *since, *(SCRIPTS if sources else ()), *of.commands, *_called_in(sources)})
     reading = "%R~" if version >= (7, 0) else "~"
     keys = [*_patterns(named.ours, "OURS", of.keys, sources), *_patterns(named.rqs, "RQS", of.rq, sources)]
     read = [*(f"{named.ours}:{name}" for name in of.reads), *(f"{named.rqs}:{name}" for name in of.rq_reads)]
@@ -95,10 +94,13 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
 
 
 @cache
-def called() -> list[str]:
+def commands_of_scripts() -> list[str]:
     """The commands that any script calls."""
-    texts = [_COMMENT.sub("", path.read_text(encoding="utf-8")) for path in files()]
-    return sorted({command.lower() for text in texts for command in _CALL.findall(text)})
+    return sorted(_called_in(_COMMENT.sub("", path.read_text(encoding="utf-8")) for path in files()))
+
+
+def _called_in(sources: Iterable[str]) -> set[str]:
+    return {command.lower() for source in sources for command in _CALL.findall(source)}
 
 
 def _patterns(first: str, called: str, names: Sequence[str] | None, sources: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from notifier.operations.access import called
+from notifier.operations.access import commands_of_scripts
 from notifier.queue.leaders import joined
 from notifier.scripts.key_types import OF_RQ, name_of, types_of
 from notifier.scripts.keys import CATALOGUE, redis_key, rq_key
@@ -66,7 +66,7 @@ class Mender:
 
     async def take_over(self) -> None:
         """See to what a worker has left that ended in the middle of it. Raise ResponseError if this one would, too."""
-        await run_async(self._redis, Call(script("rights"), [], called(), bool))
+        await run_async(self._redis, Call(script("rights"), [], commands_of_scripts(), bool))
         if await self._redis.delete(redis_key("halfway")):
             self.note_failed()
 

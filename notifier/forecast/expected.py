@@ -53,6 +53,7 @@ OF_TIMES: Final = (
     "push_collapse",
 )
 FIELDS: Final = (*OF_TIMES, "origin", "meta", "push_attempts", "push_count")  # the others are shown to people
+ORIGIN: Final = FIELDS.index("origin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class Forecast:
             self._job(job_id.decode(), category, order, fields)
             for category, backlog in record.backlogs.items()
             for job_id, order, fields in backlog
-            if fields[FIELDS.index("origin")] is not None  # else RQ's tools have deleted it
+            if fields[ORIGIN] is not None  # else RQ's tools have deleted it
         ]
         jobs.sort(key=lambda job: job.order)
         self.by_job: dict[str, Expected] = {}

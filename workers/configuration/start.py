@@ -16,12 +16,13 @@ from redis.exceptions import RedisError
 from notifier.errors import RedisAwayError
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import ask, check, comes_back, eviction_warning, unusable
+from notifier.store.followed import AGAIN_NS
 from notifier.store.partitions import Partition
 from workers.loop.watchdog import Signs
 
 T = TypeVar("T")
 
-AGAIN_S: Final = 1.0  # what has not changed for so long is not being written
+AGAIN_S: Final = AGAIN_NS / 1e9
 MAX_LOOKS: Final = 10
 GARBAGE: Final = (10_000, 20, 20)  # new objects, and collections of the younger, until the next collection
 

@@ -114,7 +114,7 @@ for n, id in ipairs(ids) do
   {ASK}
   redis.call('HSET', backlogs[n], 'default', 'default', '#w:default', 'ug10000000') --not-with-a-record
   redis.call('ZADD', 'benchmarks:backlog:' .. user, order, id)
-  redis.call('HSET', 'rq:job:' .. id, 'status', 'scheduled', 'push_order', order, 'push_held', '20002000 ug10000000')
+  redis.call('HSET', 'rq:job:' .. id, 'status', 'scheduled', 'push_order', order, 'push_history', now .. ' 20 ug10')
   records[2 * n - 1], records[2 * n] = claims[n], '0 ' .. ends .. ' 1 default default ug10000000'
   due[2 * n - 1], due[2 * n], scheduled[2 * n - 1], scheduled[2 * n] = ends, user, ends, id
 end
@@ -128,7 +128,7 @@ LEASE_DUE: Final = f"""{BEGIN}
 local ends, bodies = string.format('%.0f', now + ARGV[2]), {{}}
 local due = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now), 'LIMIT', '0', ARGV[1])
 if not due[1] then return {{}} end
-local written, ids, emptied = 'push_held', {{}}, {{}}
+local written, ids, emptied = 'push_history', {{}}, {{}}
 for n, name in ipairs(due) do
   redis.call('HGETALL', 'benchmarks:backlogs:' .. name) --not-with-a-record
   emptied[n] = 'benchmarks:backlog:' .. name
@@ -149,7 +149,7 @@ now = string.format('%.0f', now)
 for n = 1, #ARGV / 2 do
   local id, user, after = ARGV[2 * n - 1], ARGV[2 * n], ARGV[2 * n + 2]
   local key = 'rq:job:' .. id
-  redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_accepted', 'push_held')
+  redis.call('HMGET', key, 'push_permit', 'origin', 'status', 'push_history')
   keys[n], ids[n], started[n], ended[2 * n - 1], ended[2 * n] = key, id, id .. ':' .. id, now, id
   told[n] = now .. ' delivered default ' .. id
 {USER}

@@ -45,7 +45,7 @@ BY_DEVICE: Final = b"d"  # why a backlog waits, as history.lua has it
 OF_TIMES: Final = (
     "push_deadline",
     "push_since",
-    "push_accepted",
+    "push_history",
     "push_zone",
     "push_targets",
     "push_gather",
@@ -107,7 +107,7 @@ class Record:
         """The zone that the first in a backlog names, or '', and since when it waits, µs; of none that it comes now."""
         heads = self.backlogs.get(category)
         fields = dict(zip(FIELDS, heads[0][2], strict=True)) if heads else {}
-        since = fields.get("push_since") or fields.get("push_accepted") or self.now_us
+        since = fields.get("push_since") or (fields.get("push_history") or b"").partition(b" ")[0] or self.now_us
         return (fields.get("push_zone") or b"").decode(), int(since)
 
 
@@ -293,10 +293,10 @@ class Forecast:
 
     def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
         *told, collapse = fields[: len(OF_TIMES)]
-        deadline, since, accepted, zone, targets, gather, wait = ((value or b"").decode() for value in told)
+        deadline, since, noted, zone, targets, gather, wait = ((value or b"").decode() for value in told)
         # What a worker has had has no collapse id any more, and gathers no others.
         digest = self._policies.category(category).digest is not None and collapse is not None
-        at_us = min(int(since or accepted or self._now_us), self._now_us)  # as in `by_the_clock`
+        at_us = min(int(since or noted.partition(" ")[0] or self._now_us), self._now_us)  # as in `by_the_clock`
         expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
         event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)
         else_us, otherwise = self._otherwise(targets, category)

@@ -39,7 +39,7 @@ TERMINAL: Final = ("delivered", "rejected", "expired", "cancelled", "superseded"
 
 # What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
 STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
-ACCEPTED: Final = ("enqueued_at", "push_accepted")  # of a job, for `accepted_at`
+ACCEPTED: Final = ("enqueued_at", "push_history")  # of a job, for `accepted_at`
 WINDOW_BITS, MEMORY_LEVEL = 12, 6
 MAX_BRACKETS: Final = 500
 KWARGS_ONLY: Final = "takes keyword arguments only: enqueue(…, kwargs={…})"
@@ -52,14 +52,14 @@ DEVICE: Final = re.compile(r"(\w+):([a-z])@?(\S*)")  # in what `encode_targets` 
 DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
 
 
-def accepted_at(text: bytes | None, us: bytes | None = None) -> datetime | None:
+def accepted_at(text: bytes | None, noted: bytes | None = None) -> datetime | None:
     """When a job was enqueued, of ACCEPTED: as RQ writes it, by its host's clock; by Redis's where a history is kept.
 
     None where it is not told, or is no time.
     """
     try:
-        if us:
-            return moment(int(us))
+        if noted:
+            return moment(int(noted.partition(b" ")[0]))
         at = datetime.fromisoformat((text or b"").decode())
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):

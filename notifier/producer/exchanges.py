@@ -70,7 +70,6 @@ FIELDS: Final = (
     "meta",
     "push_rq_job",
 )
-NOTED: Final = ("meta", "push_accepted", "push_held")
 UNENDED: Final = frozenset({"queued", "waiting", "sending"})
 
 
@@ -265,19 +264,19 @@ class Exchanges:
 
     def _status_and_record(self, job_id: str, user: str | None) -> Exchange[Status | None]:
         found = yield from self._status(job_id)
-        (meta, *noted), now = yield Commands(lambda pipe: (pipe.hmget(job_key(job_id), NOTED), pipe.time()))
+        key = job_key(job_id)
+        (meta, noted), now = yield Commands(lambda pipe: (pipe.hmget(key, "meta", "push_history"), pipe.time()))
         steering = read_meta(meta or b"")
         owner = user or steering.get("user")
         if not isinstance(owner, str):
             return found
         if found is not None and found.state in UNENDED:
             category, now_us = str(steering.get("category", "default")), clock_us(now)
-            if not noted[0]:
+            if not noted:
                 return found
-            accepted, held = noted
-            if found.state == "sending":
-                held = held or b"0 f"  # when a worker took it is noted beside what held it, and nothing did
-            waits = so_far(owner, category, job_id, (accepted, held), now_us)
+            if found.state == "sending" and b" " not in noted:
+                noted += b" 0 f"  # when a worker took it is noted beside what held it, and nothing did
+            waits = so_far(owner, category, job_id, noted, now_us)
             records = (yield from self.history(owner)) if any(each.why == "backlog" for each in waits.delays) else []
             return replace(found, record=name_those_before([waits, *records])[0])
         records = yield from self.history(owner)

@@ -20,7 +20,7 @@ from notifier.units import moment
 
 MAX_REPLIES: Final = 8  # of one hand-over
 MAX_REASON: Final = 40
-FIELDS: Final = 10  # of a record
+FIELDS: Final = 9  # of a record
 PERIODS: Final = ("0", "1")  # of the lists of a user, see `history.lua`
 SHOWN_S: Final = 0.005  # what held it for less is not told
 OWNED: Final = frozenset("uc")  # a mark of a rule begins with whose it is: the user's, or the category's
@@ -196,19 +196,18 @@ def decode_records(user: str, entries: Iterable[bytes]) -> Iterator[Record]:
 
 
 def _record(user: str, parts: Sequence[str]) -> Record:
-    ended, accepted, outcome, category, held, handed, worker, rates, detail, job_id = parts
+    ended, noted, outcome, category, handed, worker, rates, detail, job_id = parts
     ended_us = int(ended)
-    accepted_us = int(accepted) if accepted else None
-    if handed and accepted_us is not None:
+    if handed and noted:
         ago, _, answers = handed.partition(" ")
-        held = f"{held} {ended_us - int(ago) - accepted_us} f={answers}"
+        noted = f"{noted} {ended_us - int(ago) - accepted_us(noted)} f={answers}"
     return Record(
         job_id,
         user,
         category,
         outcome,
         moment(ended_us),
-        *_read(held, accepted_us, ended_us, category),
+        *_read(noted, ended_us, category),
         worker,
         rates,
         reason=detail if outcome == "dropped" else "",
@@ -248,20 +247,18 @@ def _parts(delay: Delay, heads: Sequence[Delay]) -> Iterator[Delay]:
         yield replace(delay, since=at, seconds=(ends - at).total_seconds())
 
 
-def so_far(user: str, category: str, job_id: str, noted: Sequence[bytes | None], now_us: int) -> Record:
-    """The record of one that has not ended, as of now. noted: `push_accepted` and `push_held` of its hash."""
-    accepted, held = noted
-    accepted_us = int(float(accepted)) if accepted else None
-    told = _read((held or b"").decode(errors="replace"), accepted_us, now_us, category)
+def so_far(user: str, category: str, job_id: str, noted: bytes, now_us: int) -> Record:
+    """The record of one that has not ended, as of now. noted: `push_history` of its hash."""
+    told = _read(noted.decode(errors="replace"), now_us, category)
     return Record(job_id, user, category, "", moment(now_us), *told)
 
 
 def _read(
-    held: str, accepted_us: int | None, ends_us: int, category: str
+    noted: str, ends_us: int, category: str
 ) -> tuple[datetime | None, tuple[Delay, ...], tuple[datetime, ...], tuple[Reply, ...]]:
-    """Read what `push_held` tells, from `accepted_at` of a record on. ends_us: when the last of it ended."""
-    begins = ends_us if accepted_us is None else accepted_us
-    words = held.split()
+    """Read what `push_history` tells, from `accepted_at` of a record on. ends_us: when the last of it ended."""
+    begins = accepted_us(noted) if noted else ends_us
+    words = noted.split()[1:]
     starts, marks = [begins + int(at) for at in words[::2]], words[1::2]
     delays = [_delay("queue", WORDS["queue"], begins, [*starts, ends_us][0])]
     for mark, after, (since, until) in zip(marks, [*marks[1:], "f="], pairwise([*starts, ends_us]), strict=False):
@@ -271,11 +268,16 @@ def _read(
         delays.append(_delay(*told, since, until))
     answered = [(at, mark[2:]) for mark, at in zip(marks, starts, strict=True) if mark.startswith("f=")]
     return (
-        None if accepted_us is None else moment(accepted_us),
+        moment(begins) if noted else None,
         tuple(delay for delay in delays if delay.seconds > 0),
         tuple(moment(at) for at, _ in answered),
         tuple(reply for _, text in answered for reply in _replies(text)),
     )
+
+
+def accepted_us(noted: str) -> int:
+    """When one was accepted, in µs: what `push_history` begins with. Raises ValueError or OverflowError."""
+    return int(float(noted.partition(" ")[0]))
 
 
 def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:

@@ -19,7 +19,7 @@ KINDS: Final = {"due": "due", "?": "due"}  # by what waits.lua says beside histo
 IN_QUEUE: Final = "a worker: in the queue still"
 RESUME: Final = "rq resume"  # in the queue too, where rq suspend is in force
 # Of a job's hash, for `describe_later`.
-OF_LATER: Final = ("meta", "push_held", "push_deadline", "push_attempts", "push_refusals")
+OF_LATER: Final = ("meta", "push_history", "push_deadline", "push_attempts", "push_refusals")
 WORDS: Final = {"due": "a worker: they may go now", "sending": "one before them that is being sent"}
 
 
@@ -39,13 +39,13 @@ def describe_waits(field: str) -> tuple[str, str]:
 
 
 def describe_later(
-    at_us: float, meta: bytes | None, held: bytes | None, deadline: bytes | None, *tries: bytes | None
+    at_us: float, meta: bytes | None, noted: bytes | None, deadline: bytes | None, *tries: bytes | None
 ) -> tuple[Why, str]:
     """Return the kind and the words of what one waits for that is in no backlog: its own time, a retry, or a route.
 
     at_us: its score in `later`; of one that waits for a route, when it expires. Without a history that alone tells.
     """
-    mark = (held or b"").decode(errors="replace").rpartition(" ")[2]
+    mark = (noted or b"").decode(errors="replace").rpartition(" ")[2]
     if mark.startswith("p"):
         return describe_why(mark, str(fields_of(meta).get("category", DEFAULT_CATEGORY)))
     is_retry, ends_us = at_us < FAR_US and any(tries), min(FAR_US, float(deadline or FAR_US))

@@ -104,7 +104,7 @@ class SettleFields(NamedTuple):
 class RunFields(NamedTuple):
     """The arguments of *rq_run*. ahead_us: how far its permit is dated ahead while the job runs; '' where it has ended.
 
-    accepted, held: push_accepted and push_held as they were when it was handed to RQ. The rest where it has ended:
+    noted: push_history as it was when it was handed to RQ, or ''. The rest where it has ended:
     reached: 1 where it may have reached the user, and counts from now on. outcome: under which it is counted. is_end:
     0 where RQ tries it again. handed: see history.lua. version: of the worker's rules.
     """
@@ -114,8 +114,7 @@ class RunFields(NamedTuple):
     user: Text
     category: Text
     job_id: Text
-    accepted: Text
-    held: Text
+    noted: Text
     ahead_us: Text = ""
     reached: Text = ""
     outcome: Text = ""

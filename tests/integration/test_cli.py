@@ -115,7 +115,7 @@ def test_no_record_is_shown_that_is_too_old(run: Run, redis: Redis) -> None:
     now, day = int(redis.time()[0]) * 1_000_000, 86_400_000_000
     for job_id, days in (("young", 2), ("old", 4)):
         ended = now - days * day
-        redis.rpush(user_key("history", "42", "0"), f"{ended}\n{ended}\ndelivered\nchat\n\n\n\n\n\n{job_id}")
+        redis.rpush(user_key("history", "42", "0"), f"{ended}\n{ended}\ndelivered\nchat\n\n\n\n\n{job_id}")
     assert [each["job_id"] for each in json.loads(run("history", "42", "--json").out)] == ["young"]
     assert run("history", "--job", "young").status == 0
     for user in ([], ["42"]):
@@ -137,7 +137,7 @@ def test_history_says_why_one_was_dropped(run: Run, redis: Redis) -> None:
     """The reason stands beside the outcome; of one, the line of the rule too."""
     now = int(redis.time()[0]) * 1_000_000
     reason = "user gap 1s"
-    redis.rpush(user_key("history", "42", "0"), f"{now}\n{now}\ndropped\nchat\n\n\n\n\n{reason}\ngone")
+    redis.rpush(user_key("history", "42", "0"), f"{now}\n{now}\ndropped\nchat\n\n\n\n{reason}\ngone")
     assert f"dropped ({reason})" in run("history", "42").out
     for shown in (run("history", "--job", "gone"), run("status", "gone", "--user", "42")):
         assert re.search(rf"^{reason}: \S+notifier.yaml:\d+$", shown.out, re.MULTILINE)
@@ -148,8 +148,8 @@ def test_history_says_what_held_those_before(run: Run, redis: Redis) -> None:
     s = 1_000_000
     began = int(redis.time()[0]) * s - 100 * s
     key, rest = user_key("history", "42", "0"), "\n\nw\nr\n\n"
-    redis.rpush(key, f"{began + 40 * s}\n{began}\ndelivered\nchat\n0 u1/{3600 * s}{rest}first")
-    redis.rpush(key, f"{began + 46 * s}\n{began + s}\ndelivered\nchat\n0 b {44 * s} ug{s}{rest}second")
+    redis.rpush(key, f"{began + 40 * s}\n{began} 0 u1/{3600 * s}\ndelivered\nchat{rest}first")
+    redis.rpush(key, f"{began + 46 * s}\n{began + s} 0 b {44 * s} ug{s}\ndelivered\nchat{rest}second")
     told = run("history", "--job", "second").out
     assert run("history", "42", "--job", "second").out == told
     assert "held 39.0 s by those before it (user 1/1h), 5.0 s by the backlog before it, 1.0 s by user gap 1s" in told

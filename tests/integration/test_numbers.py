@@ -183,7 +183,7 @@ def test_for_how_long_the_oldest_is_queued_is_told_by_redis_clock(redis: Redis) 
     """`enqueued_at` is of the producer's host, whose clock may be wrong by hours; a history notes Redis's time."""
     redis.rpush(rq_key("queue", "default"), "job")
     seconds, us = redis.time()  # type: ignore[misc]
-    told = {"enqueued_at": "2020-01-01T00:00:00.000000Z", "push_accepted": (seconds - 90) * 1_000_000 + us}
+    told = {"enqueued_at": "2020-01-01T00:00:00.000000Z", "push_history": (seconds - 90) * 1_000_000 + us}
     redis.hset(job_key("job"), mapping=told)
     assert 80 < read_now(redis).lanes["default"].oldest_queued_s < 1000
 
@@ -193,7 +193,7 @@ def test_an_id_of_a_forgotten_user_hides_no_oldest(redis: Redis) -> None:
     redis.rpush(rq_key("queue", "bulk"), "forgotten", "first", "second")
     seconds, us = redis.time()
     for job_id, ago in (("first", 90), ("second", 5)):
-        redis.hset(job_key(job_id), "push_accepted", (seconds - ago) * 1_000_000 + us)
+        redis.hset(job_key(job_id), "push_history", (seconds - ago) * 1_000_000 + us)
     lanes = read_now(redis).lanes
     assert 80 < lanes["bulk"].oldest_queued_s < 1000
     assert lanes["urgent"].oldest_queued_s == 0

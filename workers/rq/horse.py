@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from redis.exceptions import RedisError
@@ -25,13 +24,13 @@ NOT_SENT: Final = 2
 class Horse:
     """One run of a job. Its function's end is noted in a page of memory that the horse shares with its worker."""
 
-    def __init__(self, rq_job: RqJob, noted: Sequence[bytes | None], serializer: Any) -> None:
-        """noted: what its hash told of the time before, `push_accepted` and `push_held`."""
+    def __init__(self, rq_job: RqJob, noted: bytes | None, serializer: Any) -> None:
+        """noted: what its hash told of the time before, `push_history`."""
         self.serializer = serializer
         self.run: RunFields | None = None
         if rq_job.user:
             of = rq_job.permit, rq_job.user, rq_job.category, rq_job.job_id
-            self.run = RunFields("", *of, *(each or b"" for each in noted))
+            self.run = RunFields("", *of, noted or b"")
         self._page = mmap.mmap(-1, 1)
         self._began = time.monotonic()
 

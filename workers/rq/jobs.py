@@ -40,7 +40,7 @@ from workers.rq.throttle import steering_of
 from workers.sending.sender import SUSPECT, PoisonError, check_crashes
 
 MAX_SCHEDULED: Final = 500
-READS: Final = ("data", "meta", "push_crashes", "push_returned", "push_accepted", "push_held")
+READS: Final = ("data", "meta", "push_crashes", "push_returned", "push_history")
 HELP: Final = (
     "name its module or function in worker.functions, or give push-throttle a Redis database of its own"
     " (redis.url ending in /1, say)"
@@ -93,7 +93,7 @@ class ForkedRqJobs:
         if rq_job.job_id in self._prepared:  # Redis was away before this could be settled
             return rq_job.settlement("handed_to_rq")
         fields: Any = self._redis.hmget(job_key(rq_job.job_id), *READS)
-        data, meta, crashes, returned, *noted = fields
+        data, meta, crashes, returned, noted = fields
         try:
             self._check(rq_job, crashes)
             return rq_job.settlement(self._read(rq_job, Plain(rq_job.job_id.encode(), data or b"", meta), noted))
@@ -108,7 +108,7 @@ class ForkedRqJobs:
         except Exception as error:  # noqa: BLE001 - whatever RQ raises for a job that it cannot read
             return self._malformed(rq_job, f"RQ cannot read the job ({type(error).__name__})")
 
-    def _read(self, rq_job: RqJob, plain: Plain, noted: Sequence[bytes | None]) -> State:
+    def _read(self, rq_job: RqJob, plain: Plain, noted: bytes | None) -> State:
         """Prepare a job that RQ is to run, or tell the scripts by which meta it is limited. Return its next state."""
         try:
             call = read_call(plain.data)

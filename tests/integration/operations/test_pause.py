@@ -226,7 +226,7 @@ def test_suspended_is_told(run: Run, redis: Redis, config: Path, server: Client)
     with notifier(config) as producer:
         producer.send(note("42", "Hello", fcm("42")))
     redis.set("rq:suspended", 1)
-    redis.hset("rq:job:" + redis.lindex("rq:queue:default", 0).decode(), "push_accepted", 1_577_836_800_000_000)  # type: ignore[union-attr]
+    redis.hset("rq:job:" + redis.lindex("rq:queue:default", 0).decode(), "push_history", 1_577_836_800_000_000)  # type: ignore[union-attr]
     assert "suspended by rq suspend" in run("explain", "--user", "42").out
     told = json.loads(run("stats", "--json").out)["now"]
     assert told["suspended"] is True

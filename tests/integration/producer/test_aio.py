@@ -78,7 +78,7 @@ def test_a_notification_is_sent_looked_up_and_cancelled(redis: Redis, config: Pa
         other = plain.send(note("anna"))
         mine, theirs = redis.hgetall(f"rq:job:{job_id}"), redis.hgetall(f"rq:job:{other}")
         differ = {name for name in mine | theirs if mine.get(name) != theirs.get(name)}
-        assert differ <= {b"created_at", b"enqueued_at", b"push_order", b"push_accepted"}
+        assert differ <= {b"created_at", b"enqueued_at", b"push_order", b"push_history"}
         assert with_notifier(config, lambda made: made.cancel(job_id)) == "cancelled"
         assert plain.cancel(job_id) == "cancelled"
         assert with_notifier(config, lambda made: made.cancel(user="anna", category="default")) == Cancellation(1)

@@ -207,7 +207,7 @@ def test_asyncio_and_the_fake_have_a_history(config: Path, redis: Redis) -> None
     config.write_text(config.read_text(encoding="utf-8") + "history: {keep: 0s}\n", encoding="utf-8")
     with notifier(config) as producer:
         job_id = producer.send(note("ann", "1", fcm("ann")))
-        assert not redis.hexists(f"rq:job:{job_id}", "push_accepted")
+        assert not redis.hexists(f"rq:job:{job_id}", "push_history")
         assert producer.cancel(job_id) == "cancelled"
         assert (producer.history("ann"), redis.keys("notifier:history:*")) == ([], [])
     with FakeNotifier(config) as fake:

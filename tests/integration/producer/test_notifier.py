@@ -399,7 +399,7 @@ def test_a_name_that_nobody_can_have_is_refused(producer: Notifier, config: Path
     [
         ("HSET", "rq:job:spoilt", "status", b"\xff"),
         ("HSET", "rq:job:spoilt", "status", "queued", "push_attempts", "abc"),
-        ("HSET", "rq:job:spoilt", "status", "queued", "push_accepted", "1e400", "meta", '{"user": "ann"}'),
+        ("HSET", "rq:job:spoilt", "status", "queued", "push_history", "1e400", "meta", '{"user": "ann"}'),
         ("HSET", "rq:job:spoilt", "status", "canceled", "push_by", b"\xff", "push_outcome", "superseded"),
         ("ZADD", "notifier:delivered", "inf", "spoilt"),
     ],

@@ -99,13 +99,12 @@ def test_a_rest_waits_for_its_route(
 
 def test_of_many_in_no_backlog_a_part_tells(redis: Redis) -> None:
     """A retry, a time of its own and a stopped route are told apart; of more than are read the numbers still sum up."""
-    fields = {"push_accepted": b"1", "meta": b'{"user": "ann", "category": "chat"}'}
+    fields = {"meta": b'{"user": "ann", "category": "chat"}'}
     for n in range(400):
         redis.zadd("notifier:later", {f"j{n}": n + 1})
-        more = ({"push_attempts": b"1", "push_held": b"5 r"}, {"push_held": b"0 t"}, {"push_held": b"0 t 7 papns"})[
-            n % 3
-        ]
-        redis.hset(f"rq:job:j{n}", mapping={**fields, **more})
+        more = {"push_attempts": b"1"} if n % 3 == 0 else {}
+        noted = (b"1 5 r", b"1 0 t", b"1 0 t 7 papns")[n % 3]
+        redis.hset(f"rq:job:j{n}", mapping={"push_history": noted, **fields, **more})
     found = {(kind, what): n for kind, what, n in read_now(redis).waits}
     assert set(found) == {("retry", "a retry"), ("send_at", "its own time, send_at"), ("route", "apns stopped")}
     assert abs(sum(found.values()) - 400) <= 2

@@ -147,8 +147,8 @@ def test_it_says_why_one_was_late(config: Path, redis: Redis) -> None:
     second, third = accepted + 5_345_000, accepted + 6_000_000
     held, by = "100000 c5/10000000 1200000 u10/60000000", f"{EVIL}\n{EVIL}\n"
     records = [
-        f"{second}\n{accepted}\ndelivered\nchat\n{held}\n45000 apns,200,45\n{by}\nlate",
-        f"{third}\n{accepted}\ndropped\n{EVIL}\n\n0 {EVIL},500,1,{EVIL},{EVIL}\n{by}{EVIL}\n{EVIL}",
+        f"{second}\n{accepted} {held}\ndelivered\nchat\n45000 apns,200,45\n{by}\nlate",
+        f"{third}\n{accepted}\ndropped\n{EVIL}\n0 {EVIL},500,1,{EVIL},{EVIL}\n{by}{EVIL}\n{EVIL}",
     ]
     redis.rpush("notifier:history:{ann}:0", *records, "no record")
     with serving(config) as ask:
@@ -181,7 +181,7 @@ def test_what_is_to_be_tried_again_has_not_ended(config: Path, redis: Redis) -> 
 def test_it_says_how_much_of_a_history_it_shows(config: Path, redis: Redis, kept: int, said: str) -> None:
     """The page User has the newest; how many are kept is told."""
     now = int(redis.time()[0]) * 1_000_000
-    records = [f"{now + n}\n{now}\ndelivered\nchat\n\n\n\n\n\njob-{n}" for n in range(kept)]
+    records = [f"{now + n}\n{now}\ndelivered\nchat\n\n\n\n\njob-{n}" for n in range(kept)]
     redis.rpush("notifier:history:{ann}:0", *records)
     with serving(config) as ask:
         told = json.loads(ask("/api/v1/users?id=ann")[1])

@@ -49,7 +49,7 @@ def test_each_id_is_its_own_user(config: Path, redis: Redis) -> None:
         ask = plain.with_token()
         sent = {user: producer.send(note(user, "Hello", fcm("one"))) for user in IDS}
         for n, user in enumerate(IDS):
-            redis.rpush(user_key("history", user, "0"), f"{now}\n{now}\ndelivered\nchat\n\n\n\n\n\nended-{n}")
+            redis.rpush(user_key("history", user, "0"), f"{now}\n{now}\ndelivered\nchat\n\n\n\n\nended-{n}")
         for n, user in enumerate(IDS):
             told = json.loads(ask(f"/api/v1/users?{urlencode({'id': user})}")[1])
             assert (told["user"], [each["job_id"] for each in told["history"]]) == (user, [f"ended-{n}"])

@@ -36,8 +36,8 @@ end
 -- they are forgotten only where another call enqueued the job.
 local OF_A_START = {'push_order', 'push_permit', 'push_outcome', 'push_attempts', 'push_count', 'push_gather',
   'push_crashes', 'push_begun', 'push_answered', 'push_by', 'push_reason', 'push_zone', 'push_since', 'push_collapse',
-  'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan', 'push_accepted',
-  'push_held', 'push_counted', 'push_wait', 'push_returned'}
+  'push_deadline', 'push_again', 'push_seen', 'push_read', 'push_refusals', 'push_orphan', 'push_history',
+  'push_counted', 'push_wait', 'push_returned'}
 
 local function forget(key)
   redis.call('HDEL', key, unpack(OF_A_START))
@@ -103,13 +103,13 @@ local function read_arrival(id)
   local key = job_key(id)
   local read = redis.pcall('HMGET', key, 'origin', 'meta', 'push_order', 'push_permit', 'status', 'push_deadline',
     'push_outcome', 'push_arriving', 'push_rq_job', 'ttl', 'created_at', 'push_seen', 'push_collapse', 'push_targets',
-    'push_accepted', 'push_held')
+    'push_history')
   if read.err then return nil end
   local origin, meta, order, permit, status, deadline, outcome, arriving, rq_job, ttl, created, seen, collapse, targets,
-    accepted, held = unpack(read, 1, 16)
+    noted = unpack(read, 1, 15)
   return {id = id, key = key, origin = origin, meta = meta, order = number(order), permit = permit, status = status,
     deadline = number(deadline), outcome = outcome, arriving = arriving, rq_job = rq_job, ttl = ttl, created = created,
-    seen = seen, collapse = collapse, plain = seen or not targets, accepted = accepted, held = held}
+    seen = seen, collapse = collapse, plain = seen or not targets, noted = noted}
 end
 
 -- is_free: whether there is a job, and nobody has it in flight.
@@ -137,7 +137,7 @@ local function begin(now, job, from)
   local lasts = from and job.ttl and lives_for(job.key, job.ttl)
   if job.outcome or another then
     begin_anew(now, job.id, job.key, job.origin, job, another)
-    job.order, job.deadline, job.accepted, job.held = nil, nil, nil, nil
+    job.order, job.deadline, job.noted = nil, nil, nil
   elseif job.plain and not job.order then
     redis.call('ZREM', '@delivered', job.id) -- of an earlier job of this id
   end
@@ -153,9 +153,9 @@ end
 local function arrive(now, job, meta, join, another)
   local expected, needs_recheck
   job.order, job.deadline = first_time(now, job.key, meta, job.deadline)
-  if history.keep and not job.accepted then
-    job.accepted = text(now)
-    redis.call('HSET', job.key, 'push_accepted', job.accepted)
+  if history.keep and not job.noted then
+    job.noted = text(now)
+    redis.call('HSET', job.key, 'push_history', job.noted)
   end
   if job.arriving then
     redis.call('ZREM', arriving_key(meta.user), job.id)
@@ -214,8 +214,8 @@ local function stand(now, job, meta, expected, needs_recheck)
     is_new = note_place(now, job, backlog, user, lane, is_new, needs_recheck)
   end
   local more = job.plain and job.created and {'push_seen', job.created .. ' ' .. backlog} or {}
-  if job.accepted and (job.held or not was_empty) then
-    more[#more + 1], more[#more + 2] = 'push_held', history.add(job.accepted, job.held, now, 'b')
+  if job.noted and (history.was_held(job.noted) or not was_empty) then
+    more[#more + 1], more[#more + 2] = 'push_history', history.add(job.noted, now, 'b')
   end
   redis.call('HSET', job.key, 'push_order', job.order, 'status', 'scheduled', unpack(more))
   redis.call('ZADD', '@rq:scheduled:' .. job.origin, expected, job.id)

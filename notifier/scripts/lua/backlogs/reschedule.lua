@@ -11,7 +11,7 @@ local function step_aside(look, backlog, job, at, why, names)
   local order = order_of(backlog)
   redis.call('ZREM', backlog.key, backlog.head)
   waits.add(backlog.why, -1)
-  history.note(backlog.head, job.accepted, job.held, look.now, why)
+  history.note(backlog.head, job.noted, look.now, why)
   redis.call('ZADD', '@later', text(at), backlog.head)
   look.earliest = math.min(look.earliest, at)
   for _, name in ipairs(names) do

@@ -5,9 +5,9 @@
 -- Wake-ups: when a user who waits is looked at again.
 -- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
 local function expect(id, at, now, by)
-  local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline', 'push_accepted', 'push_held')
+  local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline', 'push_history')
   if job[1] then redis.call('ZADD', '@rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
-  if job[3] and by then history.note(id, job[3], job[4], now, by) end
+  if by then history.note(id, job[3], now, by) end
   return number(job[2])
 end
 

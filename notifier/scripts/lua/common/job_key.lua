@@ -7,8 +7,8 @@
 -- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in @arriving),
 -- push_read (its meta told nothing: µs at which a worker was given its data, or 1: it was read), push_gather (until
 -- when a digest gathers, µs),
--- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_accepted
--- and push_held (see history.lua), push_rq_job (the permit under which RQ got it, behind a '0' if nothing limits
+-- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_history
+-- (see history.lua), push_rq_job (the permit under which RQ got it, behind a '0' if nothing limits
 -- it; its meta steers nothing then), push_meta (see steer.lua), push_wait (µs until which it keeps its backlog
 -- waiting), push_dedupe (its key), push_sent (it may have reached its user).
 local function job_key(id) return '@rq:job:' .. id end

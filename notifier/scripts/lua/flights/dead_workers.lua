@@ -27,8 +27,8 @@ end
 local function take_over(look, id)
   local key = job_key(id)
   local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
-    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts', 'push_accepted',
-    'push_held', 'push_counted')
+    'push_again', 'meta', 'push_orphan', 'push_targets', 'push_answered', 'data', 'push_attempts', 'push_history',
+    'push_counted')
   local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
   if not job.origin then return redis.call('ZREM', '@leases', id) end
   -- A worker that dies takes along all that it held, and any of it may be to blame. A job whose workers died twice is a
@@ -38,8 +38,8 @@ local function take_over(look, id)
     crashes = crashes + 1
     redis.call('HSET', key, 'push_crashes', crashes)
   end
-  if read[14] and not read[15] then history.note(id, read[14], nil, look.now - look.lease_us, 'f') end
-  local counted = job.permit and counted_of(job.permit, read[16])
+  if not history.was_held(read[14]) then history.note(id, read[14], look.now - look.lease_us, 'f') end
+  local counted = job.permit and counted_of(job.permit, read[15])
   local meta = counted and is_text(id) and steering(read[8])
   -- What was counted as no send was not sent: it is no orphan.
   if not meta or counted.nothing then return put_back(look, id, key, job, meta) end

@@ -5,16 +5,16 @@
 -- read_job: what the head `id` of a backlog needs to go, or nil where the job was deleted or cancelled meanwhile (by
 -- RQ: *sweep* ends it), and its origin.
 local function read_job(id)
-  local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals, accepted,
-    held, not_before =
+  local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals, noted,
+    not_before =
     unpack(redis.call('HMGET', job_key(id), 'data', 'origin', 'status', 'push_deadline', 'push_attempts',
-      'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals', 'push_accepted',
-      'push_held', 'push_wait'))
+      'push_crashes', 'push_answered', 'push_targets', 'push_collapse', 'push_count', 'push_refusals', 'push_history',
+      'push_wait'))
   if not origin or status == 'canceled' then return nil, origin end
   return {id = id, data = data or '', origin = origin, status = status, deadline = deadline and number(deadline),
     attempts = attempts and number(attempts), crashes = crashes and number(crashes), answered = answered,
     targets = targets, collapse = collapse, count = count and number(count), refusals = refusals and number(refusals),
-    accepted = accepted, held = held, not_before = not_before and number(not_before)}
+    noted = noted, not_before = not_before and number(not_before)}
 end
 
 -- count_sends: what goes under `permit` counts for the user and the category from now on. While it is in flight it is

@@ -4,7 +4,7 @@
 -- The direct way: what comes from its queue and need not wait is leased at once, in the same step. It leaves Redis as a
 -- visit would have. Only the plain case goes this way: a new job of a producer of ours, of a user who muted nothing and
 -- of whom nothing waits, which stands in a backlog only if the rules do not let it go. All else is left to *visit*.
-local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_accepted', 'push_order',
+local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_history', 'push_order',
   'push_outcome', 'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 
 -- room: how many may go this way now. waits: by user, whether something waits, or may.
@@ -12,12 +12,12 @@ local direct = {room = 0, waits = {}, jobs = {}, none_wait = false}
 local look -- of *pull*
 function direct.begin(of_call) look = of_call end
 
--- new_job: {id, user, category, high, data, targets, zone, collapse, deadline, accepted, origin}, or nil where there is
+-- new_job: {id, user, category, high, data, targets, zone, collapse, deadline, noted, origin}, or nil where there is
 -- more to look at.
 local function new_job(id, lane, now)
   local job = redis.pcall('HMGET', job_key(id), unpack(NEW_JOB))
   if job.err then return nil end
-  local origin, status, said, data, targets, ends, accepted, order, outcome, permit, arriving, rq_job, ttl = unpack(job)
+  local origin, status, said, data, targets, ends, noted, order, outcome, permit, arriving, rq_job, ttl = unpack(job)
   if origin ~= lane or status ~= 'queued' or not (data and targets) then return nil end
   if order or outcome or permit or arriving or rq_job or ttl then return nil end
   local deadline = ends and number(ends)
@@ -25,7 +25,7 @@ local function new_job(id, lane, now)
   local meta = steering(said)
   if not meta or meta.expires_in and not deadline then return nil end
   local found = {id = id, user = meta.user, category = meta.category, high = meta.priority == 'high', data = data,
-    targets = targets, deadline = deadline, accepted = accepted, origin = origin}
+    targets = targets, deadline = deadline, noted = noted, origin = origin}
   if meta.zone and meta.zone ~= '' and type(meta.zone) == 'string' then found.zone = meta.zone end
   if meta.collapse_id and type(meta.collapse_id) == 'string' then found.collapse = meta.collapse_id end
   return found
@@ -100,9 +100,9 @@ local function wait(lane, job, user, backlog, opens)
   redis.call('HSET', backlogs_key(name), category, lane, '#w:' .. category, why)
   redis.call('ZADD', backlog.key, place, id)
   waits.add(why, 1)
-  if job.accepted then
-    local held = history.add(job.accepted, nil, now, backlog.by)
-    redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_held', held, clock_fields(job))
+  if job.noted then
+    local noted = history.add(job.noted, now, backlog.by)
+    redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, 'push_history', noted, clock_fields(job))
   else redis.call('HSET', key, 'status', 'scheduled', 'push_order', place, clock_fields(job)) end
   gather('ZADD', '@rq:scheduled:' .. lane, seconds(opens), id)
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)

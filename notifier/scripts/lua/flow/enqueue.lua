@@ -48,10 +48,7 @@ local function write_job(key, lane, at, job)
   if job.tagged ~= '' then put('push_tagged', '1') end
   if job.dedupe ~= '' then put('push_dedupe', job.dedupe) end
   if job.expires_in_us ~= '' then put('push_deadline', (at or now) + tonumber(job.expires_in_us)) end
-  if ARGV[ENQUEUE.keeps_history] ~= '' then
-    put('push_accepted', now_text)
-    if at then put('push_held', '0 t') end
-  end
+  if ARGV[ENQUEUE.keeps_history] ~= '' then put('push_history', at and now_text .. ' 0 t' or now_text) end
   redis.call('HSET', key, unpack(fields))
 end
 

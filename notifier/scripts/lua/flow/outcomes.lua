@@ -40,12 +40,12 @@ end
 local function note_answers(look, job, why)
   if job.answered ~= '' then redis.call('HSET', job.key, 'push_answered', job.answered) end
   note_sent(job)
-  if not job.accepted then return end
-  local held = job.held
+  local noted = job.noted
+  if not noted then return end
   local ago, answers = job.handed:match('^(%d+) (.*)$')
-  if ago then held = history.add(job.accepted, held, look.now - ago, 'f=' .. answers) end
-  if why then held = history.add(job.accepted, held, look.now, why) end
-  if held then redis.call('HSET', job.key, 'push_held', held) end
+  if ago then noted = history.add(noted, look.now - ago, 'f=' .. answers) end
+  if why then noted = history.add(noted, look.now, why) end
+  if noted ~= job.noted then redis.call('HSET', job.key, 'push_history', noted) end
 end
 
 -- wait: it goes to its backlog after so many µs; or ends at its expiry, not at a wait after it.

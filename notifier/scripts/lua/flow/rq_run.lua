@@ -32,8 +32,7 @@ if ARGV[RUN.is_end] == '1' then
   history.by = '\n' .. ARGV[RUN.worker]:gsub('%c', ' ') .. '\n' .. ARGV[RUN.version] .. '\n'
   ends.read(ARGV[RUN.keep])
   ends.tell(now, ARGV[RUN.job_id], outcome, '', {user = user, category = category, handed = ARGV[RUN.handed],
-    accepted = ARGV[RUN.accepted] ~= '' and ARGV[RUN.accepted], held = ARGV[RUN.held] ~= '' and ARGV[RUN.held],
-    meta = cjson.encode({user = user, category = category})})
+    noted = ARGV[RUN.noted], meta = cjson.encode({user = user, category = category})})
 end
 look_again(now, user)
 return found

@@ -3,8 +3,8 @@
 -- send_head: takes the head of backlog i. said: of *decide*, see *go*.
 local function send_head(look, user, i, job, said)
   local backlog = user.backlogs[i]
-  if job.held then
-    go(look, user, backlog, job, orders.next(), said, 'push_held', history.add(job.accepted, job.held, look.now, 'f'))
+  if history.was_held(job.noted) then
+    go(look, user, backlog, job, orders.next(), said, 'push_history', history.add(job.noted, look.now, 'f'))
   else go(look, user, backlog, job, orders.next(), said) end
   redis.call('ZREM', backlog.key, job.id) -- behind the above, so that it stays where what was sent cannot be read
   waits.add(backlog.why, -1)

@@ -67,14 +67,13 @@ PLAINLY.__index = PLAINLY
 local function read_settled(at)
   local id, permit, more = ARGV[at + ENDED.id], ARGV[at + ENDED.permit], ARGV[at + ENDED.more]
   local user, category, key = ARGV[at + ENDED.user], ARGV[at + ENDED.category], job_key(id)
-  local holder, origin, status, requeued, orphan, tagged, accepted, held, counted = unpack(redis.call('HMGET', key,
-    'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_accepted', 'push_held',
-    'push_counted'))
+  local holder, origin, status, requeued, orphan, tagged, noted, counted = unpack(redis.call('HMGET', key,
+    'push_permit', 'origin', 'status', 'push_again', 'push_orphan', 'push_tagged', 'push_history', 'push_counted'))
   local said, index = more == '' and PLAINLY or cjson.decode(more), users_rules.index_of(user)
   said.__index = said
   local job = setmetatable({id = id, permit = permit, user = user, category = category, label = ARGV[at + ENDED.label],
     index = index or 0, policy = index and rules.users[index + 1] or UNKNOWN, key = key, holder = holder,
-    handed = ARGV[at + ENDED.handed], origin = origin, status = status, accepted = accepted, held = held,
+    handed = ARGV[at + ENDED.handed], origin = origin, status = status, noted = noted,
     counted = counted_of(permit, counted)}, said)
   if requeued or orphan or tagged then job.requeued, job.orphan, job.tagged = requeued, orphan, tagged end
   if not origin then job.meta = cjson.encode({user = user, category = category}) end

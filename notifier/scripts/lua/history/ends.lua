@@ -15,14 +15,13 @@ end
 
 -- told_of: of a job that waits, what its end is told with.
 local function told_of(id)
-  local job = redis.call('HMGET', job_key(id), 'meta', 'push_accepted', 'push_held')
+  local job = redis.call('HMGET', job_key(id), 'meta', 'push_history')
   local ok, meta = pcall(cjson.decode, job[1] or '')
   local category = ok and type(meta) == 'table' and type(meta.user) == 'string' and (meta.category or 'default')
-  return {meta = job[1], user = category and meta.user, category = tostring(category), accepted = job[2],
-    held = job[3]}
+  return {meta = job[1], user = category and meta.user, category = tostring(category), noted = job[2]}
 end
 
--- ends.tell: a notification ended as `outcome`. detail: why, or by which job. told: {user, category, accepted, held,
+-- ends.tell: a notification ended as `outcome`. detail: why, or by which job. told: {user, category, noted,
 -- meta}; nil is as its hash has it, and so is meta.
 function ends.tell(now, id, outcome, detail, told)
   if not (ends.keep or history.keep) then return end

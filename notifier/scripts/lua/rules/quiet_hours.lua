@@ -1,5 +1,5 @@
 --! on_demand by_the_clock
---! needs job_key nth number rules_of text
+--! needs history job_key nth number rules_of text
 -- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
 -- A policy may have quiet {{from, to, every}, …}: when nothing is sent, by quiet hours and send hours, in µs since
 -- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:
@@ -100,12 +100,12 @@ end
 local function by_the_clock(rules, user, backlog, at, now)
   local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
-  local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since', 'push_accepted')
+  local head = backlog.arrives or redis.call('HMGET', job_key(backlog.head), 'push_zone', 'push_since', 'push_history')
   local name = head[1] and head[1] ~= '' and head[1] or backlog.zone or rules.clock.zone
   local zone = zone_of(rules, name, now)
   if not zone then return nil, name end
   local scopes = {{user.sent, user.policy}, {backlog.sent, backlog.policy}}
-  local since = number(head[2]) or number(head[3]) or now
+  local since = number(head[2]) or history.accepted_at(head[3]) or now
   at = math.max(at, now)
   for i, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].calendar or {}) do

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from notifier.settings import Settings
 
 # RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
-JOB_TIMEOUT_S: Final = 180
 CHUNK: Final = 100  # notifications that one call enqueues or cancels: about a millisecond of Redis's time
 LOOK: Final = 500  # users in one step
 
@@ -214,7 +213,6 @@ class Exchanges:
         call = calls.enqueue(
             jobs,
             dedupe_for_us=self.settings.dedupe_for_us,
-            timeout_s=JOB_TIMEOUT_S,
             stamp=f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z",
             max_waiting=self.settings.max_waiting_here,
             keep=self._keep,

@@ -35,7 +35,6 @@ def enqueue(
     jobs: Sequence[Job],
     *,
     dedupe_for_us: int,
-    timeout_s: int,
     stamp: str,
     max_waiting: int | None = None,
     keep: Retention = KEEP_NOTHING,
@@ -47,7 +46,7 @@ def enqueue(
     """
     in_all = "" if max_waiting is None else max_waiting
     keeps_history = "1" if keep.history_us else ""
-    args = [*EnqueueFields(clock, -(-dedupe_for_us // 1000), timeout_s, stamp, in_all, keep.encode(), keeps_history)]
+    args = [*EnqueueFields(clock, -(-dedupe_for_us // 1000), stamp, in_all, keep.encode(), keeps_history)]
     for job in jobs:
         args += ["" if field is None else field for field in FIELDS_OF_JOB(job)]
     return Call(script("enqueue"), [], args, lambda reply: [_answer(*both) for both in zip(reply, jobs, strict=True)])

@@ -22,7 +22,6 @@ class EnqueueFields(NamedTuple):
 
     clock: Text
     dedupe_for_ms: Text
-    timeout_s: Text
     stamp: Text
     max_waiting: Text
     keep: Text

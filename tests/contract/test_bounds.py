@@ -33,7 +33,7 @@ def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at
         for user in users
     ]
     for start in range(0, len(jobs), 500):
-        call = calls.enqueue(jobs[start : start + 500], dedupe_for_us=S, timeout_s=60, stamp="", clock="0")
+        call = calls.enqueue(jobs[start : start + 500], dedupe_for_us=S, stamp="", clock="0")
         run(redis, call)
 
 

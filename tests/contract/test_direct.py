@@ -68,7 +68,7 @@ class Worker:
 
     def accept(self, *jobs: Job, keep: Retention = KEPT) -> None:
         """As a producer of ours does."""
-        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="now", keep=keep, clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="now", keep=keep, clock=str(self.now)))
 
     def publish(self) -> None:
         """Who has other rules."""

@@ -350,7 +350,7 @@ def test_a_backlog_that_changes_its_lane_is_no_fault(patient: Patient) -> None:
     for job_id, lane, category in (("a1", "default", "a"), ("b1", "default", "b"), ("a2", "urgent", "a")):
         meta = json.dumps({"user": "ada", "category": category}).encode()
         job = calls.Job(job_id, lane, b"x", meta)
-        run(patient.redis, calls.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp=""))
+        run(patient.redis, calls.enqueue([job], dedupe_for_us=1, stamp=""))
         enter_backlog(patient.redis)
         assert audit(patient.redis) == []
 

@@ -118,7 +118,6 @@ def test_a_call_waits_for_its_slot(cluster: RedisCluster, half_moved: tuple[Node
     call = calls.enqueue(
         [calls.Job("one", "bulk", b"x", b'{"user": "u", "category": "default"}')],
         dedupe_for_us=1,
-        timeout_s=1,
         stamp="",
     )
     refused, owner = threading.Event(), client.connection_pool.connection_kwargs["owner"]
@@ -411,7 +410,6 @@ def test_a_user_of_a_role_may_do_it(cluster: RedisCluster, role: str, client: An
         call = calls.enqueue(
             [calls.Job("one", "bulk", b"x", b'{"user": "u", "category": "default"}')],
             dedupe_for_us=1,
-            timeout_s=1,
             stamp="",
         )
         assert run(signed_in, call) == ["one"]

@@ -35,7 +35,7 @@ class Between:
     def send(self, lane: str, category: str) -> str:
         job_id = str(next(self.numbers))
         meta = json.dumps({"user": "ada", "category": category}).encode()
-        run(self.redis, calls.enqueue([calls.Job(job_id, lane, b"x", meta)], dedupe_for_us=1, timeout_s=1, stamp=""))
+        run(self.redis, calls.enqueue([calls.Job(job_id, lane, b"x", meta)], dedupe_for_us=1, stamp=""))
         assert_consistent(self.redis)
         return job_id
 

@@ -114,7 +114,7 @@ def leased(redis: Redis) -> list[calls.Leased]:
         calls.Job(f"j{n}", "default", b"", json.dumps({"user": f"u{n}", "category": "default"}).encode(), None)
         for n in range(60)
     ]
-    run(redis, calls.enqueue(jobs, dedupe_for_us=10**6, timeout_s=60, stamp="2026-01-01T00:00:00.000000Z"))
+    run(redis, calls.enqueue(jobs, dedupe_for_us=10**6, stamp="2026-01-01T00:00:00.000000Z"))
     return take(redis, calls.Worker(name="w", lanes=lanes, lease_us=10**8), calls.Room(100), table).leased
 
 

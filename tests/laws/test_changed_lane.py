@@ -51,7 +51,7 @@ class Queues:
         names = [f"{category}-{user}-{len(self.accepted) + n:04}" for n in range(count)]
         meta = json.dumps({"user": user, "category": category}).encode()
         jobs = [Job(name, lane, b"data", meta, category=category) for name in names]
-        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(self.now)))
         self.accepted += names
 
     def rq_jobs(self, count: int) -> list[str]:

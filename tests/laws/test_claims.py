@@ -41,7 +41,7 @@ class Backlog:
         self.redis.flushdb()
         meta = json.dumps({"user": "ann", "category": "default"}).encode()
         jobs = [Job(f"job{n:02}", "default", b"data", meta) for n in range(40)]
-        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(self.now)))
         worker = calls.Worker(name="a", lanes=LANES, lease_us=1, clock=str(self.now))
         assert enter(self.redis, worker, calls.Room(40)).taken == 40
 

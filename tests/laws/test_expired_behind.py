@@ -52,7 +52,7 @@ class Backlog:
         meta = json.dumps({"user": "anna", "category": "default", **({"priority": "high"} if high else {})}).encode()
         overflow: Any = {"overflow": "reject", "max_waiting": most} if most else {}
         accepted = [calls.Job(i, lane, b"x", meta, s and s * S, targets=targets(i), **overflow) for i, s in jobs]
-        call = calls.enqueue(accepted, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+        call = calls.enqueue(accepted, dedupe_for_us=S, stamp="", clock=str(self.now))
         return run(self.redis, call)
 
     def look(self) -> list[calls.Leased]:

@@ -60,7 +60,7 @@ class Fleet:
     ) -> None:
         written = json.dumps({"user": user, "category": category, **meta}).encode()
         jobs = [Job(name, "default", b"data", written, targets=targets) for name in names]
-        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="now", clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="now", clock=str(self.now)))
 
     def look(self, worker: str = "v") -> Pulled:
         return run(self.redis, calls.pull(self._caller(worker), calls.Room(20), self.rules))

@@ -58,7 +58,7 @@ def backlog(redis: Redis) -> calls.Leased:
         Job(f"job{n}", "default", b"data", json.dumps({"user": "ann", "category": "default"}).encode())
         for n in range(5)
     ]
-    run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+    run(redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(NOW)))
     (leased,) = run(redis, pull(OLD, NOW)).leased
     return leased
 

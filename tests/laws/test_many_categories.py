@@ -48,7 +48,7 @@ class Waiting:
         ]
         for start in range(0, len(jobs), 500):
             some = jobs[start : start + 500]
-            run(redis, calls.enqueue(some, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+            run(redis, calls.enqueue(some, dedupe_for_us=S, stamp="", clock=str(NOW)))
         worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(NOW))
         while enter(redis, worker, calls.Room(500), *policies.categories).taken:
             pass

@@ -31,7 +31,7 @@ def ids(count: int) -> list[str]:
 def accept(redis: Redis, names: Sequence[str], at_us: int = AT, now: int = NOW) -> None:
     meta = json.dumps({"user": "ann", "category": "default"}).encode()
     jobs = [Job(name, "default", b"data", meta, send_at_us=at_us) for name in names]
-    run(redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(now)))
+    run(redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(now)))
 
 
 def sent(redis: Redis, now: int, most: int) -> list[str]:

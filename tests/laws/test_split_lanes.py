@@ -83,7 +83,7 @@ class Simulated:
     def enqueue(self, count: int) -> None:
         categories = list(CATEGORIES.values())
         jobs = [job(f"job{n:03}", categories[n % 3]) for n in range(count)]
-        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now)))
+        run(self.redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(self.now)))
 
     def look(self, worker: Idle) -> None:
         """What an engine does when it is woken: pull, and settle at once, until there is nothing more."""

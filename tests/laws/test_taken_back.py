@@ -37,7 +37,7 @@ def wait_behind_a_permit(redis: Redis) -> tuple[InRedis, UserPermit]:
     permit = limiter.acquire("ann", POLICIES.rules("ann", "news"))
     assert isinstance(permit, UserPermit)
     job = Job("job", "urgent", b"data", json.dumps({"user": "ann", "category": "news"}).encode())
-    run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(NOW)))
+    run(redis, calls.enqueue([job], dedupe_for_us=S, stamp="", clock=str(NOW)))
     assert look(redis, NOW).leased == []
     assert look(redis, NOW + S).idle == 0
     return limiter, permit

@@ -308,7 +308,7 @@ def test_what_is_no_notification_goes_its_own_way(redis: Redis) -> None:
     world = World(redis, Policies())
     for job_id, meta in (("other", b"{}"), ("null", b'{"user": "ann", "category": null}')):
         job = Job(job_id, "default", b"", meta)
-        call = calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+        call = calls.enqueue([job], dedupe_for_us=S, stamp="", clock=str(world.now))
         assert run(redis, call) == [job_id]
     read(redis, world)
     assert look(redis, world, most=1).rq_jobs == [("other", "1")]
@@ -324,7 +324,7 @@ def test_one_dedupe_key_is_one_notification(redis: Redis) -> None:
     """Two jobs with one dedupe key are one; the same call again is the same job."""
     world, meta = World(redis, Policies()), b'{"user": "ann", "category": "default"}'
     jobs = [Job(job_id, "default", b"", meta, dedupe="{ann}:k") for job_id in ("a", "b", "a")]
-    call = calls.enqueue(jobs, dedupe_for_us=M, timeout_s=60, stamp="", clock=str(world.now))
+    call = calls.enqueue(jobs, dedupe_for_us=M, stamp="", clock=str(world.now))
     assert run(redis, call) == ["a", "a", "a"]
     assert look(redis, world).taken == 1
 
@@ -352,7 +352,7 @@ def test_meta_that_is_no_text_is_no_notification(redis: Redis) -> None:
     metas += [b'{"user": "%s", "category": "default"}' % user for user in bad]
     metas += [b'{"user": "ann", "category": "default", "zone": "%s"}' % zone for zone in bad]
     jobs = [Job(f"job{n}", "default", b"", meta) for n, meta in enumerate(metas)]
-    call = calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+    call = calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(world.now))
     assert run(redis, call) == [job.id for job in jobs]
     users = read(redis, world)
     pulled = look(redis, world)

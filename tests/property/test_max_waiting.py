@@ -74,5 +74,5 @@ def test_those_of_next_week_do_not_hide_who_is_gone(redis: Redis) -> None:
         redis.hset(f"rq:job:{job_id}", "status", "canceled")
     meta = json.dumps({"user": "ann", "category": "chat"}).encode()
     job = Job("another", "urgent", b"data", meta, overflow="reject", max_waiting=60)
-    call = calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="", clock=str(world.now))
+    call = calls.enqueue([job], dedupe_for_us=S, stamp="", clock=str(world.now))
     assert run(redis, call) == ["another"]

@@ -166,7 +166,7 @@ class Story(RuleBasedStateMachine):
             at_once = not (send_in_us or high or collapse_id)
             self.accepted[job.id] = Accepted(len(self.accepted), user, category, at_once)
             jobs.append(job)
-        call = calls.enqueue(jobs, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+        call = calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(self.now))
         assert run(self.redis, call) == [job.id for job in jobs]
 
     @rule(

@@ -188,7 +188,6 @@ class World:
         call = calls.enqueue(
             [job],
             dedupe_for_us=S,
-            timeout_s=60,
             stamp="",
             max_waiting=in_all,
             keep=Retention(KEEP),

@@ -229,7 +229,7 @@ def test_a_send_of_now_does_not_shorten_what_is_in_flight(redis: Redis) -> None:
     lease_us = 60 * S
     rules = Policies(THREE)
     job = Job("job", "default", b"", b'{"user": "ann", "category": "default"}')
-    run(redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp=""))
+    run(redis, calls.enqueue([job], dedupe_for_us=S, stamp=""))
     worker = calls.Worker(name="w", lanes=["default"], lease_us=lease_us)
     assert take(redis, worker, calls.Room(9), RuleTable(rules)).leased
     permit(InRedis(redis).acquire("ann", THREE))

@@ -74,7 +74,7 @@ class Hand:
         meta = {"user": user, "category": category, **fields.pop("meta", {})}
         data = json.dumps(["notifier.deliver", None, [], {"title": "a secret"}]).encode()
         job = Job(job_id, "default", data, json.dumps(meta).encode(), targets=fields.pop("targets", TARGETS), **fields)
-        run(self.redis, calls.enqueue([job], dedupe_for_us=S, timeout_s=60, stamp="now", keep=self.keep, **self._clock))
+        run(self.redis, calls.enqueue([job], dedupe_for_us=S, stamp="now", keep=self.keep, **self._clock))
         return job_id
 
     @property

@@ -36,7 +36,7 @@ def settle(worker: Worker, job: Leased | RqJob, state: State, **more: Any) -> No
 
 
 def accepted(worker: Worker, job: Job) -> object:
-    call = calls.enqueue([job], dedupe_for_us=3600 * S, timeout_s=60, stamp="now", clock=str(worker.now))
+    call = calls.enqueue([job], dedupe_for_us=3600 * S, stamp="now", clock=str(worker.now))
     return run(worker.redis, call)[0]
 
 

@@ -81,7 +81,7 @@ def test_each_way_to_call_declares_them(redis: Redis, redis_server: EmbeddedRedi
 def test_no_such_key_ever_exists(redis: Redis) -> None:
     """Neither by us nor by RQ: all names go on after the colon."""
     job = calls.Job("one", "bulk", b"x", b'{"user": "u", "category": "default"}')
-    run(redis, calls.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp=""))
+    run(redis, calls.enqueue([job], dedupe_for_us=1, stamp=""))
     Limiter(redis, namespace="n", usage_keep="1d").acquire("k", "1/day; 3/h")
     assert redis.dbsize() > 3
     assert not redis.exists(*declared())
@@ -116,7 +116,7 @@ def test_tasks_of_one_process_may_have_prefixes_of_their_own(redis: Redis) -> No
             inner = await asyncio.create_task(asyncio.to_thread(keys.redis_key, "seq"))
             await turn.wait()
             job = calls.Job("one", "bulk", b"x", b'{"user": "u", "category": "default"}')
-            run(redis, calls.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp=""))
+            run(redis, calls.enqueue([job], dedupe_for_us=1, stamp=""))
             return [inner, keys.redis_key("seq"), keys.rq_key("queue", "bulk")]
 
     async def both() -> list[list[str]]:

@@ -133,7 +133,7 @@ class Scripts:
             self.settle([heappop(self.flights)[2] for _ in range(sum(at <= self.now for at, _, _ in self.flights))])
             come = [job(self.rules, *arrivals.pop(0)) for _ in range(sum(e.at_us <= self.now for _, e in arrivals))]
             if come:
-                enqueue = partial(calls.enqueue, come, dedupe_for_us=S, timeout_s=60, stamp="", clock=str(self.now))
+                enqueue = partial(calls.enqueue, come, dedupe_for_us=S, stamp="", clock=str(self.now))
                 run(self.redis, enqueue(keep=self.keep))
             self.look()
             wake_ups = [self.redis.zrange(f"notifier:wakeups:{lane}", 0, 0, withscores=True) for lane in LANES]

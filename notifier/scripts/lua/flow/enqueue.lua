@@ -3,7 +3,7 @@
 -- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or where as
 --         much waits as may, '!user' or '!all', how many wait, and how many may, parted by blanks
 --! needs add_to_minute job_key make_room note_due note_tagged note_waiting now_us seconds take_place text
-local now, dedupe_for, timeout = now_us(ARGV[ENQUEUE.clock]), ARGV[ENQUEUE.dedupe_for_ms], ARGV[ENQUEUE.timeout_s]
+local now, dedupe_for = now_us(ARGV[ENQUEUE.clock]), ARGV[ENQUEUE.dedupe_for_ms]
 local stamp, in_all = ARGV[ENQUEUE.stamp], tonumber(ARGV[ENQUEUE.max_waiting])
 local reply, seen, numbers, now_text = {}, {}, {}, text(now)
 local recording = redis.call('EXISTS', '@trace') == 1
@@ -42,7 +42,7 @@ end
 -- write_job: the job's hash, as RQ writes it, and what is ours in it. at: its own time, or nil.
 local function write_job(key, lane, at, job)
   local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', job.data, 'meta', job.meta,
-    'description', 'notifier.deliver', 'timeout', timeout, 'status', at and 'scheduled' or 'queued'}
+    'description', 'notifier.deliver', 'status', at and 'scheduled' or 'queued'}
   local function put(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
   if job.targets ~= '' then put('push_targets', job.targets) end
   if job.tagged ~= '' then put('push_tagged', '1') end

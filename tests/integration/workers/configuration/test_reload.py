@@ -477,7 +477,7 @@ def test_rates_that_held_before_redis_clock_was_set_back_hold_on(
     assert rates_in_force(redis)[1] == rates
     assert read_due(redis, Published()).version
     worker = Worker(name="w", lanes=LANES, lease_us=UNITS["m"])
-    run(redis, enqueue([Job("a", "bulk", b"", b"")], dedupe_for_us=0, timeout_s=60, stamp=""))
+    run(redis, enqueue([Job("a", "bulk", b"", b"")], dedupe_for_us=0, stamp=""))
     assert run(redis, pull(worker, Room(1), RuleTable(Policies(Policy())), Told())).rates
 
     async def story(reload: Reload, _: AsyncRedis) -> None:

@@ -155,8 +155,7 @@ class Beat:
                 return
             self._tell(told | {SUSPENDED: str(first.engine.suspended_us)})
             for each in self._served:
-                if each.engine.mender.is_over():
-                    self._repair(each)
+                self._repair(each)
             if (looked_us := first.engine.looked_us) is not None:
                 if run(worker.connection, write("HSET", worker.key, LOOKED, looked_us)):
                     self._register_anew(looked_us)  # it had no such field: Redis has lost the entry
@@ -186,10 +185,10 @@ class Beat:
 
     def _repair(self, served: Served) -> None:
         """Put right what a script has left halfway that met something unreadable, or had not the right to go on."""
-        from notifier.operations.audit.audit import repair_beside  # noqa: PLC0415 - hardly ever
-
         running = self._repairs.get(served.at.number)
-        if running is None or not running.is_alive():
+        if (running is None or not running.is_alive()) and served.engine.mender.is_over():
+            from notifier.operations.audit.audit import repair_beside  # noqa: PLC0415 - hardly ever
+
             with under(served.at.prefixes):
                 self._repairs[served.at.number] = repair_beside(served.at.client, served.parts.tuning.lease_us)
             self._log.warning("repairing", reason="a script failed in the middle; see notifier audit")

@@ -83,7 +83,7 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "looked": " string; µs of the last look for work by any worker",
     "rates": " hash; the rates in force, published by `notifier config apply`",
     "reload": ":… string; the one worker that walks over the wake-ups now; who logs a changed file",
-    "halfway": " string; a worker has ended where a script had failed in the middle; the next one repairs",
+    "halfway": " set of marks: a script has failed in the middle, and nobody has repaired it yet",
     "layout": " string; the number of this layout of keys; see store/layout.py",
     "partition": " string; which partition this is, of how many; see store/partitions.py",
     "slots": " string; the one worker that looks at RQ's RateLimits now",

@@ -140,9 +140,8 @@ class Engine:
             with contextlib.suppress(RedisError):
                 await self._hand_over(self._idle.hand_over())  # what is in flight may last
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
-        if not self.is_away:
-            await self.mender.hand_over(was_refused=refused is not None)
         if refused is not None:
+            await self.mender.mark()
             raise unusable(refused) from refused
 
     async def _round(self, *, wait: bool) -> bool:

@@ -4,7 +4,8 @@ A script that fails is run once more by a version of it that tells which keys it
 of the keys that every call reads, each that is not of its type is set aside whole, and each score that is no time is
 made now. If nothing looks wrong and the script fails again, what it touched last is set aside: one key at each failure.
 A script that failed may have taken a job out of one place and not put it into the next: when none has failed for some
-seconds, the worker audits all that is kept, and repairs it. One that ends before leaves that to the next.
+seconds, the worker audits all that is kept, and repairs it. A mark in Redis, which goes after that, tells it to workers
+that start later: this one may have been killed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from uuid import uuid4
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
@@ -67,14 +69,13 @@ class Mender:
     async def take_over(self) -> None:
         """See to what a worker has left that ended in the middle of it. Raise ResponseError if this one would, too."""
         await run_async(self._redis, Call(script("rights"), [], commands_of_scripts(), bool))
-        if await self._redis.delete(redis_key("halfway")):
+        if await self._redis.exists(redis_key("halfway")):
             self.note_failed()
 
-    async def hand_over(self, *, was_refused: bool) -> None:
-        """Leave to the next worker what this one has not seen to. was_refused: a call, for a right that it lacks."""
-        if was_refused or self._failed_at is not None:
-            with contextlib.suppress(RedisError):
-                await self._redis.set(redis_key("halfway"), "1")
+    async def mark(self) -> None:
+        """Tell workers that start later that a script has failed, until a repair that begins after this is done."""
+        with contextlib.suppress(RedisError):
+            await self._redis.sadd(redis_key("halfway"), uuid4().hex)
 
     def note_failed(self) -> None:
         """Note that a script has failed."""
@@ -82,6 +83,8 @@ class Mender:
 
     async def mend(self, error: Exception) -> None:
         """Find what the error came of, and set it right or aside; where Redis is away, the next time."""
+        if self._failed_at is None:
+            await self.mark()  # this worker may be killed before it repairs
         self.note_failed()
         with contextlib.suppress(RedisError):
             await self._find(error)

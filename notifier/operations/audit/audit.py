@@ -160,9 +160,12 @@ def repair_beside(redis: Any, lease_us: int) -> threading.Thread:
     """Begin an audit that repairs, in a thread that is returned. lease_us: how long a worker holds what it takes."""
 
     def repair() -> None:
-        with suppress(NotifierError):  # Redis is away: the next that meets something unreadable asks again
+        with suppress(NotifierError), redis_answers():  # Redis is away: the next worker that starts repairs
+            marks = redis.smembers(redis_key("halfway"))  # of what failed before this audit
             for _ in Audit(redis, lease_us=lease_us, repair=True).findings():
                 pass
+            if marks:
+                redis.srem(redis_key("halfway"), *marks)
 
     thread = threading.Thread(target=copy_context().run, args=(repair,), daemon=True)
     thread.start()

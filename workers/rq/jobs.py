@@ -245,13 +245,13 @@ class ForkedRqJobs:
             for job_id in ids:
                 pipe.zscore(registry.key, job_id)
                 pipe.zscore(redis_key("later"), job_id)
-                pipe.hmget(job_key(job_id), "status", "push_order")
+                pipe.hget(job_key(job_id), "push_order")
             found = pipe.execute()
         of_each = zip(ids, found[::3], found[1::3], found[2::3], strict=True)
         return [
             each
-            for each, at, later, (status, order) in of_each
-            if at is not None and at <= until_s and later is None and status is not None and order is None
+            for each, at, later, order in of_each
+            if at is not None and at <= until_s and later is None and order is None
         ]
 
     def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry, until_s: int) -> None:
@@ -268,7 +268,7 @@ class ForkedRqJobs:
                 compat.enqueue_due(queue, job, pipe)
             except RedisError:
                 raise
-            except Exception:  # noqa: BLE001 - RQ cannot read it: `inspect` says so, and ends it
+            except Exception:  # noqa: BLE001 - its ttl has ended: *pull* drops it; else `inspect` says what is wrong
                 pipe.rpush(queue.key, job_id)
             pipe.delete(release)  # it may be scheduled again at once
             pipe.execute()

@@ -16,10 +16,19 @@ from rq.worker import SimpleWorker
 
 from notifier.notification.job import decode_reason
 from notifier.notification.rq_call import RqCall
+from notifier.queue.calls import Room, Worker, pull
+from notifier.rules.policies import Policies
+from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from workers.loop.parts import RqJob, Tuning
 from workers.rq.functions import AllowedFunctions
 from workers.rq.jobs import ForkedRqJobs
 from workers.rq.throttle import steering_of
+
+
+def rq_jobs(queue: Queue, *functions: str) -> ForkedRqJobs:
+    tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
+    return ForkedRqJobs(SimpleWorker([queue], connection=queue.connection), AllowedFunctions(functions), tuning)
 
 
 @pytest.mark.parametrize("trouble", [OSError(24, "Too many open files"), MemoryError()], ids=repr)
@@ -27,8 +36,7 @@ def test_a_worker_in_trouble_ends_no_job(redis: Redis, monkeypatch: pytest.Monke
     """The job goes back to its queue, for a worker that is well; the second time it is set aside, with the reason."""
     queue = Queue("default", connection=redis, serializer=JSONSerializer)
     job = queue.enqueue("math.factorial", 5)
-    tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
-    jobs = ForkedRqJobs(SimpleWorker([queue], connection=redis), AllowedFunctions(["math.factorial"]), tuning)
+    jobs = rq_jobs(queue, "math.factorial")
 
     def fetch(*_: object, **__: object) -> Job:
         raise trouble
@@ -62,8 +70,7 @@ def test_what_another_worker_queues_meanwhile_is_not_queued_again(
     """
     queue = Queue("default", connection=redis, serializer=JSONSerializer)
     job = queue.enqueue_in(timedelta(0), "math.factorial", 5)
-    tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
-    one, other = (ForkedRqJobs(SimpleWorker([queue], connection=redis), AllowedFunctions([]), tuning) for _ in range(2))
+    one, other = rq_jobs(queue), rq_jobs(queue)
     come_late = other._queue
 
     def after_the_first(*args: Any) -> None:
@@ -77,3 +84,14 @@ def test_what_another_worker_queues_meanwhile_is_not_queued_again(
     other.release_scheduled()
     assert queue.get_job_ids() == []
     assert redis.zscore("rq:scheduled:default", job.id) == 2**40
+
+
+def test_a_scheduled_job_whose_ttl_ended_before_its_time_is_forgotten(redis: Redis) -> None:
+    """As by RQ's own scheduler: it is not counted as scheduled any more."""
+    queue = Queue("default", connection=redis, serializer=JSONSerializer)
+    job = queue.enqueue_in(timedelta(0), "math.factorial", 5, ttl=10)
+    redis.delete(job.key)  # as Redis does after its ttl
+    rq_jobs(queue).release_scheduled()
+    assert redis.zscore("rq:scheduled:default", job.id) is None
+    run(redis, pull(Worker(lanes=["default"]), Room(10), RuleTable(Policies())))
+    assert queue.get_job_ids() == []

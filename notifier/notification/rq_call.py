@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.job import decode_call, unpack_data
+from notifier.notification.job import STEERING, decode_call, read_meta, unpack_data
 
 PICKLED: Final = b"\x80"  # the first byte of any pickle that RQ writes, and of no JSON
 LOADS: Final = pickle._Unpickler.dispatch  # noqa: SLF001 - as `_Reader`
@@ -157,17 +157,37 @@ def read_pickle(pickled: bytes) -> tuple[Any, Sequence[str]]:
     return reader.load(), reader.needs
 
 
-def read_call(data: bytes) -> RqCall:
-    """The call that a job's data holds. Raises InvalidNotificationError where it is none."""
+def read_call(data: bytes, meta: bytes = b"") -> RqCall:
+    """The call that a job's data holds. Raises InvalidNotificationError where it is none.
+
+    meta: the job's. What the pickle of a pickled job's needs is needed for the call, too.
+    """
     raw = unpack_data(data)
     if not raw.startswith(PICKLED):
         return RqCall(*decode_call(raw))
     try:
         (function, instance, args, kwargs), needs = read_pickle(raw)
+        more = read_pickle(meta)[1] if meta.startswith(PICKLED) else ()
     except (ValueError, TypeError):
-        raise InvalidNotificationError("job", "its data is neither JSON nor a pickle that can be opened") from None
+        what = "its data, or its meta, is neither JSON nor a pickle that can be opened"
+        raise InvalidNotificationError("job", what) from None
     if not isinstance(function, str) or not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
         raise InvalidNotificationError("job", "its data is not a call")
     if instance is not None:
         raise InvalidNotificationError("job", "it calls a method of an object: enqueue a function")
-    return RqCall(function, args, kwargs, pickled=True, needs=needs)
+    return RqCall(function, args, kwargs, pickled=True, needs=[*needs, *more])
+
+
+def read_any_meta(meta: bytes) -> dict[str, Any]:
+    """Read a job's meta of either serializer; of a pickled one only what limits the job."""
+    if not meta.startswith(PICKLED):
+        return read_meta(meta)
+    try:
+        found, _ = read_pickle(meta)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    if isinstance(kept := found.get("unserialized"), bytes):  # by a tool of RQ 2 that could not read the JSON there
+        return read_meta(kept)
+    return {name: found[name] for name in STEERING if isinstance(found.get(name), str | int | float)}

@@ -19,7 +19,7 @@ from rq.utils import import_attribute
 
 from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.notification.job import unpack_data
-from notifier.notification.rq_call import PICKLED, RqCall, open_pickle
+from notifier.notification.rq_call import PICKLED, RqCall, open_pickle, read_any_meta
 from notifier.notification.throttled import MARKER, Throttle
 from notifier.texts import readable
 
@@ -110,8 +110,9 @@ class AllowedFunctions:
                 if data.startswith(PICKLED):
                     self.serializer = pickles
                 super().restore(raw_data)
-                if self.meta == {"unserialized": raw_data.get(b"meta")}:
-                    self.meta = {}  # this RQ does not write: what stands there stays
+                meta = raw_data.get(b"meta")
+                if self.meta == {"unserialized": meta}:  # of a pickled job it stays, as this RQ does not write none
+                    self.meta = {} if self.serializer is pickles else read_any_meta(meta)
 
             @property
             def started_job_registry(self) -> StartedByRedisClock:

@@ -111,7 +111,7 @@ class ForkedRqJobs:
     def _read(self, rq_job: RqJob, plain: Plain, noted: bytes | None) -> State:
         """Prepare a job that RQ is to run, or tell the scripts by which meta it is limited. Return its next state."""
         try:
-            call = read_call(plain.data)
+            call = read_call(plain.data, plain.meta or b"")
             if call.pickled and call.function == FUNCTION:
                 decode_data(plain.data)
         except InvalidNotificationError as error:  # perhaps another worker's serializer

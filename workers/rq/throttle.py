@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from notifier.errors import InvalidNotificationError
-from notifier.notification.job import STEERING, is_plain, read_meta
+from notifier.notification.job import is_plain
 from notifier.notification.notification import LONGEST_EXPIRY, check_user
-from notifier.notification.rq_call import PICKLED, RqCall, read_pickle
+from notifier.notification.rq_call import RqCall, read_any_meta
 from notifier.rules.category import DEFAULT_CATEGORY
 from workers.rq.functions import AllowedFunctions
 
@@ -28,7 +28,7 @@ def steering_of(
     """
     if not functions.allows(call.function):
         return ""
-    stands = _plain(meta)
+    stands = read_any_meta(meta or b"")
     user = stands.get("user")
     if isinstance(user, int) and not isinstance(user, bool):
         stands["user"] = user = str(user)
@@ -49,18 +49,3 @@ def steering_of(
     if expires_in is not None and not (type(expires_in) in {int, float} and abs(expires_in) <= LONGEST_S):
         raise InvalidNotificationError("expires_in", "must be a number of seconds, of a hundred years at most")
     return json.dumps(stands)
-
-
-def _plain(meta: bytes | None) -> dict[str, Any]:
-    """Read a meta of either serializer; of a pickled one only what limits the job."""
-    if not meta or not meta.startswith(PICKLED):
-        return read_meta(meta or b"{}")
-    try:
-        found, _ = read_pickle(meta)
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    if isinstance(kept := found.get("unserialized"), bytes):  # by a tool of RQ 2 that could not read the JSON there
-        return read_meta(kept)
-    return {name: found[name] for name in STEERING if isinstance(found.get(name), str | int | float)}

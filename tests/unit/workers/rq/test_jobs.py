@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import defaultdict
 from datetime import timedelta
 from typing import Any
 
@@ -95,3 +96,26 @@ def test_a_scheduled_job_whose_ttl_ended_before_its_time_is_forgotten(redis: Red
     assert redis.zscore("rq:scheduled:default", job.id) is None
     run(redis, pull(Worker(lanes=["default"]), Room(10), RuleTable(Policies())))
     assert queue.get_job_ids() == []
+
+
+@pytest.mark.parametrize("meta", [{"at": defaultdict(list)}, {"at": {(1, (2,)): 1}}], ids=str)
+def test_a_pickled_meta_that_may_not_be_opened_runs_nothing(redis: Redis, meta: dict[str, Any]) -> None:
+    """Its job is set aside, as with such an argument: its function's retries and on_failure are not spent on it."""
+    queue = Queue("default", connection=redis)
+    job = queue.enqueue("math.factorial", 5, meta=meta)
+    found = rq_jobs(queue, "math.factorial").inspect(RqJob(job.id, "7"))
+    assert (found.state, found.detail) == ("queue", "end")
+
+
+@pytest.mark.parametrize("meta", [{"user": "42", "n": 1}, {"unserialized": b'{"user": "42", "n": 1}'}], ids=str)
+def test_a_job_that_saves_a_meta_that_a_tool_pickled_keeps_its_user(redis: Redis, meta: dict[str, Any]) -> None:
+    """Law 1: what it is limited by stands there still when it is tried again."""
+    job = Queue("default", connection=redis, serializer=JSONSerializer).enqueue("math.factorial", 5)
+    redis.hset(job.key, "meta", pickle.dumps(meta))
+    guarded = AllowedFunctions([]).guarded_job().fetch(job.id, connection=redis, serializer=JSONSerializer)
+    guarded.meta["more"] = 2
+    guarded.save_meta()
+    told = steering_of(
+        RqCall("math.factorial", [5], {}), redis.hget(job.key, "meta"), AllowedFunctions(["math.factorial"])
+    )
+    assert json.loads(told)["user"] == "42"

@@ -27,7 +27,7 @@ OWNED: Final = frozenset("uc")  # a mark of a rule begins with whose it is: the 
 BEHIND: Final = "the backlog before it"
 # What may hold the head of a backlog, and with it those behind.
 _OF_HEADS: Final = frozenset(
-    {"rule", "quiet_hours", "muted", "paused", "device", "route", "digest", "worker", "sending"}
+    {"queue", "rule", "quiet_hours", "muted", "paused", "device", "route", "digest", "worker", "sending"}
 )
 _APART: Final = re.compile(r"[\s,;]+")
 
@@ -48,6 +48,7 @@ Why = Literal[
     "unknown",
 ]
 _WHYS: Final[dict[str, Why]] = {
+    "k": "queue",
     "b": "backlog",
     "q": "quiet_hours",
     "m": "muted",

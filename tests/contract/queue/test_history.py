@@ -178,6 +178,21 @@ def test_rules_and_backlog(hand: Hand) -> None:
     assert held(third) == {"the backlog before it": pytest.approx(10.1), "user 1/10s": pytest.approx(10.1)}
 
 
+def test_time_without_a_worker_is_none_of_a_rules(hand: Hand) -> None:
+    """From the moment when the rule lets it go, it waits for a worker; so do those behind it."""
+    hand.accept()
+    second, third = (hand.accept("chat") for _ in range(2))
+    (leased,) = hand.take()
+    hand.settle(leased)
+    for after_us in (40 * S, 10 * S):
+        (leased,) = hand.take(after_us)
+        hand.settle(leased)
+    found = {record.job_id: held(record) for record in name_those_before(hand.records())}
+    assert found[second] == {"user 1/10s": 10.0, "the queue": 30.0}
+    before = {"those before it (user 1/10s)": 10.0, "those before it (the queue)": 30.0}
+    assert found[third] == before | {"user 1/10s": 10.0}
+
+
 def test_the_rule_is_named_that_decides(hand: Hand) -> None:
     """A category's window, a gap, a burst, a window of the calendar and quiet hours are told apart."""
     shapes: list[tuple[Policy, str, int, str]] = [

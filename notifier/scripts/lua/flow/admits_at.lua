@@ -23,9 +23,9 @@ local function opens_at(rules, user, backlog, now)
     else backlog.own, backlog.rule = next_for(backlog.sent, backlog.policy, backlog.cost) end
   end
   local own, least = backlog.own, backlog.least or 0
-  if at > now or own > now or least > now then
-    local by_user = at >= own
-    at = math.max(at, own, least)
+  local by_user = at >= own
+  at = math.max(at, own, least)
+  if at > now then
     backlog.by = at == least and 'd' or by_user and 'u' .. rule_mark(user.policy, rule)
       or 'c' .. rule_mark(backlog.policy, backlog.rule)
   end

@@ -1,10 +1,21 @@
 --! on_demand send_head
 --! needs forget_candidate gather go history LANES orders pass_on waits
+local LATE = 1000000 -- from so many µs on it is told how long nobody looked at what a rule had let go
+
+-- noted_until: push_history as the head goes. opened: µs at which its rules let it go.
+local function noted_until(now, noted, opened)
+  local held = noted:match('(%d+) [uc]%S*$')
+  if held and opened and opened < now - LATE and opened > (history.accepted_at(noted) or now) + held then
+    noted = history.add(noted, opened, 'k')
+  end
+  return history.add(noted, now, 'f')
+end
+
 -- send_head: takes the head of backlog i. said: of *decide*, see *go*.
 local function send_head(look, user, i, job, said)
   local backlog = user.backlogs[i]
   if history.was_held(job.noted) then
-    go(look, user, backlog, job, orders.next(), said, 'push_history', history.add(job.noted, look.now, 'f'))
+    go(look, user, backlog, job, orders.next(), said, 'push_history', noted_until(look.now, job.noted, backlog.at))
   else go(look, user, backlog, job, orders.next(), said) end
   redis.call('ZREM', backlog.key, job.id) -- behind the above, so that it stays where what was sent cannot be read
   waits.add(backlog.why, -1)

@@ -7,7 +7,7 @@
 --     b the backlog before it   u<rule>, c<rule> a rule of the user, of the category   d a limit of a device
 --     p<name> a route, h<name>=<who> a pause, quoted, see routes.lua   q quiet hours   m a mute   g a digest gathers
 --     r a retry
---     t its own time, send_at
+--     t its own time, send_at   k no worker looked, though the rule let it go
 --     f a worker has it, and f=<answers> what became of that: '<route>,<status>,<ms>,<outcome>,<reason>;…'
 --     s all of these together, see *fold*
 --     A rule is as *rule_mark* of rules.lua has it, or '<limit>/<unit>' of the calendar.

@@ -16,6 +16,7 @@ from notifier.notification.json_values import check_mapping, check_text, check_u
 from notifier.rules.category import Priority
 from notifier.rules.zones import check_zone
 from notifier.texts import mask
+from notifier.units import shown
 
 PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64
@@ -161,7 +162,7 @@ class Notification:
         if self.app is not None:
             check_name("app", self.app)
         if self.priority is not None and (not is_text(self.priority) or self.priority not in PRIORITIES):
-            raise InvalidNotificationError("priority", f"{self.priority!r} is neither 'normal' nor 'high'")
+            raise InvalidNotificationError("priority", f"{shown(self.priority)} is neither 'normal' nor 'high'")
         _check_devices(self.devices)
         self._check_shown()
         _check_content(self, MAPPINGS)
@@ -289,7 +290,7 @@ def check_name(field: str, value: object) -> None:
     """Refuse what cannot be the name of a category, or of an app."""
     if not is_text(value) or not NAME_FORM.fullmatch(value):
         what = "an app" if field == "app" else "a category"
-        raise InvalidNotificationError(field, f"{value!r} is not a name of {what}")
+        raise InvalidNotificationError(field, f"{shown(value)} is not a name of {what}")
 
 
 def _check_send_at(at: object) -> None:

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Final, Literal
 
 from notifier.errors import InvalidNotificationError, SettingsError
+from notifier.units import shown
 
 GROUP: Final = "notifier.providers"
 PROTOCOL: Final = 1  # one more with each change that a platform written for the last one would not bear
@@ -125,7 +126,7 @@ def check_payload(notification: Any) -> None:
 
 def not_installed(name: object) -> str:
     """Say of a name that no platform has it, and which there are."""
-    return f"{name!r} is not installed; installed are {', '.join(installed())}"
+    return f"{shown(name)} is not installed; installed are {', '.join(installed())}"
 
 
 @cache

@@ -18,6 +18,7 @@ from notifier.rules.category import Category, check_fits
 from notifier.scripts import records
 from notifier.scripts.loader import settled
 from notifier.store.partitions import Partitions
+from notifier.units import shown
 
 if TYPE_CHECKING:
     from notifier.settings import Settings
@@ -93,7 +94,7 @@ class JobBuilder:
         """The configured category of that name. Raises InvalidNotificationError where there is none."""
         if not self.policies.knows(name):
             known = ", ".join(sorted(self.policies.categories))
-            raise InvalidNotificationError("category", f"{name!r} is unknown; known are {known}")
+            raise InvalidNotificationError("category", f"{shown(name)} is unknown; known are {known}")
         return self.policies.category(name)
 
     def _ref(self, notification: Notification) -> str | None:

@@ -15,6 +15,7 @@ from notifier.rules.hours import Hours, text_of
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
 from notifier.rules.preferences import FOREVER, MAX_MUTES, Preferences, What, mute_of, names_of
+from notifier.units import shown
 
 T = TypeVar("T")
 PreferencesT = TypeVar("PreferencesT")  # at once, or to be awaited
@@ -87,7 +88,7 @@ class Edits:
         for name in names or ():
             if not self._policies().knows(name) and name not in others:
                 known = ", ".join(sorted(self._policies().categories))
-                raise InvalidPreferenceError("categories", f"{name!r} is unknown; known are {known}")
+                raise InvalidPreferenceError("categories", f"{shown(name)} is unknown; known are {known}")
 
     def _checked(self, user: str, given: Mapping[str, Any]) -> Preferences:
         check_user(user)
@@ -95,7 +96,8 @@ class Edits:
         tiers = self._policies().may_choose
         if wanted.tier is not None and wanted.tier not in tiers:
             known = ", ".join(sorted(tiers)) or "none"
-            raise InvalidPreferenceError("tier", f"users may not choose {wanted.tier!r}; users_may.tier allows {known}")
+            may_not = f"users may not choose {shown(wanted.tier)}"
+            raise InvalidPreferenceError("tier", f"{may_not}; users_may.tier allows {known}")
         return wanted
 
     def _check_time(self, user: str, wanted: Preferences, *others: Preferences) -> None:

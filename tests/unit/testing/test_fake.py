@@ -21,6 +21,7 @@ from redis import Redis
 from notifier import (
     AsyncNotifier,
     Cancellation,
+    Device,
     Hold,
     InvalidNotificationError,
     InvalidPreferenceError,
@@ -68,6 +69,26 @@ def test_the_rules_hold_in_simulated_time() -> None:
     assert [each.title for each in made.delivered("anna")] == ["0", "1", "2", "3"]
     since = [(sent.at - made.outbox[0].at).total_seconds() for sent in made.outbox if sent.notification.user == "anna"]
     assert since == [0, 1, 2, 60]
+
+
+@pytest.mark.parametrize("value", ["x" * 100_000, "X" * 100_000], ids=["of the right letters", "of wrong ones"])
+def test_an_error_does_not_quote_all_of_a_long_value(value: str) -> None:
+    """It goes into a log, and to whoever sent the request: the first of it is enough to know it by."""
+    made = fake("users_may: {tier: [vip]}\ntiers: {vip: {gap: 1s}}")
+    calls: list[Callable[[], Any]] = [
+        lambda: made.send(note("ann", category=value)),
+        lambda: made.send(note("ann", priority=value)),
+        lambda: made.send(note("ann", app=value)),
+        lambda: made.send(note("ann", "Hello", Device(value, "token"))),
+        lambda: made.send(note("ann", zone=value)),
+        lambda: made.acquire("ann", value),
+        lambda: made.users.mute("ann", categories=[value]),
+        lambda: made.users.set("ann", tier=value),
+    ]
+    for call in calls:
+        with pytest.raises((InvalidNotificationError, InvalidPreferenceError)) as refused:
+            call()
+        assert len(str(refused.value)) < 250
 
 
 def test_quiet_hours_are_the_users() -> None:

@@ -89,10 +89,6 @@ FAULTS: Final = (
     (redis.exceptions.NoPermissionError, "does not let this user run INFO; grant it, or use another user"),
     (redis.exceptions.BusyLoadingError, "is still loading its data; try again when it is done"),
     (redis.exceptions.TimeoutError, "does not answer in time"),
-    (
-        cluster.NotAClusterError,
-        "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS",
-    ),
     (MasterNotFoundError, "is unknown there: {}"),
 )
 
@@ -265,6 +261,8 @@ def refusal(error: Exception) -> str:
 
 def _lack(error: Exception) -> str:
     """Which command or database this Redis has for nobody, for people; '' where it is something else."""
+    if isinstance(error, cluster.NotAClusterError):
+        return "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS"
     if "DB index is out of range" in str(error):
         return "has no database of this number: DB index is out of range; look at the end of redis.url"
     found = _UNKNOWN.search(_OF_PIPELINE.sub("", str(error)))

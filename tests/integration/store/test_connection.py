@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from notifier.errors import RedisAwayError, RedisUnusableError, SettingsError
 from notifier.settings import load_settings, parse_settings
 from notifier.settings.schema import RedisSettings
 from notifier.store.aio import async_of
-from notifier.store.connection import address, check, connect, eviction_warning, is_forbidden, unusable
+from notifier.store.connection import address, ask, check, client_of, connect, eviction_warning, is_forbidden, unusable
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually, note, write_config
 from workers.configuration.start import wait_for_redis
@@ -269,6 +270,15 @@ def test_a_command_that_redis_does_not_know_is_named(error: str, says: str) -> N
     refused = redis.exceptions.ResponseError(error)
     assert str(unusable(refused)) == f"Redis does not know {says}; `notifier redis acl` prints what is needed"
     assert is_forbidden(refused)
+
+
+def test_commands_say_as_a_worker_does_that_it_is_no_cluster(redis_server: EmbeddedRedis) -> None:
+    """The words say what to look at; Redis's own are of its settings."""
+    said = "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS"
+    with closing(client_of(named(f"redis+cluster://127.0.0.1:{redis_server.port}"))) as client:
+        for do in (partial(ask, client.ping), partial(check, client)):
+            with pytest.raises(RedisUnusableError, match=said):
+                do()
 
 
 def test_a_right_that_a_script_lacks_is_named() -> None:

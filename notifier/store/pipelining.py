@@ -89,15 +89,19 @@ async def one_by_one(*calls: Awaitable[T]) -> list[T]:
     return [await call for call in calls]
 
 
-def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError]) -> list[T]:
-    """Return the results of all. Raises the first error; of a Redis, with the partitions that it is about."""
+def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError], of_others: str = "") -> list[T]:
+    """Return the results of all. Raises the first error; of a Redis, with the partitions that it is about.
+
+    of_others: what to say then, where others have a result.
+    """
     errors = [(at.number, each) for at, each in zip(partitions, ended, strict=True) if isinstance(each, NotifierError)]
     if errors:
         _, first = errors[0]
         if type(first) not in {RedisUnusableError, RedisAwayError} or partitions[0].count == 1:
             raise first
         numbers = ", ".join(str(number) for number in sorted(number for number, _ in errors))
-        raise type(first)(f"{first}; asked for partitions {numbers} of {partitions[0].count}") from first
+        more = of_others if len(errors) < len(ended) else ""
+        raise type(first)(f"{first}; asked for partitions {numbers} of {partitions[0].count}{more}") from first
     return [each for each in ended if not isinstance(each, NotifierError)]
 
 
@@ -110,7 +114,7 @@ def on_all(partitions: Sequence[Partition], do: Callable[[Any], T]) -> list[T]:
                 found.append(ask(partial(do, at.client)))
         except RedisUnusableError as error:
             found.append(error)
-    return whole(partitions, found)
+    return whole(partitions, found, "; done in the others")
 
 
 def _resumed(steps: Exchange[Any], reply: Any) -> Callable[[], Step]:

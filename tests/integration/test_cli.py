@@ -46,6 +46,7 @@ from tests.harness.take import take
 from tests.integration.conftest import Ran, Run
 
 DEVICE = "fcm:fcm-registration-0001"
+CHOICES = "apns, fcm, webpush, hms, expo, console"
 
 
 class Terminal(io.StringIO):
@@ -819,6 +820,18 @@ def test_config_init_takes_answers_as_they_are(run: Run, tmp_path: Path, monkeyp
     webpush = load_settings(file, {}).providers.webpush
     assert webpush.key_file == tmp_path / 'a "key" \\ é.pem'
     assert webpush.subject == 'mailto:"a.b\\c"@example.com'
+
+
+def test_config_init_asks_again_at_a_wrong_answer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what would be right at once: what was answered before stands."""
+    typed = "gcm\napns\na.p8\nTEAM\nTEAMTEAM12\nABCDE12345\nno app\ncom.example.app\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    done = run("config", "init", str(tmp_path / "n.yaml"))
+    assert done.status == 0
+    said = [f"is 'gcm'; give one of {CHOICES}", "is not what Apple calls a team_id", "is not what Apple calls a topic"]
+    assert [each in done.out + done.err for each in said] == [True] * 3
+    apns = load_settings(tmp_path / "n.yaml", {}).providers.apns
+    assert (apns.team_id, apns.key_id, apns.topic) == ("TEAMTEAM12", "ABCDE12345", "com.example.app")
 
 
 def test_config_init_overwrites_no_schema(run: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,6 +13,7 @@ import typer
 
 from notifier.cli.options import file_of
 from notifier.cli.output import fail, say
+from notifier.errors import SettingsError
 from notifier.settings import parse_settings
 from notifier.settings.loading import DEFAULT_PATH
 from notifier.settings.templates import schema_text, template
@@ -106,25 +108,41 @@ def first_text(providers: dict[str, dict[str, Any]]) -> str:
 
 def _asked_platform() -> str:
     choices = ", ".join((*PLATFORMS, CONSOLE))
-    return str(typer.prompt(f"Through whom do you send? ({choices})", default=CONSOLE))
+    return str(typer.prompt(f"Through whom do you send? ({choices})", default=CONSOLE, value_proc=_known))
+
+
+def _known(platform: str) -> str:
+    """The platform. Raises BadParameter, upon which a prompt asks again."""
+    if platform not in {*PLATFORMS, CONSOLE}:
+        raise typer.BadParameter(f"is {platform!r}; give one of {', '.join((*PLATFORMS, CONSOLE))}")
+    return platform
 
 
 def _section(platform: str, key_file: Path | None, *, asks: bool) -> dict[str, dict[str, Any]]:
     """Return the text under `providers`; empty for the console."""
     if platform == CONSOLE and key_file is not None:
         raise typer.BadParameter("--key-file goes with --platform, and the console has no key")
-    if platform == CONSOLE:
+    if _known(platform) == CONSOLE:
         return {}
-    if platform not in PLATFORMS:
-        raise typer.BadParameter(f"is {platform!r}; give one of {', '.join((*PLATFORMS, CONSOLE))}")
     file_key, what, others = PLATFORMS[platform]
     if key_file is None and asks:
         key_file = Path(typer.prompt(f"Where is {what}?"))
     if key_file is None:
         raise typer.BadParameter(f"--key-file is missing: {what}")
     named = _P8.fullmatch(key_file.name)
-    section: dict[str, Any] = {file_key: str(key_file.expanduser().absolute())}
-    for key, question, example in others:
-        own = named[1] if named and key == "key_id" else ""
-        section[key] = own or (str(typer.prompt(question)) if asks else example)
+    section = {file_key: str(key_file.expanduser().absolute()), **{key: example for key, _, example in others}}
+    for key, question, _ in others:
+        if named and key == "key_id":
+            section[key] = named[1]
+        elif asks:
+            section[key] = typer.prompt(question, value_proc=partial(_right, platform, section, key))
     return {platform: section}
+
+
+def _right(platform: str, section: dict[str, str], key: str, answer: str) -> str:
+    """The answer, if the configuration would be right with it. Raises as `_known`."""
+    try:
+        parse_settings(first_text({platform: section | {key: answer}}))
+    except SettingsError as error:
+        raise typer.BadParameter(str(error).partition(f"{key}: ")[2]) from None
+    return answer

@@ -229,6 +229,16 @@ def test_redis_keeps_what_it_is_given() -> None:
     assert scrape["authorization"]["credentials_file"]
 
 
+@pytest.mark.parametrize("name", ["compose.yaml", "compose-cluster.yaml"])
+def test_who_waits_for_a_composed_redis_waits_while_it_loads(name: str) -> None:
+    """A gigabyte of its log takes minutes to load. Without a start period Compose gives it up, and all that need it."""
+    composed = documents(DEPLOY / name)[0]
+    checks = [told["healthcheck"] for told in composed["services"].values() if "healthcheck" in told]
+    of_redis = [check for check in checks if "redis-cli" in check["test"]]
+    assert of_redis
+    assert {check.get("start_period") for check in of_redis} == {"10m"}
+
+
 def test_the_nodes_of_a_cluster_keep_what_they_are_given() -> None:
     """Each persists, evicts nothing, serves what it has without the others, and is known by a name that lasts."""
     nodes = documents(DEPLOY / "compose-cluster.yaml")[0]["services"]

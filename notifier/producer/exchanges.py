@@ -26,7 +26,7 @@ from notifier.producer.users import Edit, nothing, unchanged
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held, find_routes
 from notifier.queue.forget import ForgottenPage, Sends, forget, keys_of
-from notifier.queue.history import Record, decode_records, history_keys, name_those_before, so_far
+from notifier.queue.history import Record, as_due, decode_records, history_keys, name_those_before, so_far
 from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
 from notifier.queue.waits import OF_LATER, describe_later
@@ -276,7 +276,9 @@ class Exchanges:
                 noted += b" 0 f"  # when a worker took it is noted beside what held it, and nothing did
             waits = so_far(owner, category, job_id, noted, now_us)
             records = (yield from self.history(owner)) if any(each.why == "backlog" for each in waits.delays) else []
-            return replace(found, record=name_those_before([waits, *records])[0])
+            told = name_those_before([waits, *records])[0]
+            is_due = found.expected_at and not found.held_by and found.expected_at <= told.ended_at
+            return replace(found, record=as_due(told) if is_due else told)
         records = yield from self.history(owner)
         record = next((each for each in records if each.job_id == job_id), None)
         if found is None and record is not None:

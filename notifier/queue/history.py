@@ -229,6 +229,12 @@ def name_those_before(records: Sequence[Record]) -> list[Record]:
     ]
 
 
+def as_due(record: Record) -> Record:
+    """The same of one that has not ended and may go: nothing stands before it any more, and no worker has looked."""
+    last = (replace(d, why="queue", what=WORDS["queue"]) if d.what == BEHIND else d for d in record.delays[-1:])
+    return replace(record, delays=(*record.delays[:-1], *last))
+
+
 def _parts(delay: Delay, heads: Sequence[Delay]) -> Iterator[Delay]:
     """A wait behind others, parted by what held the first of these."""
     at, ends = delay.since, delay.since + timedelta(seconds=delay.seconds)

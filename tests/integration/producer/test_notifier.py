@@ -23,6 +23,8 @@ from rq.serializers import JSONSerializer
 from notifier import AsyncNotifier, Cancellation, InvalidNotificationError, Notification, Notifier, RedisUnusableError
 from notifier.notification.job import decode_data
 from notifier.producer.exchanges import CHUNK
+from notifier.queue import calls
+from notifier.rules.category import LANES
 from notifier.simulators.wire import Reply
 from notifier.testing import FakeNotifier
 from notifier.testing.embedded import EmbeddedRedis
@@ -43,6 +45,7 @@ from tests.harness.support import (
     worker,
     write_config,
 )
+from tests.harness.take import enter
 
 RATES: dict[str, Any] = {
     "users": {"held": {"windows": ["1/1h"]}, "slow": {"windows": ["1/1h"]}},
@@ -229,6 +232,15 @@ def test_every_state_is_told(redis: Redis, config: Path, producer: Notifier, sim
         assert "unknown" in (why.reason or "")
     assert producer.cancel(later) == "cancelled"
     assert state(producer, later) == "cancelled"
+
+
+def test_what_is_due_waits_for_a_worker_and_for_no_backlog(redis: Redis, producer: Notifier) -> None:
+    """Nothing stands before it any more, and no worker has looked since."""
+    first, second = (producer.send(note("due")) for _ in range(2))
+    enter(redis, calls.Worker(name="gone", lanes=LANES), calls.Room(10))
+    producer.cancel(first)
+    status = producer.status(second)
+    assert (status.state, [delay.what for delay in status.record.delays][-1]) == ("waiting", "the queue")
 
 
 def held_s(producer: Notifier, job_id: str) -> float:

@@ -36,7 +36,7 @@ class AsyncLimiter(OfOneLoop, InRedis, AsyncKeyLimiter):
         await self.redis.aclose()
         if self._live is not None:
             self._live.close()
-        self._used_by = None
+        self._leave(self.redis)
 
     async def adjust(self, permit: Permit, used: int) -> bool:
         """See `Limiter.adjust`."""

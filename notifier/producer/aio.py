@@ -79,7 +79,8 @@ class AsyncNotifier(OfOneLoop, Producer):
             self._live.close()
         for at in self._partitions:
             await at.client.aclose()
-        self._used_by = None
+        self._leave()
+        self._slots = asyncio.Semaphore(MAX_CALLS)
 
     async def __aenter__(self) -> Self:
         return self

@@ -85,6 +85,14 @@ class OfOneLoop:
             name = type(self).__name__
             raise RuntimeError(f"this {name} belongs to another {which}: make one for each, or close it there")
 
+    def _leave(self, client: Any = None) -> None:
+        """Let another use it, whose calls take turns of their own: a semaphore is of the loop that waited first."""
+        self._used_by = None
+        if (pool := getattr(client, "connection_pool", None)) is not None:
+            _tasks.pop(pool, None)
+        elif client is not None:
+            client._lock = None  # noqa: SLF001 - so does redis-py, which makes another
+
 
 def make_whole(client: T) -> T:
     """Return a client of redis-py's, not of a cluster, when its pool is whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from notifier.testing.memory import Failure, MemoryExchanges
 from notifier.units import duration_us
 
 BEGINS: Final = datetime(2030, 1, 7, 12, tzinfo=UTC)  # a Monday at noon: no quiet hours by accident
+MANY: Final = 1_000_000  # calls at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class FakeNotifier(Notifier):
         """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
         made = AsyncNotifier(redis.asyncio.Redis(), self._settings)
         made._asks = self._asks  # noqa: SLF001 - as above
+        made._slots = asyncio.Semaphore(MANY)  # noqa: SLF001 - who waits for one binds it to a loop
         made._is_used_here = lambda: None  # type: ignore[method-assign] # noqa: SLF001 - any loop may: it has no connections
         return made
 

@@ -135,6 +135,17 @@ def test_others_are_refused(cluster: harness.RedisCluster, is_async: bool) -> No
         limiter.aclose() if is_async else limiter.close()
 
 
+def test_a_crowd_may_use_it_in_each_event_loop_in_turn(cluster: harness.RedisCluster) -> None:
+    """Once it was closed in the one before, in which calls have waited for redis-py's first look at the cluster."""
+    limiter = AsyncLimiter.from_url(cluster.url, namespace="in-turn")
+
+    async def use() -> list[Permit | Hold]:
+        async with limiter:
+            return await asyncio.gather(*(limiter.acquire("k", "1000/day") for _ in range(5)))
+
+    assert all(asyncio.run(use()) + asyncio.run(use()))
+
+
 def test_limits_of_a_request_are_by_the_same_key(limiter: Limiter) -> None:
     """They are taken together. Of those by several keys nothing is taken, and the error says what to do."""
     request = of_environ({"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "203.0.113.7"}, None)

@@ -130,6 +130,18 @@ def test_the_event_loop_that_has_it_suffers_nothing_from_another(redis_server: E
 
 
 @pytest.mark.usefixtures("redis")
+def test_a_crowd_may_use_it_in_each_event_loop_in_turn(redis_server: EmbeddedRedis) -> None:
+    """Once it was closed in the one before, in which calls have waited for a connection."""
+    limiter = AsyncLimiter.from_url(f"{redis_server.url}?max_connections=2", namespace="n")
+
+    async def use() -> list[Permit | Hold]:
+        async with limiter:
+            return await asyncio.gather(*(limiter.acquire("k", "1000/day") for _ in range(5)))
+
+    assert all(asyncio.run(use()) + asyncio.run(use()))
+
+
+@pytest.mark.usefixtures("redis")
 def test_an_event_loop_that_ended_without_closing_it_still_has_it(redis_server: EmbeddedRedis) -> None:
     """Its connections and locks are of no use elsewhere: each call says so, none that the event loop is closed."""
     limiter = AsyncLimiter.from_url(redis_server.url, namespace="n")

@@ -27,6 +27,7 @@ from notifier import (
     Permit,
     RedisUnusableError,
 )
+from notifier.producer.aio import MAX_CALLS
 from notifier.producer.exchanges import CHUNK
 from notifier.producer.permits import UserPermit
 from notifier.queue import calls
@@ -105,6 +106,18 @@ def test_a_fork_leaves_what_its_parents_event_loop_has_alone(config: Path) -> No
             assert (await made.status(job_id)).job_id == job_id
 
     with_notifier(config, session)
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_crowd_may_use_it_in_each_event_loop_in_turn(config: Path) -> None:
+    """Once it was closed in the one before, in which calls have waited for each other."""
+    made = AsyncNotifier.from_config(config)
+
+    async def session() -> list[Any]:
+        async with made:
+            return await asyncio.gather(*(made.status("unknown") for _ in range(MAX_CALLS + 1)))
+
+    assert not any(asyncio.run(session()) + asyncio.run(session()))
 
 
 def test_what_is_wrong_is_refused_before_anything_is_written(redis: Redis, config: Path) -> None:

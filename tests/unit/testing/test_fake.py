@@ -32,6 +32,7 @@ from notifier import (
     Status,
 )
 from notifier.django import sending
+from notifier.producer.aio import MAX_CALLS
 from notifier.settings import parse_settings
 from notifier.testing import FakeNotifier
 from notifier.testing.memory import MemoryExchanges
@@ -533,8 +534,10 @@ def test_any_event_loop_may_use_an_asyncio_one() -> None:
     async def story() -> None:
         await aio.send(note("anna"))
         await asyncio.to_thread(asyncio.run, aio.send(note("anna")))
+        await asyncio.gather(*(aio.send(note("anna")) for _ in range(MAX_CALLS + 1)))
 
-    asyncio.run(story())
+    for _ in range(2):
+        asyncio.run(story())
 
 
 async def test_the_same_for_asyncio() -> None:

@@ -10,6 +10,7 @@ import pytest
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import SimpleLazyObject
+from fastapi import WebSocket
 from redis import Redis
 
 from notifier.limiter import AsyncLimiter, AsyncMemoryLimiter, Limiter, MemoryLimiter
@@ -284,39 +285,51 @@ async def asgi_hello(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": answer("hello")[1]})
 
 
+async def _open_twice(limits: Any, **extensions: Any) -> list[Any]:
+    """What a server is told of two web sockets that a client opens."""
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "client": ("203.0.113.7", 1)}
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    for _ in range(2):
+        await limits({**scope, "extensions": extensions}, receive, send)
+    return sent
+
+
+DENIED = ["websocket.http.response.start", "websocket.http.response.body"]
+
+
 @pytest.mark.parametrize("extension", [True, False])
 def test_a_web_socket_counts_when_it_is_opened(*, extension: bool) -> None:
     """A refused one is answered 429 where the server can, and closed before it was accepted where not."""
-    scope = {"type": "websocket", "path": "/", "headers": [], "client": ("203.0.113.7", 1)}
-    scope |= {"extensions": {"websocket.http.response": {}}} if extension else {}
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "websocket.accept"})
 
-    async def open_twice() -> list[Any]:
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return {"type": "websocket.connect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        limits = ASGILimits(app, AsyncMemoryLimiter(), WebLimit("ws", "1/minute"))
-        for _ in range(2):
-            await limits(dict(scope), receive, send)
-        return sent
-
-    accepted, *refused = asyncio.run(open_twice())
+    limits = ASGILimits(app, AsyncMemoryLimiter(), WebLimit("ws", "1/minute"))
+    accepted, *refused = asyncio.run(_open_twice(limits, **({"websocket.http.response": {}} if extension else {})))
     assert accepted["headers"][0] == (b"ratelimit-policy", b'"ws";q=1;w=60')
-    if extension:
-        assert [message["type"] for message in refused] == [
-            "websocket.http.response.start",
-            "websocket.http.response.body",
-        ]
-        assert refused[0]["status"] == 429
-    else:
-        assert [message["type"] for message in refused] == ["websocket.close"]
+    assert [message["type"] for message in refused] == (DENIED if extension else ["websocket.close"])
+    assert refused[0].get("status") == (429 if extension else None)
+
+
+def test_a_dependency_of_all_of_fastapi_counts_web_sockets_too() -> None:
+    """FastAPI gives them no Request."""
+    app = fastapi_app(of_fastapi.rate_limit(AsyncMemoryLimiter(), WebLimit("ws", "1/minute")))
+
+    @app.websocket("/")
+    async def _view(socket: WebSocket) -> None:
+        await socket.accept()
+
+    accepted, *refused = asyncio.run(_open_twice(app, **{"websocket.http.response": {}}))
+    assert accepted["type"] == "websocket.accept"
+    assert [message["type"] for message in refused] == DENIED
+    assert refused[0]["status"] == 429
 
 
 def test_a_body_that_was_never_asked_for_is_closed() -> None:

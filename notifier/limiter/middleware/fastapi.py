@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from fastapi import HTTPException, Request, Response
+from fastapi import HTTPException, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import HTTPConnection, Request
 
 from notifier.limiter.aio import AsyncKeyLimiter
 from notifier.limiter.middleware.guard import Guard, Refusal, WebAnswer, WebLimit, status_of
@@ -28,7 +29,7 @@ class RateLimitedError(HTTPException):
 
 def rate_limit(
     limiter: AsyncKeyLimiter, *limits: WebLimit, answer: WebAnswer | None = None
-) -> Callable[[Request, Response], AsyncIterator[None]]:
+) -> Callable[[HTTPConnection, Response], AsyncIterator[None]]:
     """A dependency: `@app.post("/login", dependencies=[Depends(rate_limit(limiter, WebLimit("login", "5/minute")))])`.
 
     It counts once for each request. A route that returns a Response of its own gets no RateLimit header from here, and
@@ -36,7 +37,7 @@ def rate_limit(
     """
     guard = Guard(limiter, limits, answer, awaited=True)
 
-    async def limited(request: Request, response: Response) -> AsyncIterator[None]:
+    async def limited(request: HTTPConnection, response: Response) -> AsyncIterator[None]:
         verdict = await guard.ask_async(of_scope(request.scope, request))
         if verdict.refusal is not None:
             raise RateLimitedError(verdict.refusal)

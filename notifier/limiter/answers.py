@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from notifier.errors import NotifierError
-from notifier.limiter.protocol import UNREACHABLE, Hold
+from notifier.limiter.protocol import BLOCKED, UNREACHABLE, Hold
 from notifier.rules.policy import Policy
 from notifier.units import moment
 
@@ -16,7 +16,7 @@ class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give 
     """A key is held. `time_left` (or `retry_after_s`) says how long to wait, and `rule` of `policy` decides it."""
 
     def __init__(self, key: str, hold: Hold, policy: Policy) -> None:
-        why = hold.rule if hold.rule == UNREACHABLE else f"{hold.rule} is used up"
+        why = hold.rule if hold.rule in {UNREACHABLE, BLOCKED} else f"{hold.rule} is used up"
         super().__init__(f"{key}: {why}; try again in {hold.time_left.total_seconds():.3f} s")
         self.key = key
         self.rule = hold.rule

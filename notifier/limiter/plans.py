@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from notifier.limiter.protocol import BLOCK, BURST
+from notifier.limiter.protocol import BLOCK, BLOCKED, BURST
 from notifier.rules.policy import Policy, check_fits_all
 from notifier.rules.zones import zone_at
 from notifier.units import format_duration
@@ -52,7 +52,7 @@ def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]],
     windows = [(window.limit, window.interval_us) for window in policy.windows]
     burst = (policy.burst.limit, policy.burst.every_us) if policy.burst else (0, 0)
     kept_us = policy.horizon_us
-    reasons = {-1: "", 0: f"gap {format_duration(policy.gap_us)}", BURST: str(policy.burst), BLOCK: "blocked"}
+    reasons = {-1: "", 0: f"gap {format_duration(policy.gap_us)}", BURST: str(policy.burst), BLOCK: BLOCKED}
     reasons |= {n: str(window) for n, window in enumerate((*policy.windows, *policy.calendar), 1)}
     numbers = [cost, policy.gap_us, kept_us, *burst, len(windows)]
     numbers += itertools.chain(*windows, *((limit, len(begins), *begins) for limit, begins in dates))

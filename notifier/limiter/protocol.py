@@ -11,6 +11,7 @@ from notifier.rules.policy import Policy
 BURST: Final = -2  # among the numbers of rules, see limit_rules.lua
 BLOCK: Final = -3
 UNREACHABLE: Final = "the limiter cannot be asked"  # in the place of a rule, see `on_error`
+BLOCKED: Final = "blocked"  # so too
 
 
 @dataclass(frozen=True, slots=True)

@@ -722,6 +722,8 @@ def test_a_block_a_penalty_and_a_reward(subject: Subject) -> None:
     subject.limiter.block("k", "5m")
     hold = subject.limiter.acquire("k", "100/minute")
     assert (hold.time_left, hold.rule) == (timedelta(minutes=5), "blocked")
+    with pytest.raises(LimitExceeded, match=r"^k: blocked; try again in 300\.000 s$"):
+        subject.limiter.check("k", "100/minute")
     subject.limiter.block("k", timedelta(0))
     assert [subject.limiter.penalize("k", "3/minute", cost=cost).remaining for cost in (3, 2)] == [0, 0]
     assert subject.limiter.acquire("k", "3/minute").time_left == timedelta(minutes=1)

@@ -165,7 +165,8 @@ def test_a_limit_without_a_window_says_what_is_left_where_it_refuses(kind: str) 
 def test_what_check_raises_is_a_429(kind: str) -> None:
     """A `LimitExceeded` of the program itself is answered as a refusal is, and does not say of which key."""
     with site(kind, in_memory(kind), WebLimit("api", "9/minute")) as served:
-        reply = served.get("exceeds")
+        reply, away = served.get("exceeds"), served.get("away")  # as with on_error="hold"
+    assert (away.status, away.problem["status"], away.headers["Retry-After"]) == (503, 503, "1")
     assert (reply.status, reply.headers["Retry-After"]) == (429, "30")
     assert reply.problem["violated-policies"] == ["5/1m"]
     assert b"secret" not in reply.body

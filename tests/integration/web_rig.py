@@ -36,6 +36,7 @@ from notifier.limiter.middleware import ASGILimits, WSGILimits
 from notifier.limiter.middleware import django as of_django
 from notifier.limiter.middleware import fastapi as of_fastapi
 from notifier.limiter.middleware import flask as of_flask
+from notifier.limiter.protocol import UNREACHABLE
 
 ROUTES = ("hello", "broken", "raises")
 
@@ -74,6 +75,8 @@ class Site:
 def answer(route: str) -> tuple[int, bytes]:
     if route == "exceeds":
         raise LimitExceeded("secret", Hold(30_000_000, "5/1m"), Policy())
+    if route == "away":
+        raise LimitExceeded("secret", Hold(1_000_000, UNREACHABLE), Policy())
     if route == "raises":
         raise RuntimeError("as the test wants")
     if route == "suspicious":

@@ -266,6 +266,8 @@ def check_limiter(limiter: object, *, awaited: bool) -> None:
 
 def exceeded(error: LimitExceeded) -> Refusal:
     """The response to a `LimitExceeded` that a program raised. It does not say of which key."""
+    if error.rule == UNREACHABLE:
+        return _away()
     hold = Hold(error.time_left // timedelta(microseconds=1), error.rule)
     return _refusal(429, [], quota_exceeded([error.rule], [hold]), _seconds([hold]))
 
@@ -278,7 +280,11 @@ def status_of(error: Exception, known: Mapping[type[Exception], int]) -> int:
 
 def unreachable() -> Verdict:
     """The limiter cannot be asked, so nothing goes."""
-    return Verdict(refusal=_refusal(503, [], no_answer(), 1))
+    return Verdict(refusal=_away())
+
+
+def _away() -> Refusal:
+    return _refusal(503, [], no_answer(), 1)
 
 
 def _seconds(holds: Sequence[Hold]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -57,7 +58,10 @@ def refuse(whose: str, problem: str) -> None:
     """Log that a new secret cannot be used, so that the old one stays in force."""
     import structlog  # noqa: PLC0415 - a producer loads it where it has something to say
 
-    structlog.get_logger(__name__).error("secrets_refused", platform=whose, problems=problem.splitlines())
+    if structlog.is_configured():
+        structlog.get_logger(__name__).error("secrets_refused", platform=whose, problems=problem.splitlines())
+    else:  # somebody else's program, to whose output structlog would print
+        logging.getLogger("notifier").error("new secrets of %s refused, the old ones stay: %s", whose, problem)
 
 
 class SecretFiles:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
+import structlog
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -22,6 +23,7 @@ from structlog.testing import capture_logs
 
 from notifier.errors import SettingsError
 from notifier.settings import parse_settings
+from notifier.settings.secret_files import LastGood, read_regular
 from notifier.simulators.certificates import make_certificates
 from notifier.store.connection import connect
 from notifier.store.sign_in import renewing
@@ -45,6 +47,23 @@ def test_the_password_is_read_for_each_connection(tmp_path: Path) -> None:
         assert [source.get_credentials() for _ in range(3)] == [("worker", "two")] * 3
     assert [(line["event"], line["platform"]) for line in logs] == [("secrets_refused", "redis")]
     assert "two" not in str(logs)
+
+
+def test_somebody_elses_program_hears_by_its_own_logging(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A producer in it has configured no structlog, which would print to its standard output."""
+    file = tmp_path / "password"
+    file.write_text("one")
+    password = LastGood("redis", lambda: read_regular(file, "redis.password_file").decode())
+    file.unlink()
+    structlog.reset_defaults()
+    assert password() == "one"
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("notifier", "ERROR")
+    assert "redis" in record.message
+    assert "No such file or directory" in record.message
+    assert capsys.readouterr().out == ""
 
 
 def test_a_password_in_the_url_goes_before_the_file(tmp_path: Path) -> None:

@@ -258,6 +258,9 @@ def site(kind: str, limiter: Any, *limits: Any, answer: Any = None) -> Iterator[
             flask_one = flask_app()
             flask_one.wsgi_app = WSGILimits(flask_one.wsgi_app, limiter, *limits, **how)  # type: ignore[method-assign]
             served = serve_wsgi(flask_one)
+        elif kind == "django wsgi async":
+            stack.enter_context(django_urls(of_django.rate_limit(limiter, *limits, **how), is_async=True))
+            served = serve_wsgi(WSGIHandler())
         elif kind in {"django", "django async", "django async class", "django async dispatch"}:
             is_async, limited = kind != "django", of_django.rate_limit(limiter, *limits, **how)
             of_class = kind.removeprefix("django async ") if is_async and kind != "django async" else ""

@@ -33,25 +33,29 @@ KNOWN: Final = {Http404: 404, PermissionDenied: 403, **dict.fromkeys(WRONG, 400)
 
 
 def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
-    """Limit a view: `@rate_limit(limiter, WebLimit("login", "5/minute"))`. An async one takes an AsyncLimiter."""
-    guard = Guard(limiter, limits, answer, awaited=isinstance(limiter, AsyncKeyLimiter))
+    """Limit a view: `@rate_limit(limiter, WebLimit("login", "5/minute"))`.
+
+    An async one takes an AsyncLimiter, but under ASGI alone; or a Limiter, which is asked in a thread.
+    """
+    awaited = isinstance(limiter, AsyncKeyLimiter)
+    guard = Guard(limiter, limits, answer, awaited=awaited)
+    ask: Any = functools.partial(_ask_async, guard) if awaited else sync_to_async(guard.ask)
+    close: Any = guard.close_async if awaited else sync_to_async(guard.close)
 
     def decorate(view: View) -> View:
-        of = getattr(getattr(view, "func", None), "__self__", None)  # the class whose dispatch is decorated
-        # inspect knows no mark of Django before 3.12
-        if iscoroutinefunction(view) or getattr(of, "view_is_async", False):
+        if _is_async(view):
 
             @functools.wraps(view)
             async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-                verdict = await _ask_async(guard, _asked(request))
+                verdict = await ask(_asked(request))
                 if verdict.refusal is not None:
                     return _refused(verdict.refusal)
                 try:
                     response = await view(request, *args, **kwargs)
                 except Exception as error:
-                    await guard.close_async(verdict, status_of(error, KNOWN))
+                    await close(verdict, status_of(error, KNOWN))
                     raise
-                await guard.close_async(verdict, response.status_code)
+                await close(verdict, response.status_code)
                 return _headed(response, verdict)
 
             return limited_async
@@ -113,6 +117,12 @@ def answer_exceeded(get_response: View) -> View:
 
 
 answer_exceeded.sync_capable = answer_exceeded.async_capable = True  # type: ignore[attr-defined]
+
+
+def _is_async(view: View) -> bool:
+    of = getattr(getattr(view, "func", None), "__self__", None)  # the class whose dispatch is decorated
+    # inspect knows no mark of Django before 3.12
+    return iscoroutinefunction(view) or bool(getattr(of, "view_is_async", False))
 
 
 def _asked(request: HttpRequest) -> WebRequest:

@@ -36,7 +36,7 @@ class LiveSettings:
 
     def __init__(self, path: str | Path | None, environ: Mapping[str, str]) -> None:
         """path, environ: see `load_settings`. Raises SettingsError where they cannot be used."""
-        self._followed = Followed(settings_path(path, environ), environ)
+        self._followed = Followed(settings_path(path, environ).absolute(), environ)  # a daemon changes its folder
         self._take_up: Callable[[], Callable[[Settings], object] | None] = lambda: None
         self._process = 0  # that in which it looks
         self._begin_anew()

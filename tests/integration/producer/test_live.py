@@ -263,6 +263,18 @@ def test_reload(make: Make, config: Path) -> None:
     assert knows(producer)
 
 
+def test_a_program_that_changes_its_folder_follows_the_same_file(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon does, and a relative path would mean another file then."""
+    monkeypatch.chdir(config.parent)
+    with Notifier.from_config(config.name, {}) as made:
+        write(config, with_news(config))
+        monkeypatch.chdir(tmp_path.parent)
+        made.reload()
+        made.check(NEWS)
+
+
 def test_a_signal_reloads_also_while_a_look_is_under_way(config: Path) -> None:
     """Its handler runs inside that look, in the same thread: it waits for no lock."""
     with Notifier.from_config(config, follow=False) as producer:

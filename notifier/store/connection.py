@@ -84,7 +84,7 @@ PASSING_WORDS: Final = re.compile(rf"\b({'|'.join(REFUSALS)})\b")
 FAULTS: Final = (
     (
         redis.exceptions.AuthenticationError,
-        "refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL",
+        "refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL; each node has users of its own",
     ),
     (redis.exceptions.NoPermissionError, "does not let this user run INFO; grant it, or use another user"),
     (redis.exceptions.BusyLoadingError, "is still loading its data; try again when it is done"),

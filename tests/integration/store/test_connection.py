@@ -82,7 +82,8 @@ def test_a_wrong_and_a_missing_password_are_told_apart(server: EmbeddedRedis) ->
     """Host and port are named and what to set; no password is ever shown."""
     where = f"Redis at 127.0.0.1:{server.port}"
     wrong = f"redis://:hunter22@127.0.0.1:{server.port}/0"
-    assert refusal(named(wrong)) == f"{where} refuses the password; look at redis.password_file and NOTIFIER_REDIS_URL"
+    look = "look at redis.password_file and NOTIFIER_REDIS_URL; each node has users of its own"
+    assert refusal(named(wrong)) == f"{where} refuses the password; {look}"
     assert refusal(named(server.url)) == f"{where} wants a password; set redis.password_file or NOTIFIER_REDIS_URL"
 
 

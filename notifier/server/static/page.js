@@ -9,10 +9,8 @@
     const place = document.getElementById("updated");
     if (place) place.textContent = `${Math.round((Date.now() - renewed) / 1000)} s ago`;
   };
-  const isQuiet = () => {
-    const main = document.querySelector("main");
-    return !document.hidden && !main.contains(document.activeElement) && !String(getSelection());
-  };
+  // A click on any text of the page focuses main: nobody works there.
+  const isQuiet = () => !document.hidden && !document.activeElement?.closest("main *") && !String(getSelection());
   const renew = async () => {
     if (isQuiet()) {
       try {

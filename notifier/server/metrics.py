@@ -69,7 +69,8 @@ class Metrics(Collector):
         self._partitions = Partitions.around(redis)
         self._projects = projects
         self._totals = Numbers()
-        self._seen: dict[int, tuple[int, dict[str, int]]] = {}  # of each partition: the minute read last, its fields
+        # Of each partition: the newest minute at the last reading, and the fields of it and of later ones.
+        self._seen: dict[int, tuple[int, dict[int, dict[str, int]]]] = {}
         self._scraping = threading.Lock()
 
     def text(self) -> bytes:
@@ -106,21 +107,21 @@ class Metrics(Collector):
         yield from self._of_minutes()
 
     def _count_on(self) -> None:
-        oldest = min((last for last, _ in self._seen.values()), default=None)
+        readings = [last for last, _ in self._seen.values()]
 
         def choose(newest: int) -> range:
-            return range(newest if oldest is None else max(oldest, newest - KEPT_MINUTES), newest + 1)
+            first, last = min([newest, *readings]), max([newest, *readings])
+            return range(max(first, newest - KEPT_MINUTES), min(last, newest + KEPT_MINUTES) + 1)
 
         for number, (newest, found) in ask_all(self._partitions, lambda: find_fields(choose)).found.items():
-            last, before = self._seen.get(number, (newest, found.get(newest, {})))  # it begins at 0
+            last, seen = self._seen.get(number, (newest + 1, {}))  # it begins at 0
             for minute, fields in found.items():
-                if minute >= last:
-                    old = before if minute == last else {}
-                    # Where Redis has lost what it had counted, it counts anew, and all of that is new.
-                    grown = {field: n - old.get(field, 0) for field, n in fields.items()}
-                    self._totals.add({field: fields[field] if n < 0 else n for field, n in grown.items()})
-            if newest >= last:
-                self._seen[number] = newest, found.get(newest, {})
+                # What Redis's clock comes to again, set back, was counted before.
+                old = seen.get(minute, {} if minute >= last else fields)
+                # Where Redis has lost what it had counted, it counts anew, and all of that is new.
+                grown = {field: n - old.get(field, 0) for field, n in fields.items()}
+                self._totals.add({field: fields[field] if n < 0 else n for field, n in grown.items()})
+            self._seen[number] = newest, {minute: of for minute, of in (seen | found).items() if minute >= newest}
 
     def _of_minutes(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily("notifier_accepted", "notifications accepted", labels=["category"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from notifier import Hold, Notifier, Permit, Policy, Window
 from notifier.errors import InvalidPreferenceError
 from notifier.rules.kinds.window import largest_count
 from notifier.rules.preferences import Mute
+from notifier.server.metrics import Metrics
 from notifier.settings import parse_settings
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.stepped_clock import SteppedRedis, compiler
@@ -128,6 +130,25 @@ def test_a_mute_lasts_by_redis_clock() -> None:
             for over in (datetime.now(UTC) + timedelta(hours=1), timedelta(), timedelta.min):
                 with pytest.raises(InvalidPreferenceError, match="is over; `unmute` ends a mute"):
                     notifier.users.mute("ann", until=over)
+
+
+@pytest.mark.skipif(compiler() is None, reason="a clock is stepped by a preloaded library: Linux and a C compiler")
+def test_metrics_count_on_where_the_clock_is_set_back() -> None:
+    """Minutes come again, which were counted once; and what is counted in them is seen, at once, and once."""
+    with SteppedRedis() as server, Redis.from_url(server.url) as redis:
+        metrics = Metrics(redis, [], {})
+
+        def accepted(n: int, step_s: float) -> int:
+            server.step(step_s)
+            for _ in range(n):
+                redis.hincrby(f"notifier:minute:{redis.time()[0] // 60}", "a|chat")
+            (found,) = re.findall(r'notifier_accepted_total{category="chat"} (\d+)', metrics.text().decode()) or [0]
+            return int(found)
+
+        steps = (-120, -60, 0, -180, -180, -120, -60, 0, 3600)
+        counted = [accepted(5, step_s) for step_s in steps]
+        # Where a clock was just set back, nobody knows what of its minute is new.
+        assert counted == [0, 5, 10, 10, 15, 20, 25, 30, 35]
 
 
 POLICY = Policy(windows=(Window(3, interval_us=1_000_000), Window(5, interval_us=4_000_000)), gap_us=100_000)

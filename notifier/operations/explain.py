@@ -5,6 +5,7 @@ Changes nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -266,13 +267,13 @@ def placed(found: Explanation, known: Known) -> Explanation:
 
 
 def places_by_rule(found: Explanation) -> dict[str, str]:
-    """Where each rule stands, by its words in the history: 'user 10/1m', 'chat gap 5s', 'quiet hours'."""
+    """Where each rule stands, by its words in the history: 'user 10/1m', 'chat gap 5s', 'quiet hours' of whomever."""
     owner = {"user": "user", "category": found.category}
-    told = {}
+    told = defaultdict[str, list[str]](list)
     for use in found.uses:
         by_clock = use.rule.startswith(("quiet ", "send "))
-        told["quiet hours" if by_clock else f"{owner[use.scope]} {use.rule}"] = use.at
-    return told
+        told["quiet hours" if by_clock else f"{owner[use.scope]} {use.rule}"].append(use.at)
+    return {rule: ", ".join(dict.fromkeys(places)) for rule, places in told.items()}
 
 
 def _not_working(routes: Sequence[Held], category: Category) -> Iterator[Held]:

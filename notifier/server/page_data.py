@@ -82,13 +82,16 @@ def user(state: State, request: Request) -> dict[str, Any]:
         found = placed(inspection.explain(request.query_params.get("category") or None), known)
         outside = inspection.outside()
     waiting = {category: n for category, n in inspection.record.waiting.items() if n}
+    categories = sorted({*known.policies.categories, *waiting})
+    if found.category not in categories:
+        _refuse(request, "category", f"one of {', '.join(categories)}")
     kept = state.notifier().history(name)
     shown = _number(request, "history", RECORDS, range(1, MAX_HISTORY + 1))
     return found.as_json() | {
         "at": state.now(),
         "user_rules": known.places.of_user(name).path,
         "category_rules": known.places.of_category(found.category).path,
-        "categories": sorted({*known.policies.categories, *waiting}),
+        "categories": categories,
         "line": [asdict(each) for each in islice(inspection.backlog(), MAX_STANDING)],
         "waiting_in_all": sum(waiting.values()),
         "outside": outside,
@@ -210,7 +213,7 @@ def limits(state: State, request: Request) -> dict[str, Any]:
             return {"at": state.now(), "namespaces": view_namespaces(state.redis[0].client)}
     by, key = request.query_params.get("by", "total"), request.query_params.get("key", "")
     if by not in RANKS:
-        raise ProblemError(404, "Unknown", f"keys are ranked by {', '.join(RANKS)}")
+        raise ProblemError(422, "Not valid", f"by: must be one of {', '.join(RANKS)}", field="by")
     try:
         with under(state.redis[0].prefixes):
             found = view_namespace(state.redis[0].client, name, next(rank for rank in RANKS if rank == by), key)

@@ -106,6 +106,21 @@ def test_the_paths_are_those_of_the_table() -> None:
     assert named == answered
 
 
+def test_a_query_with_a_slip_gets_no_answer_to_another(config: Path) -> None:
+    """An unknown word is refused with what would be right; a page shows what it can."""
+    asked = {
+        "users?id=ann&category=chta": "category",
+        "users?id=ann&history=all": "history",
+        "problems?outcome=fialed": "outcome",
+        "limits?id=web&by=size": "by",
+    }
+    with serving(config) as ask:
+        for query, field in asked.items():
+            status, text, _ = ask(f"/api/v1/{query}")
+            assert (status, json.loads(text)["field"]) == (422, field), query
+        assert ask("/user?id=ann&category=chta")[0] == ask("/api/v1/users?id=ann&category=chat")[0] == 200
+
+
 def test_a_wrong_method_is_told_the_right_one(config: Path) -> None:
     """As JSON and as a page."""
     with serving(config, TOKEN) as stranger:

@@ -201,7 +201,7 @@ def routes() -> None:
     settings = without_rates()
     with opened_all(settings) as partitions:
         found = view_routes(partitions, settings)
-    columns = ("route", "state", "since", "why", "to mend", "next probe", "waiting")
+    columns = ("route", "state", "since", "why", "to mend", "next probe", "users")
     table = Rows(columns, [_row(each) for each in found], empty="the configuration names no platform")
     right = all(each["state"] != "stopped" for each in found)
     answer(found, table, right=right)

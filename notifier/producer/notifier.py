@@ -240,7 +240,7 @@ class Notifier(Producer):
         return iterate(self._search(partial(self._exchanges.events, group, consumer, lease=lease), follow=follow))
 
     def routes(self) -> list[Held]:
-        """Routes that are stopped or slow: why, since when, and how many wait. The list is empty if all routes work.
+        """Routes that are stopped or slow: why, since when, and how many users wait. The list is empty if all work.
 
         Raises RedisUnusableError if Redis does not answer.
         """

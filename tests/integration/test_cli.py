@@ -926,6 +926,7 @@ def test_routes(run: Run, redis: Redis) -> None:
     done = run("routes")
     assert (done.status, done.err) == (1, "")
     assert "apns/driver" in done.out
+    assert re.match(r"route .* next probe +users *\n", done.out), "who wait; how many notifications do, `stats` tells"
     assert "400 BadTopic" in done.out
     assert "ours" in done.out
     told = json.loads(run("routes", "--json").out)[-1]

@@ -176,7 +176,7 @@ def test_a_stranger_watches_what_happens(page: Page, config: Path, server: Clien
 
 
 def test_without_a_script_the_tables_show_what_happens(browser: Browser, server: Client) -> None:
-    """Who runs no script sees the figures and the tables, and no empty frame."""
+    """Who runs no script sees the figures and the tables, and no empty frame; nothing takes away what is typed."""
     with browser.new_context(
         base_url=server.url, http_credentials={"username": "any", "password": TOKEN}, java_script_enabled=False
     ) as context:
@@ -185,3 +185,4 @@ def test_without_a_script_the_tables_show_what_happens(browser: Browser, server:
         expect(page.get_by_text("late when sent, p99")).to_be_visible()
         expect(page.get_by_role("row").filter(has_text="bulk")).to_be_visible()
         expect(page.locator("#plots")).to_be_hidden()
+        expect(page.locator("meta[http-equiv]")).to_have_count(0)

@@ -56,7 +56,7 @@ class View:
 
 
 def document(view: View, title: str, *body: Any, renew: bool = False, plots: bool = False) -> str:
-    """A whole page. renew: it shows what is now, and renews itself. plots: live.js draws in it."""
+    """A whole page. renew: it shows what is now, and page.js renews it. plots: live.js draws in it."""
     shown = f"{title} · push-throttle"
     head = [
         tag("meta", charset="utf-8"),
@@ -72,7 +72,6 @@ def document(view: View, title: str, *body: Any, renew: bool = False, plots: boo
         ]
         if plots
         else None,
-        tag("noscript", tag("meta", http_equiv="refresh", content=RENEW_S)) if renew else None,
     ]
     links = [tag("a", name, href=path, aria_current="page" if path == view.at else None) for path, name in PAGES]
     html = tag(

@@ -35,7 +35,7 @@ PAGES = (
     "/limits",
 )
 TAGS = {
-    *("html", "head", "meta", "title", "link", "script", "noscript", "body", "header", "nav", "main", "footer", "div"),
+    *("html", "head", "meta", "title", "link", "script", "body", "header", "nav", "main", "footer", "div"),
     *("a", "strong", "h1", "h2", "p", "br", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "time"),
     *(
         "form",
@@ -254,7 +254,7 @@ def test_a_form_that_fails_says_so_until_somebody_goes_on(
 ) -> None:
     """The page does not renew itself: that would ask for another page, which says nothing of what was not done."""
     answered, page, _ = ask.submit(path, **given)
-    assert (answered, "data-renew" in page, 'http-equiv="refresh"' in page) == (status, False, False), page
+    assert (answered, "data-renew" in page) == (status, False), page
     assert f'<a href="{back}">Go back</a>' in page
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final, Literal
 
 from notifier.queue.circuits import OVERALL
@@ -36,17 +36,20 @@ class Problem:
     next_at: datetime | None = None
     waiting: int = 0
 
-    def text(self, now: datetime) -> str:
-        """In one line, as of a moment: 'apns stopped for 4 min 02 s: 403 InvalidProviderToken, ours to mend; …'."""
+    def text(self, now: datetime, zone: tzinfo | None = UTC) -> str:
+        """In one line, as of a moment: 'apns stopped for 4 min 02 s: 403 InvalidProviderToken, ours to mend; …'.
+
+        zone: of the clock; None is that of this computer.
+        """
         waits = f"; {self.waiting:,} {'waits' if self.waiting == 1 else 'wait'}" if self.waiting else ""
         says = self.says if self.page == "paused" else f": {self.says}"
-        return f"{self.subject}{self._lasts(now)}{says}{waits}{self._next(now)}"
+        return f"{self.subject}{self._lasts(now.astimezone(zone), zone)}{says}{waits}{self._next(now)}"
 
-    def _lasts(self, now: datetime) -> str:
+    def _lasts(self, now: datetime, zone: tzinfo | None) -> str:
         """For how long, and since when by the clock where that is not just now."""
         if self.since is None:
             return ""
-        lasted_s, since = max(0.0, (now - self.since).total_seconds()), self.since.astimezone(UTC)
+        lasted_s, since = max(0.0, (now - self.since).total_seconds()), self.since.astimezone(zone)
         clock = f"{since:%H:%M}" if since.date() == now.date() else f"{since:%Y-%m-%d %H:%M}"
         return f" for {seconds_text(lasted_s)}" + (f" (since {clock})" if lasted_s >= A_MOMENT_S else "")
 
@@ -154,6 +157,6 @@ def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def problem_lines(told: Mapping[str, Any]) -> list[str]:
-    """The same in a line each, of all that `Stats.as_json` tells."""
+    """The same in a line each, of all that `Stats.as_json` tells, by the clock of this computer."""
     found, at = find_problems(told["now"]), told["at"]
-    return [f"{'✖' if problem.level == 'stopped' else '⚠'} {problem.text(at)}" for problem in found]
+    return [f"{'✖' if problem.level == 'stopped' else '⚠'} {problem.text(at, None)}" for problem in found]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 from notifier.operations.problems import find_problems, problem_lines
 from notifier.operations.stats import LaneNow, Now, Stats
@@ -68,6 +71,18 @@ def test_all_times_are_by_the_clock_of_redis() -> None:
     at_s = (AT + timedelta(minutes=4)).timestamp()
     (line,) = problem_lines(Stats(now(routes=[KEY], at_s=at_s)).as_json())
     assert line.startswith("✖ apns stopped for 4 min 00 s (since 12:00): 403 InvalidProviderToken")
+
+
+def test_a_shell_is_told_by_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all other times of `stats` are; a page tells them all by UTC."""
+    told = Stats(now(routes=[replace(KEY, since=AT - timedelta(hours=7))], at_s=AT.timestamp())).as_json()
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        (line,) = problem_lines(told)
+    time.tzset()
+    assert "(since 10:45)" in line
+    assert "(since 05:00)" in find_problems(told["now"])[0].text(told["at"])
 
 
 def test_what_began_by_a_clock_that_is_set_back_since_began_just_now() -> None:

@@ -166,12 +166,15 @@ class Record:
     def describe(self, zone: tzinfo | None = UTC) -> str:
         """In one line: 'accepted 12:00:00.0, held 4.2 s by user 10/1m, sent 12:00:04.2, apns 200 after 45 ms'.
 
-        zone: of the clock; None is that of this computer.
+        With the date, where it ended on another day. zone: of the clock; None is that of this computer.
         """
 
         def clock(at: datetime) -> str:
             tenths = at.astimezone(zone) + timedelta(milliseconds=50)
-            return f"{tenths:%H:%M:%S}.{tenths.microsecond // 100_000}"
+            return f"{tenths:{form}}.{tenths.microsecond // 100_000}"
+
+        days = {at.astimezone(zone).date() for at in (self.accepted_at, self.ended_at) if at is not None}
+        form = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M:%S"
 
         parts = [] if self.accepted_at is None else [f"accepted {clock(self.accepted_at)}"]
         for n, (what, seconds) in enumerate(self.totals().items()):

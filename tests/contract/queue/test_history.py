@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -143,6 +144,15 @@ def test_a_message_that_never_waits(hand: Hand) -> None:
     assert held(record) == {"the queue": 0.02}
     assert record.held_s == 0.02
     assert str(record) == "accepted 12:00:00.0, held 20 ms by the queue, sent 12:00:00.0, apns 200 after 45 ms"
+
+
+def test_one_that_went_on_another_day_says_on_which() -> None:
+    """By the clock that is told, each moment with its date: by the other one it is a day as well."""
+    accepted = datetime(2027, 3, 27, 23, 30, tzinfo=UTC)
+    ended = accepted + timedelta(hours=7)
+    record = Record("job", "ann", "chat", "delivered", ended, accepted, handed_at=(ended,))
+    assert record.describe() == "accepted 2027-03-27 23:30:00.0, sent 2027-03-28 06:30:00.0"
+    assert record.describe(ZoneInfo("Europe/Berlin")) == "accepted 00:30:00.0, sent 08:30:00.0"
 
 
 def test_it_costs_one_command_and_two_for_the_first(hand: Hand) -> None:

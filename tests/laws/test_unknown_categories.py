@@ -5,18 +5,25 @@ What the configuration does not know is `default`, in its backlog too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
+from rq.worker import SimpleWorker
 
 from notifier.queue import backlogs, calls
 from notifier.scripts.loader import run
+from notifier.store.connection import time_us
 from notifier.testing.embedded import EmbeddedRedis
+from tests.faults.consistency import audit
 from tests.harness.support import Simulators, apns, client_of, eventually, queue, worker, write_config
 from tests.harness.take import enter
+from workers.loop.parts import Tuning
+from workers.rq.functions import AllowedFunctions
+from workers.rq.jobs import ForkedRqJobs
 
 COUNT = 60
 CATEGORIES = {"default": {"lane": "default", "windows": ["20/1h"]}, "chat": {"lane": "urgent"}}
@@ -69,3 +76,18 @@ def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis
     job.refresh()
     assert job.meta == {"user": "ann", "category": "sale"}
     assert redis.zrange("notifier:backlog:{ann}:sale", 0, -1) == [job.id.encode()]
+
+
+def test_what_a_worker_reads_when_its_own_time_has_come_is_nobody_else_s(redis: Redis) -> None:
+    """Law 2: its category has gone from the rates, so a worker reads it under a lease; RQ's upkeep leaves it there."""
+    meta = json.dumps({"user": "ann", "category": "gone"}).encode()
+    lane, at_us = queue(redis), time_us(redis) - 1_000_000
+    job = calls.Job("later", lane.name, b"x", meta, send_at_us=at_us)
+    run(redis, calls.enqueue([job], dedupe_for_us=1, timeout_s=1, stamp="", clock=str(at_us - 1)))
+    pulled = enter(redis, calls.Worker(lanes=[lane.name], lease_us=10_000_000), calls.Room(9), "known")
+    assert [job_id for job_id, _ in pulled.rq_jobs] == ["later"]
+
+    tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
+    ForkedRqJobs(SimpleWorker([lane], connection=redis), AllowedFunctions([]), tuning).release_scheduled()
+    assert lane.job_ids == []
+    assert audit(redis) == []

@@ -131,9 +131,16 @@ local function look_at(user, lane, among, at)
   look_by(user, lane, now)
 end
 
-local function lease_rq_job(id) -- a job that is none of ours is leased to the caller
-  local permit = text(redis.call('INCR', '@seq'))
-  redis.call('HSET', job_key(id), 'push_permit', permit)
+-- lease_rq_job: a job that is none of ours, or that is to be read, is leased to the caller. One that has waited for its
+-- own time stands as from a queue then: else RQ's upkeep would take it for one that RQ alone has scheduled.
+local function lease_rq_job(id, from)
+  local key, permit = job_key(id), text(redis.call('INCR', '@seq'))
+  local origin, status = unpack(redis.call('HMGET', key, 'origin', 'status'))
+  redis.call('HSET', key, 'push_permit', permit)
+  if not from and status == 'scheduled' then
+    redis.call('ZREM', '@rq:scheduled:' .. origin, id)
+    redis.call('HSET', key, 'status', 'queued')
+  end
   redis.call('ZADD', '@leases', until_text, id)
   rq_jobs[#rq_jobs + 1] = id
   rq_jobs[#rq_jobs + 1] = permit
@@ -198,7 +205,7 @@ local function place(id, from)
   if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then
     if from and tell_unread(id) then return false end
-    lease_rq_job(id)
+    lease_rq_job(id, from)
   elseif what == 'cancelled' then end_cancelled(now, id) end
   if is_new then look_at(user, lane, newly) end
   return true

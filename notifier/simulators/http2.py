@@ -205,6 +205,7 @@ class Connection(asyncio.Protocol):
             case SettingsAcknowledged() if self._announced:
                 self._acknowledged = self._announced.popleft()
             case ConnectionTerminated():
+                self._streams.clear()  # nothing may be answered any more, and the connection may end much later
                 self._transport.close()
 
     def _begin(self, event: RequestReceived) -> None:

@@ -8,12 +8,15 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from h2.connection import H2Connection
 
 from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_certificates
 from notifier.simulators.expo import ExpoSimulator
+from notifier.simulators.http2 import Connection
 from notifier.simulators.simulator import Simulator
 from notifier.simulators.wire import WireLog
 
@@ -49,3 +52,20 @@ def test_no_connection_stays_open(
         asyncio.run(close_after(turns))
         gc.collect()
         assert not unclosed, turns
+
+
+async def test_who_says_goodbye_and_stays_is_answered_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker that is killed: its connection ends later. What was to be answered by then is no fault of anybody."""
+    simulator = ApnsSimulator(certificates=make_certificates(tmp_path), log=WireLog(), topics=set(), team_keys={})
+    simulator.latency_ms = 1
+    broken: list[object] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", broken.append)
+    connection, client = Connection(simulator), H2Connection()
+    connection.connection_made(Mock())
+    client.initiate_connection()
+    path = [(":method", "POST"), (":path", "/3/device/ab"), (":scheme", "https"), (":authority", "x")]
+    client.send_headers(1, path, end_stream=True)
+    client.close_connection()
+    connection.data_received(client.data_to_send())
+    await asyncio.sleep(0.01)  # longer than the latency
+    assert not broken

@@ -34,6 +34,7 @@ CATEGORIES = {"chat": "urgent", "news": "default", "alarm": "urgent"}
 ROUTES = ("apns", "fcm")
 WORKERS = ("w", "v")
 FAR = 4_102_444_800 * S
+LOWERED = 2**51  # from here on stand the background pushes that have stepped behind alerts
 OTHERS = S // 5  # so soon a worker that had no trouble itself may probe
 RECENT, DOUBTED = 5 * S, 600 * S  # so long a success counts, and a doubt
 
@@ -161,10 +162,16 @@ class Routed(World):
         return at if told.deadline_us is None else max(self.now, min(at, told.deadline_us))
 
     def _free(self, user: str, category: str, job_id: str) -> int:
-        """The first µs at which all the devices may be sent to that have not answered."""
+        """The first µs at which all the devices may be sent to that have not answered.
+
+        Or all but background pushes, and it steps behind the alerts, which need not wait for those.
+        """
         done = json.loads(self.told[job_id].answered or b"{}")
-        targets = enumerate(parsed(self.targets[job_id]))
-        return max([self._device(target, user, category) for n, target in targets if str(n) not in done], default=0)
+        targets = [target for n, target in enumerate(parsed(self.targets[job_id])) if str(n) not in done]
+        free = {target: self._device(target, user, category) for target in targets}
+        for_alerts = max([at for target, at in free.items() if ":b:" not in target], default=0)
+        has_stepped = self.redis.zscore(f"notifier:backlog:{{{user}}}:{category}", job_id) or 0
+        return for_alerts if for_alerts > self.now and has_stepped < LOWERED else max(free.values(), default=0)
 
     def going(self, flight: Flight) -> list[str]:
         """The devices that a flight goes to: those that have not answered, by routes that are not shut."""
@@ -346,7 +353,9 @@ enqueues = st.tuples(
     st.integers(1, 6),
     st.sampled_from(USERS),
     st.sampled_from(sorted(CATEGORIES.items())),
-    st.sampled_from(["apns:n", "apns:b", "fcm:n", "fcm:c", "apns:n fcm:n", "apns:n fcm:c", "fcm:n fcm:n"]),
+    st.sampled_from(
+        ["apns:n", "apns:b", "fcm:n", "fcm:c", "apns:n fcm:n", "apns:n fcm:c", "fcm:n fcm:n", "fcm:c apns:b"]
+    ),
     seldom,
     seldom,
     st.one_of(st.none(), st.none(), moments),
@@ -534,6 +543,22 @@ def test_a_send_of_another_category_changes_how_long_a_shared_device_is_full(red
     send("alarm", "one", "two")
     send("news", "one")
     assert look() == 2  # `World.check_wait` holds that the second alarm waits for both devices
+
+
+def test_alerts_wait_for_no_background_push_when_the_other_devices_before_them_have_room(redis: Redis) -> None:
+    """Law 3: a head for two devices steps aside as soon as its background push alone has no room."""
+    limits = {
+        "fcm": PlatformLimits(device=Policy((Window(1, interval_us=M),))),
+        "apns": PlatformLimits(background=Policy((Window(1, interval_us=60 * M),))),
+    }
+    world = Routed(redis, Policies(limits=limits))
+    for devices in (["fcm:n:one", "apns:b:two"], ["fcm:n:one", "apns:b:two"], ["apns:n:two"]):
+        world.enqueue("ann", "chat", "urgent", targets=written(devices))
+    assert world.round() == 1
+    settle(world, 0, "up", early=False)
+    assert world.pull().next_us == START + M
+    world.now += M
+    assert world.round() == 1
 
 
 @pytest.mark.parametrize("how", ["collapse", "high"])

@@ -25,9 +25,10 @@ end
 
 -- lower: a background push whose device has no room, as Apple takes three an hour, steps behind the alerts of its
 -- backlog, which have no such limit. It keeps its place among the background pushes. Returns when the head is to be
--- looked at again, or nil where that may be at once. at: when its device has room.
-local function lower(look, user, backlog, job, at)
+-- looked at again, or nil where that may be at once. at, for_alerts: see *devices_open*.
+local function lower(look, user, backlog, job, at, for_alerts)
   if backlog.drops or order_of(backlog) >= LOWERED / 2 then return at end
+  if for_alerts > look.now then return for_alerts end
   if look.to_lower == 0 then return look.now + 1 end -- the others of the backlog in the next call
   look.to_lower = look.to_lower - 1
   local order = text(backlog.order + LOWERED)

@@ -154,8 +154,8 @@ local function by_providers(look, user, backlog, job)
     local open, shut = split_targets(look, backlog, job, targets_of(job.targets, job.answered, app))
     if not open then return 'behind' end
     if #open == 0 and #shut > 0 then return 'waits_for_route', {waits_for = routes_of(shut)} end
-    local at, in_background = devices_open(look, user, backlog, open)
-    if at > look.now then return 'wait', {at = at, background = in_background} end
+    local at, for_alerts = devices_open(look, user, backlog, open)
+    if at > look.now then return 'wait', {at = at, for_alerts = for_alerts} end
     said = {needs = needs_of(open), open = open, shut = shut}
   end
   local full = lacks_room(look, said.needs, backlog.lane)
@@ -168,7 +168,7 @@ end
 --   'go'      needs: by which routes; open, shut: its devices that it goes to now and those that it does not (nil where
 --             no device is counted and no route is held)
 --   'waits_for_route'  waits_for: the routes that are held; paused: or the pause, which holds the whole notification
---   'wait'    at: when its devices have room; background: whether only background pushes wait for them
+--   'wait'    at: when its devices have room; for_alerts: when only background pushes wait for theirs
 --   'unread'  the caller is to read first for whom it is
 --   'behind'  see *split_targets*
 local function decide(look, user, backlog, job)

@@ -48,14 +48,14 @@ local function try(look, user, i)
   if job.not_before and job.not_before > look.now then verdict, said = 'wait', {at = job.not_before, by = 'r'}
   else verdict, said = decide(look, user, backlog, job) end
   if verdict == 'go' and user.lowered and passes_lowered(backlog, job) then
-    verdict, said = 'wait', {at = look.now, background = true}
+    verdict, said = 'wait', {at = look.now, for_alerts = 0}
   end
   if verdict == 'go' then
     send_head(look, user, i, job, said)
     return true
   elseif verdict == 'wait' then
     local at = said.at
-    if said.background then at = lower(look, user, backlog, job, at) end
+    if said.for_alerts then at = lower(look, user, backlog, job, at, said.for_alerts) end
     backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
   elseif verdict == 'unread' then ask(look, backlog)
   elseif verdict == 'behind' then

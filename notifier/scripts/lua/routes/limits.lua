@@ -35,19 +35,19 @@ local function burst_of(rules, target)
   return target.kind == 'c' and rules.collapsible and rules.collapsible[target.platform] or nil
 end
 
--- devices_open: when all these devices have room, and whether those that have none are sent background pushes alone.
+-- devices_open: when all these devices have room, and when all do but those that are sent background pushes.
 local function devices_open(look, user, backlog, targets)
-  local rules, at, in_background = look.rules, 0, true
+  local rules, at, for_alerts = look.rules, 0, 0
   for _, target in ipairs(targets) do
     local key, free = device_key(target.device), 0
     local policy, burst = device_policy(rules, user.index, target, backlog.bypass), burst_of(rules, target)
     if policy then free = next_for(key, policy, 1) end
     local full = burst and redis.call('GET', key .. ':c')
     if full then free = math.max(free, full - (burst[1] - 1) * burst[2]) end
-    in_background = in_background and (free <= look.now or target.kind == 'b')
+    if target.kind ~= 'b' then for_alerts = math.max(for_alerts, free) end
     at = math.max(at, free)
   end
-  return at, in_background
+  return at, for_alerts
 end
 
 -- spend_devices: counts what goes to these under `permit`, in flight from now on. It may come as late as the end of the

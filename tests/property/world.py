@@ -273,7 +273,7 @@ class World:
             self.taken_at_once += len(pulled.leased)
             for orphan in pulled.orphans:
                 self._put_back(orphan)
-            if not (pulled.orphans or pulled.untold) or self.taken_at_once >= most:
+            if not (pulled.orphans or pulled.untold):
                 break
             told = self._tell(pulled)
         self.seen["pulls"] += 1

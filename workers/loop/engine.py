@@ -220,7 +220,7 @@ class Engine:
                 await self._call(
                     backlogs.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread])
                 )
-            if not pulled.untold or room <= 0:
+            if not pulled.untold:
                 return moved
             told = await self._tell(pulled)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -37,14 +37,14 @@ from notifier.queue.spans import Spans
 from notifier.scripts.keys import redis_key, under
 from notifier.settings import Settings, settings_path
 from notifier.settings.loading import unread
-from notifier.store.connection import check_same, comes_back, time_us, unusable
+from notifier.store.connection import check_same, time_us
 from notifier.store.exchange import exchange
 from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition, Partitions
 from workers.beat import Beat
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
-from workers.configuration.start import Wait, collect_garbage_seldom, load_at_start, wait_for_redis
+from workers.configuration.start import collect_garbage_seldom, load_at_start, pause, wait_for_redis, when_there
 from workers.configuration.wiring import (
     asyncio_clients,
     build_capacity,
@@ -68,6 +68,8 @@ from workers.sending.late_feedback import LateFeedback
 from workers.sending.sender import Sender
 from workers.sending.tracing import Tracing
 from workers.served import Served, run_all
+
+T = TypeVar("T")
 
 MONITORING_S: Final = 30  # at the most between looks at a work horse: they feed the watchdog, which waits for a minute
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
@@ -120,6 +122,7 @@ class PushWorker(Worker):
         self._rq_jobs: ForkedRqJobs | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._secrets: ProviderSecrets | None = None
+        self._reload: Reload | None = None
         self._grace_s = 0.0
         self._stopping_since: float | None = None
         self._hears_no_more = False
@@ -167,9 +170,10 @@ class PushWorker(Worker):
                 return False
             self._warn_of_others()
             collect_garbage_seldom()
-            work = self._work(settings, served, dict(built), burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
+            bounds = {"burst": burst, "max_jobs": max_jobs, "max_idle_s": max_idle_time}
             with asyncio.Runner(loop_factory=Loop) as runner:
-                runner.run(self._watchdog.watch(work))
+                settings = self._begin(runner, settings, served)
+                runner.run(self._watchdog.watch(self._work(settings, served, dict(built), **bounds)))
         except NotifierError as error:
             raise _ended_by(error) from None
         finally:
@@ -179,26 +183,28 @@ class PushWorker(Worker):
 
     def _register(self, *args: Any) -> bool:
         """Become known to RQ; False if it is to stop before. A Redis that has gone meanwhile is waited for."""
-        wait = Wait(self._structlog)
-        while not self._stop_requested:
+        tried = False
+
+        def register() -> bool:
+            nonlocal tried
+            check_layout(self.connection)
+            if tried and self._owns_entry():  # of an attempt whose answer was lost
+                self.connection.delete(self.key)
+            tried = True
             try:
-                check_layout(self.connection)
-                if wait.begun and self._owns_entry():  # of an attempt whose answer was lost
-                    self.connection.delete(self.key)
                 self.bootstrap(*args)
-                self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to
             except ValueError as error:  # RQ's answer to a name that has an entry
                 if not self._outlives_namesake():
                     raise NotifierError(str(error)) from None
-            except RedisError as error:
-                if not comes_back(error):
-                    raise unusable(error) from error
-                wait.goes_on(error)
-                wait.sleep()
-            else:
-                wait.is_over()
-                return True
-        return False
+                return not self._stop_requested and register()
+            self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to
+            return True
+
+        return bool(self._when_there(register))
+
+    def _when_there(self, do: Callable[[], T]) -> T | None:
+        """See `when_there`; None where the worker is to stop before."""
+        return when_there(do, lambda: self._stop_requested, self._structlog)
 
     def _outlives_namesake(self) -> bool:
         """Remove the entry of a worker of this name that does not look for work any more; False if there is another.
@@ -219,7 +225,7 @@ class PushWorker(Worker):
             if not age_us:
                 self._structlog.warning("name_taken", waits="until that worker looks for work, or is found dead")
             age_us = alive.age_us
-            Wait(self._structlog).sleep()
+            pause()
         return True
 
     def _warn_of_others(self) -> None:
@@ -248,15 +254,19 @@ class PushWorker(Worker):
         self._secrets = ProviderSecrets(settings, lambda platform: build(platform=platform))
         return build()
 
+    def _begin(self, runner: asyncio.Runner, settings: Settings, served: Sequence[Partition]) -> Settings:
+        """The rates in force, which are followed from now on."""
+        if self._config is None:
+            return settings
+        self._reload = reload = Reload(self._config, served, settings)
+        return self._when_there(lambda: runner.run(reload.begin())) or settings
+
     async def _work(
         self, settings: Settings, served: Sequence[Partition], providers: dict[str, Provider], **bounds: Any
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, reload = asyncio.get_running_loop(), self._reload
         for by in dry_runs(settings):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none")
-        reload = Reload(self._config, served, settings) if self._config is not None else None
-        if reload is not None:
-            settings = await self._begin(reload, settings)
         sender = self._serve(settings, served, providers, "" if reload is None else reload.version)
         assert self._rq_jobs is not None
         beat = Beat(self, self._served, sender, self._rq_jobs, reload=reload, secrets=self._secrets)
@@ -321,22 +331,6 @@ class PushWorker(Worker):
                 self._served.append(Served(at, parts, policies, version))
             self._rq_jobs = self._rq_jobs or rq_jobs
         return sender
-
-    async def _begin(self, reload: Reload, settings: Settings) -> Settings:
-        """The rates in force; a Redis that has gone since the worker was registered is waited for, as it is later."""
-        wait = Wait(self._structlog)
-        while not self._stop_requested:
-            try:
-                settings = await reload.begin()
-            except RedisError as error:
-                if not comes_back(error):
-                    raise unusable(error) from error
-                wait.goes_on(error)
-                await asyncio.sleep(wait.again_s)
-            else:
-                wait.is_over()
-                break
-        return settings
 
     def clean_registries(self) -> None:
         """As RQ's, by Redis's clock: one that is hours ahead would empty the registries of what has failed just now."""

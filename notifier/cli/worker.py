@@ -18,9 +18,10 @@ from notifier.log import configure_logging
 from notifier.rules.category import LANES
 from notifier.scripts.keys import RQ_VARIABLE, in_force, under, use_prefixes
 from notifier.settings import settings_path
+from notifier.store.connection import check
 from notifier.store.exchange import exchange, nothing
 from notifier.store.partitions import Partition, connect_all
-from workers.configuration.start import load_at_start, made_when_there, those_there_first
+from workers.configuration.start import load_at_start, those_there_first, when_there
 
 
 def worker(
@@ -61,10 +62,13 @@ def run(
     sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
 
     def make() -> PushWorker:
+        check(connection)
         check_numbers(served)
         return PushWorker(lanes, name=name, connection=connection, settings=settings, config=config, partitions=served)
 
-    made_when_there(connection, make).work(burst=burst, logging_level=settings.log.level.upper())
+    made = when_there(make)
+    assert made is not None, "nothing stops it before"
+    made.work(burst=burst, logging_level=settings.log.level.upper())
 
 
 def chosen(partitions: Sequence[Partition], text: str | None) -> Sequence[Partition]:

@@ -21,7 +21,7 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import LANES, eventually, note, notifier, state, worker, write_config
 from tests.laws.test_rq_by_hand import InProcess
 from workers.configuration.reload import Reload
-from workers.configuration.start import made_when_there
+from workers.configuration.start import wait_for_redis, when_there
 
 Refusal: TypeAlias = Callable[[Redis], AbstractContextManager[None]]
 
@@ -30,7 +30,7 @@ def says_once_and_goes_on_or_ends(
     worker: InProcess, config: Path, monkeypatch: pytest.MonkeyPatch, *, stopped: bool
 ) -> None:
     """Send one, and let the worker start in vain for a while."""
-    monkeypatch.setattr("workers.configuration.start.Wait.again_s", 0)
+    monkeypatch.setattr("workers.configuration.start.PAUSE_S", 0)
     with notifier(config) as producer, capture_logs() as logged:
         job_id = producer.send(note("anna"))
         worker.work(burst=True, logging_level="CRITICAL")
@@ -98,18 +98,19 @@ def test_a_redis_that_goes_while_a_worker_is_made_is_waited_for(redis: Redis, mo
         return "a worker"
 
     monkeypatch.setattr(redis, "info", told)
-    assert made_when_there(redis, make) == "a worker"
+    wait_for_redis(redis)
+    assert when_there(make) == "a worker"
     assert lost == made == []
 
 
-def test_a_redis_that_refuses_a_worker_ends_it(redis: Redis) -> None:
+def test_a_redis_that_refuses_a_worker_ends_it() -> None:
     """There is nothing to wait for: it is said in one line."""
 
     def make() -> str:
         raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
 
     with pytest.raises(RedisUnusableError, match="Redis is out of memory"):
-        made_when_there(redis, make)
+        when_there(make)
 
 
 def test_a_worker_that_finds_another_layout_says_which_and_stops(

@@ -23,6 +23,7 @@ from workers.loop.watchdog import Signs
 T = TypeVar("T")
 
 AGAIN_S: Final = AGAIN_NS / 1e9
+PAUSE_S: Final = 0.5  # between two looks for a Redis that has gone
 MAX_LOOKS: Final = 10
 GARBAGE: Final = (10_000, 20, 20)  # new objects, and collections of the younger, until the next collection
 
@@ -52,65 +53,44 @@ def collect_garbage_seldom() -> None:
     gc.set_threshold(*GARBAGE)
 
 
-class Wait:
-    """A wait for a Redis that has gone: the log says once that it has begun, and when it is over.
+def pause() -> None:
+    """Let some time pass before the next look; where no event loop runs yet, which would tell that the worker lives."""
+    Signs(os.environ).give("READY=1", "WATCHDOG=1")
+    time.sleep(PAUSE_S)
 
-    again_s: between two looks for it.
+
+def when_there(do: Callable[[], T], stops: Callable[[], bool] = lambda: False, log: Any = None) -> T | None:
+    """Return what is done with a Redis that is there: one that has gone is waited for, and the log says so once.
+
+    None where it stops before. Raises RedisUnusableError where it is there, and cannot be used.
     """
-
-    again_s = 0.5
-
-    def __init__(self, log: Any) -> None:
-        self._log = log
-        self.begun = False
-
-    def goes_on(self, reason: object) -> None:
-        """It has not come back. reason: the error, or what it says."""
-        if not self.begun:
-            self._log.warning("limiter_unreachable", reason=str(reason), waits="until it is there")
-        self.begun = True
-
-    def sleep(self) -> None:
-        """Until the next look; where no event loop runs yet, which would tell that the worker lives."""
-        Signs(os.environ).give("READY=1", "WATCHDOG=1")
-        time.sleep(self.again_s)
-
-    def is_over(self) -> None:
-        """It is there, if it ever was away."""
-        if self.begun:
-            self._log.info("limiter_reachable")
+    log, is_away = log or structlog.get_logger("notifier.worker"), False
+    while not stops():
+        try:
+            done = do()
+        except (RedisError, RedisAwayError) as error:
+            if isinstance(error, RedisError) and not comes_back(error):
+                raise unusable(error) from error
+            if not is_away:
+                log.warning("limiter_unreachable", reason=str(error), waits="until it is there")
+            is_away = True
+            pause()
+        else:
+            if is_away:
+                log.info("limiter_reachable")
+            return done
+    return None
 
 
 def wait_for_redis(connection: Any) -> None:
     """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
-    log = structlog.get_logger("notifier.worker")
-    wait = Wait(log)
-    while True:
-        try:
-            check(connection)
-            warning = eviction_warning(ask(partial(connection.info, "memory")))
-        except RedisAwayError as error:
-            wait.goes_on(error)
-            wait.sleep()
-        else:
-            break
-    wait.is_over()
-    if warning:
-        log.warning("eviction_unknown", reason=warning)
 
+    def look() -> str:
+        check(connection)
+        return eviction_warning(ask(partial(connection.info, "memory")))
 
-def made_when_there(connection: Any, make: Callable[[], T]) -> T:
-    """Return what is made with a Redis that is there; one that goes meanwhile is waited for.
-
-    Raises RedisUnusableError where it is there, and cannot be used.
-    """
-    while True:
-        wait_for_redis(connection)
-        try:
-            return make()
-        except RedisError as error:
-            if not comes_back(error):
-                raise unusable(error) from error
+    if warning := when_there(look):
+        structlog.get_logger("notifier.worker").warning("eviction_unknown", reason=warning)
 
 
 def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:
@@ -118,16 +98,16 @@ def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:
 
     Raise RedisUnusableError where one is there, and cannot be used.
     """
-    wait = Wait(structlog.get_logger("notifier.worker"))
-    while len(served) > 1:
+
+    def first() -> Partition:
         for at in served:
             try:
                 check(at.client)
             except RedisAwayError as error:
                 away = error
             else:
-                wait.is_over()
-                return sorted(served, key=lambda each: each is not at)
-        wait.goes_on(away)
-        wait.sleep()
-    return served
+                return at
+        raise away
+
+    there = when_there(first) if len(served) > 1 else served[0]
+    return sorted(served, key=lambda each: each is not there)

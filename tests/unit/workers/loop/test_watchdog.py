@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from workers.configuration.start import Wait
+from workers.configuration.start import pause
 from workers.loop.watchdog import ALIVE_FILE, EXIT_STATUS, Watchdog
 
 HANGS = """
@@ -50,10 +50,10 @@ def test_a_worker_that_waits_for_redis_gives_signs_of_life(tmp_path: Path, monke
     place, alive = tmp_path / "notify", tmp_path / "alive"
     monkeypatch.setenv("NOTIFY_SOCKET", str(place))
     monkeypatch.setenv(ALIVE_FILE, str(alive))
-    monkeypatch.setattr(Wait, "again_s", 0)
+    monkeypatch.setattr("workers.configuration.start.PAUSE_S", 0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(place))
         systemd.settimeout(30)
-        Wait(structlog.get_logger()).sleep()
+        pause()
         assert [systemd.recv(99) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
     assert alive.is_file()

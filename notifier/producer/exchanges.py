@@ -25,7 +25,7 @@ from notifier.producer.stream import Reader, check_reader, find_each
 from notifier.producer.users import Edit, nothing, unchanged
 from notifier.queue import backlogs, calls
 from notifier.queue.circuits import Held, find_routes
-from notifier.queue.forget import ForgottenPage, Sends, forget, keys_of
+from notifier.queue.forget import ForgottenPage, Sends, forget
 from notifier.queue.history import Record, as_due, decode_records, history_keys, name_those_before, so_far
 from notifier.queue.preferences import prefer
 from notifier.queue.retention import Retention
@@ -163,12 +163,11 @@ class Exchanges:
         yield from self.prefer(user, nothing)
         # What is in flight is settled under the user's own name.
         sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"
-        keys = keys_of(user, self._policies.categories, with_sends=hard)
         places = deque([""])
         while places:
             place, cursor, done = places.popleft(), "0", False
             while not done:
-                call = forget(user, keys, sends, place, cursor)
+                call = forget(user, self._policies.categories, sends, place, cursor)
                 page: ForgottenPage = yield call
                 cursor, done = page.cursor, page.cursor == "0"
             places.extend(page.places)

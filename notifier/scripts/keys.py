@@ -97,11 +97,6 @@ CATALOGUE: Final[Mapping[str, str]] = {
     "namespaces": " zset namespace -> µs of a use",
 }
 
-# What is kept of a user beside what waits and what is being sent: a key of each, and of the second also one for each
-# category. It goes where the user is forgotten; so does @history.
-OF_USER: Final = ("arriving", "tagged")
-OF_SCOPE: Final = ("sent", "counts", "burst", "collapse")
-
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:

@@ -175,7 +175,7 @@ class FlightFields(NamedTuple):
 
 
 class ForgetFields(NamedTuple):
-    """The arguments of *forget*; keys of the user follow: to begin, they are deleted.
+    """The arguments of *forget*; the configured categories follow.
 
     place: to look through, of an earlier reply; '' to begin. cursor: in it, '0' to begin. at_once: about how many to
     look at. sends: what becomes of when something was sent: 'delete', 'hide' or 'leave'. salt: to make hashes with, see

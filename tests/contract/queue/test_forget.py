@@ -15,7 +15,7 @@ from notifier.limiter import Hold, Permit
 from notifier.operations.explain import Inspection
 from notifier.queue import backlogs
 from notifier.queue.calls import Leased
-from notifier.queue.forget import Sends, forget, keys_of
+from notifier.queue.forget import Sends, forget
 from notifier.queue.retention import Retention
 from notifier.queue.walk import Kind, Met, Walk
 from notifier.rules.category import Category
@@ -93,12 +93,11 @@ class Hand(Worker):
 
         exchange(self.redis, Walk(Kind(), meet).of_user(WHO))
         sends: Sends = "delete" if hard else "leave" if in_flight else "hide"
-        keys = keys_of(WHO, ["chat"], with_sends=hard)
         places = [""]
         while places:
             place, cursor, done = places.pop(0), "0", False
             while not done:
-                page = run(self.redis, forget(WHO, keys, sends, place, cursor, clock=self.clock))
+                page = run(self.redis, forget(WHO, ["chat"], sends, place, cursor, clock=self.clock))
                 cursor, done = page.cursor, page.cursor == "0"
                 places = [*page.places, *places]
 

@@ -1,5 +1,5 @@
 -- forget: takes away what is kept of a user beside what waits and what is being sent, a page at a time.
--- ARGV a FORGET, see records.py, and keys of the user
+-- ARGV a FORGET, see records.py, and the configured categories
 -- returns {cursor to go on from in this place, '0' at its end; further places to look through after it}
 --! first_write
 --! needs backlog_key backlogs_key drop_hold drop_sends hide in_flight job_key LANES leave_lane now_us
@@ -7,6 +7,8 @@
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
 local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
+local BESIDE = {'@arriving:', '@tagged:', '@collapse:', '@history:'} -- keys of the user that tell of no send
+local WHOSE = '{' .. user .. '}'
 local STREAMS = {'@feedback', '@events', '@trace', '@actions:users', '@actions'}
 
 local function of_user(text_of_meta)
@@ -31,25 +33,14 @@ end
 
 -- scope_of: ':chat' where a key is `first`, the user and that category; '' where it is `first` and the user.
 local function scope_of(key, first)
-  local whole = first .. '{' .. user .. '}'
+  local whole = first .. WHOSE
   local of = key:sub(1, #whole) == whole and key:sub(#whole + 1)
   return of and (of == '' or of:find('^:[a-z0-9][a-z0-9_-]*$')) and of
 end
 
--- drop: deletes a key; of sends see *drop_sends*.
-local function drop(key, some_in_flight)
-  if scope_of(key, SENDS.sent) then drop_sends(key, some_in_flight, now) else redis.call('DEL', key) end
-end
-
 local function begin()
-  local places, categories = {KEYSPACE}, {}
+  local places = {KEYSPACE}
   if sends == 'delete' then remember(user) end
-  for i = FORGET.n + 1, #ARGV do
-    local of = scope_of(ARGV[i], SENDS.sent)
-    if of then categories[#categories + 1] = of:sub(2) end
-  end
-  local some_in_flight = in_flight(user, categories)
-  for i = FORGET.n + 1, #ARGV do drop(ARGV[i], some_in_flight) end
   forget_backlogs()
   for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane
@@ -94,25 +85,35 @@ end
 -- is_dedupe: whether a key is a dedupe key of the user: it says how many characters the user's name has.
 local function is_dedupe(key)
   local characters = select(2, user:gsub('[^\128-\191]', ''))
-  local whole = '@dedupe:' .. characters .. ':{' .. user .. '}:'
+  local whole = '@dedupe:' .. characters .. ':' .. WHOSE .. ':'
   return key:sub(1, #whole) == whole
 end
 
+-- drop: deletes a key of sends; of what is in flight see *drop_sends*. of: of *scope_of*.
+local function drop(key, kind, of)
+  if kind ~= 'sent' then return redis.call('DEL', key) end
+  local categories = of == '' and {unpack(ARGV, FORGET.n + 1)} or {of:sub(2)}
+  drop_sends(key, in_flight(user, categories), now)
+end
+
 local function forget_key(key)
-  if scope_of(key, '@collapse:') or is_dedupe(key) then redis.call('DEL', key) end
+  if is_dedupe(key) then redis.call('DEL', key) end
+  for _, first in ipairs(BESIDE) do
+    if scope_of(key, first) then redis.call('DEL', key) end
+  end
   for kind, first in pairs(SENDS) do
     local of = scope_of(key, first)
-    if of and of ~= '' and sends == 'delete' then -- what is of no category went in the beginning
-      drop(key, in_flight(user, {of:sub(2)}))
-    end
+    if of and sends == 'delete' then drop(key, kind, of) end
     if of and sends == 'hide' then hide(user, kind, of, ARGV[FORGET.salt], now) end
   end
 end
 
--- forget_keys: what the caller cannot name: dedupe keys, and what is of categories that are not configured any more.
+-- forget_keys: nobody could name dedupe keys, and what is of categories that are not configured any more.
 local function forget_keys()
   local found = redis.call('SCAN', cursor, 'COUNT', KEYS_AT_ONCE * most)
-  for _, key in ipairs(found[2]) do forget_key(key) end
+  for _, key in ipairs(found[2]) do
+    if key:find(WHOSE, 1, true) then forget_key(key) end
+  end
   return {found[1], {}}
 end
 

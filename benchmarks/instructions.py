@@ -29,7 +29,7 @@ from benchmarks.features import FEATURES, Change, Feature, rates_with
 from benchmarks.null_worker import RATES
 from notifier import Device, Notification, Notifier
 from notifier.queue import calls
-from notifier.queue.calls import Leased, Measured, Settlement, Told
+from notifier.queue.calls import Leased, Measured, Settlement
 from notifier.queue.history import Handed, Reply
 from notifier.queue.retention import Retention
 from notifier.rules.category import LANES
@@ -48,7 +48,6 @@ EMPTY_LOOKS: Final = 200
 WORKER: Final = "w" * 32
 GAP: Final = RATES.replace("gap: 1ms", "gap: 10s")
 NO_FEATURE: Final = Feature()
-NOTHING_TOLD: Final = Told()
 Phase = Callable[["Rounds"], object]
 
 
@@ -82,14 +81,11 @@ class Rounds:
         while True:
             self._now_us += 2_000
             pulled = self._pull(batch)
-            if not (pulled.leased or pulled.taken or pulled.untold):
+            if not (pulled.leased or pulled.taken):
                 return delivered
-            leased = pulled.leased
-            if pulled.untold:
-                leased = leased + self._pull(batch - len(leased), Told(pulled.untold)).leased
-            if leased:
-                self._settle(leased)
-            delivered += len(leased)
+            if pulled.leased:
+                self._settle(pulled.leased)
+            delivered += len(pulled.leased)
 
     def look(self, times: int) -> None:
         """Look for work where there is none; a worker settles nothing then."""
@@ -105,9 +101,9 @@ class Rounds:
         """Have scripts of `benchmarks.floor` do it; returns how many went."""
         return floor.drive(self._redis, scripts, BATCH)
 
-    def _pull(self, batch: int = BATCH, told: Told = NOTHING_TOLD) -> calls.Pulled:
+    def _pull(self, batch: int = BATCH) -> calls.Pulled:
         worker = calls.Worker(name=WORKER, lanes=LANES, lease_us=LEASE_US, keep=self._keep, clock=str(self._now_us))
-        return run(self._redis, calls.pull(worker, calls.Room(batch, by_route={"fcm": 1000}), self._rules, told))
+        return run(self._redis, calls.pull(worker, calls.Room(batch, by_route={"fcm": 1000}), self._rules))
 
     def _settle(self, leased: list[Leased]) -> None:
         self._now_us += 2_000

@@ -24,8 +24,6 @@ from notifier.units import from_bytes, to_bytes
 
 DELIVERED: Final = (True, "delivered", "delivered", "", "")  # reached, state, word, detail, answered
 
-# A user to be visited, the lane in which the wake-up is due, and since when, in µs.
-Named = tuple[str, str, int]
 FIELDS_OF_JOB: Final = attrgetter(*Job.__slots__)
 COMMON: Final = Leased._fields.index("attempts")  # what stands behind is rare
 State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "aside", "handed_to_rq"]
@@ -86,16 +84,13 @@ class Room(NamedTuple):
     by_route: Mapping[str, int] | None = None
 
 
-class Told(NamedTuple):
-    """Tell more of users whom an earlier reply named. targets: of jobs that came without, by id."""
+def pull(
+    worker: Worker, room: Room, rules: RuleTable, targets: Mapping[str, str] = MappingProxyType({})
+) -> Call[Pulled]:
+    """Lease what may go now of what has arrived and of what waits, and put the rest into its users' backlogs.
 
-    users: Sequence[Named] = ()
-    targets: Mapping[str, str] = MappingProxyType({})
-
-
-def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> Call[Pulled]:  # noqa: B008 - immutable
-    """Lease what may go now of what has arrived and of what waits, and put the rest into its users' backlogs."""
-    flat = [part for due in told.users for part in due]
+    targets: of jobs that an earlier reply asked for, by id.
+    """
     args = PullFields(
         *(worker.clock, room.max_jobs, worker.lease_us, int(worker.leads), worker.name),
         claimant=worker.claimant or worker.name,
@@ -103,8 +98,7 @@ def pull(worker: Worker, room: Room, rules: RuleTable, told: Told = Told()) -> C
         keep=worker.keep.encode(),
         rooms=json.dumps(room.by_route) if room.by_route else "",
         rules=rules.text,
-        told=json.dumps(flat) if flat else "",
-        targets=json.dumps(dict(told.targets)) if told.targets else "",
+        targets=json.dumps(dict(targets)) if targets else "",
         rates=worker.rates,
     )
     return Call(script("pull"), [], [*args, *worker.lanes], _pulled)
@@ -118,7 +112,6 @@ def _pulled(reply: list[Any]) -> Pulled:
     of.rooms = {from_bytes(route): left for route, left in _in_turn(of.rooms, 2)}
     of.shut = None if of.shut is None else frozenset(map(from_bytes, of.shut))
     of.unread = [Plain(*job) for job in of.unread]
-    of.untold = [(from_bytes(user), from_bytes(lane), since) for user, lane, since in _in_turn(of.untold, 3)]
     of.asked = [(from_bytes(job), data, from_bytes(zone)) for job, data, zone in _in_turn(of.asked, 3)]
     of.rq_jobs, of.chosen = _pairs(of.rq_jobs), _pairs(of.chosen)
     return cast("Pulled", of)

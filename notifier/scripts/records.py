@@ -65,8 +65,7 @@ class PullFields(NamedTuple):
     how many a digest goes, or false}; for a category that is not among them *steer* is to say in the job's meta that it
     is as 'default' before it comes to a backlog. keep: see ends.lua. rooms: the routes by which the caller may send so
     many more and no more, JSON {route: how many}, or ''. rules: of everyone, see rule_table.lua.
-    told: of whom an earlier reply asked, JSON of user, lane of the wake-up, µs since when it is due, in turn; or ''.
-    targets: of jobs that came without, JSON {job id: targets}, see targets.lua; or ''.
+    targets: of jobs that an earlier reply asked for, JSON {job id: targets}, see targets.lua; or ''.
     rates: the version of the published rates that the caller has looked at; '' if there were none.
     """
 
@@ -80,7 +79,6 @@ class PullFields(NamedTuple):
     keep: Text
     rooms: Text
     rules: Text
-    told: Text
     targets: Text
     rates: Text
 
@@ -263,7 +261,6 @@ class Pulled:
     orphans: list[Leased]
     idle: int
     unread: list[Any]
-    untold: list[tuple[str, str, int]]
     asked: list[tuple[str, bytes, str]]
     chosen: list[tuple[str, str]]
     unpublished: bool

@@ -37,12 +37,10 @@ def enqueue(redis: Redis, users: Sequence[str], *, each: int, name: str, send_at
         run(redis, call)
 
 
-def pull(
-    redis: Redis, now: int, rules: RuleTable = RULES, told: Sequence[calls.Named] = (), most: int = BATCH
-) -> calls.Pulled:
+def pull(redis: Redis, now: int, rules: RuleTable = RULES, most: int = BATCH) -> calls.Pulled:
     """One look at that time."""
     worker = calls.Worker(name="w", lanes=LANES, lease_us=LEASE_US, clock=str(now))
-    return run(redis, calls.pull(worker, calls.Room(most), rules, calls.Told(told)))
+    return run(redis, calls.pull(worker, calls.Room(most), rules))
 
 
 def to_be_told(policy: Policy) -> RuleTable:
@@ -59,14 +57,14 @@ def test_what_visits_do_is_bounded_by_their_batch(redis: Redis) -> None:
     """A batch of users costs no more commands where each has a long backlog behind the head that goes."""
     users = [f"u{n}" for n in range(BATCH)]
     enqueue(redis, users, each=60, name="job")
-    rules, named = to_be_told(Policy(gap_us=3_600 * S)), list[calls.Named]()
-    while (pulled := pull(redis, 0, rules)).taken:
-        named += pulled.untold
-    assert len(named) == BATCH
+    rules = to_be_told(Policy(gap_us=3_600 * S))
+    while pull(redis, 0, rules).taken:
+        pass
+    assert redis.zcount("notifier:wakeups:default", "-inf", 0) == BATCH
     publish_own_rules(redis, rules)
     redis.config_resetstat()
     with direct_way_shut():
-        assert len(pull(redis, 0, rules, named).leased) == BATCH
+        assert len(pull(redis, 0, rules).leased) == BATCH
     ran: Any = redis.info("commandstats")
     assert entered(redis) == BATCH * 59
     assert sum(entry["calls"] for entry in ran.values()) <= BATCH * 30
@@ -76,11 +74,12 @@ def test_a_head_under_a_burst_costs_the_same_whatever_was_sent(redis: Redis) -> 
     """What is in flight is not read again for each head: a head asks once for what is over, and finds nothing."""
     enqueue(redis, ["ann"], each=60, name="job")
     rules = to_be_told(Policy(burst=Burst(100, every_us=S)))
-    pulled = pull(redis, S, rules, most=60)
+    pull(redis, S, rules, most=60)
     publish_own_rules(redis, rules)
     for _ in range(2):
         redis.config_resetstat()
-        pulled = pull(redis, S, rules, pulled.untold)
+        redis.zadd("notifier:wakeups:default", {"ann": S})
+        pulled = pull(redis, S, rules)
         assert len(pulled.leased) == BATCH // 2
         ran: Any = redis.info("commandstats")
         assert ran["cmdstat_zrevrangebyscore"]["calls"] <= BATCH // 2

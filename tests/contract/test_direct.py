@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -14,7 +14,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from notifier.queue import calls, own_rules
-from notifier.queue.calls import Job, Leased, Named, Pulled, Settlement, State, Told
+from notifier.queue.calls import Job, Leased, Pulled, Settlement, State
 from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.category import LANES, Category, Digest, PlatformLimits
 from notifier.rules.hours import parse_hours
@@ -25,7 +25,7 @@ from notifier.rules.zones import zone_or
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable, policy_json
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.take import direct_way_shut, publish_own_rules, take, write_down
+from tests.harness.take import asks, direct_way_shut, publish_own_rules, take, write_down
 from workers.loop.parts import RqJob
 
 S: Final = 1_000_000
@@ -74,10 +74,10 @@ class Worker:
         """Who has other rules."""
         publish_own_rules(self.redis, self.rules)
 
-    def pull(self, rooms: Mapping[str, int] | None = None, told: Sequence[Named] = (), rates: bytes = b"") -> Pulled:
+    def pull(self, rooms: Mapping[str, int] | None = None, rates: bytes = b"") -> Pulled:
         """Look once."""
         caller = replace(self._caller(), rates=rates)
-        return run(self.redis, calls.pull(caller, calls.Room(50, rooms), self.rules, Told(told)))
+        return run(self.redis, calls.pull(caller, calls.Room(50, rooms), self.rules))
 
     def take(self, keep: Retention = KEEP_NOTHING, *, direct: bool = True) -> list[Leased]:
         """Look, and tell what is asked. Not direct: all are visited."""
@@ -230,7 +230,7 @@ def test_what_rules_of_ones_own_hold_back(worker: Worker, own: tuple[int, int], 
     gone = [each.job_id for each in pulled.leased]
     assert gone[:3] == ["vip0", "ann0", "bob0"]
     assert gone[3:] == [f"vip{n}" for n in range(1, goes)]
-    assert pulled.untold == []
+    assert not asks(pulled)
     wake_ups = dict(worker.redis.zrange("notifier:wakeups:default", 0, -1, withscores=True))
     assert wake_ups == {b"vip": NOW + LEASE + opens, b"ann": NOW + LEASE + S, b"bob": NOW + LEASE + 7 * S}
 
@@ -402,7 +402,8 @@ def test_who_is_due_keeps_the_room(redis: Redis, due: int, goes: int) -> None:
     """What has just come takes the direct way where the due leave room; where these are many, none of it does."""
     worker = Worker(redis)
     worker.accept(*(job(f"d{n}", f"d{n}") for n in range(due)))
-    assert len(worker.pull().untold) == due
+    worker.pull()
+    assert worker.redis.zcount("notifier:wakeups:default", "-inf", worker.now) == due
     worker.publish()
     worker.now += LEASE
     worker.accept(*(job(f"{n}", f"u{n}") for n in range(60)))
@@ -444,9 +445,9 @@ def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRe
     """Until they are nobody's go; then each user's go by that user's own."""
     worker = Worker(redis)
     worker.accept(job())
-    untold = worker.pull().untold
-    pulled = worker.pull(told=untold)
-    assert (pulled.unpublished, pulled.untold, pulled.leased) == (True, untold, [])
+    for _ in range(2):
+        pulled = worker.pull()
+        assert (pulled.unpublished, pulled.leased) == (True, [])
 
     async def publish(name: str) -> None:
         client = AsyncRedis.from_url(redis_server.url)
@@ -457,10 +458,10 @@ def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRe
     redis.hset(f"notifier:own_rules:{worker.rules.own_rules}", "tom", "0")
     asyncio.run(publish("another"))
     assert redis.hexists(f"notifier:own_rules:{worker.rules.own_rules}", "tom"), "one writes for all"
-    assert [each.job_id for each in worker.pull(told=untold).leased] == ["one"]
+    assert [each.job_id for each in worker.pull().leased] == ["one"]
     worker.accept(job("two", "bob"), job("three", "bob"), job("four", "vip"), job("five", "vip"))
     pulled = worker.pull()
-    assert (pulled.unpublished, pulled.untold) == (False, [])
+    assert not asks(pulled)
     assert [each.job_id for each in pulled.leased] == ["two", "four", "five"], "a gap of all, and none of the vip's"
     assert not redis.exists(f"notifier:own_rules:draft:{worker.name}")
 
@@ -474,12 +475,13 @@ def test_what_a_user_chose_is_written_down_once(worker: Worker) -> None:
     pulled = worker.pull()
     assert (pulled.leased, pulled.chosen) == ([], [("eve", text)])
     write_down(worker.redis, worker.rules, pulled)
-    assert worker.pull(told=pulled.untold).leased
+    assert worker.pull().leased
     worker.accept(job("two", "eva"), job("three", "eva"), job("four", "vip"))
     pulled = worker.pull()
     assert [(each.job_id, each.since_us) for each in pulled.leased] == [("two", None)]
     assert pulled.chosen == [("vip", text)], "who has rules of their own chose beside those"
     assert worker.redis.zscore("notifier:wakeups:default", "eva") == NOW + LEASE + 3 * S
+    write_down(worker.redis, worker.rules, pulled)
     worker.redis.hset("notifier:preferences", "eva", Preferences(gap_us=S).encode())
     worker.accept(job("five", "eva", "alarm"))
     assert [user for user, _ in worker.pull().chosen] == ["eva"], "another choice"

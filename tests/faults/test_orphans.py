@@ -12,7 +12,7 @@ from redis import Redis
 
 from notifier import Device, Notification, Notifier
 from notifier.queue import calls
-from notifier.queue.calls import Leased, Pulled, Settlement, Told
+from notifier.queue.calls import Leased, Pulled, Settlement
 from notifier.queue.in_flight import renew
 from notifier.queue.retention import Retention
 from notifier.scripts.loader import run
@@ -25,7 +25,6 @@ S = 1_000_000
 LEASE_US = 10 * S
 LANES = ("urgent", "default", "bulk")
 KEPT = Retention(10**12, 10**12, 10**12)
-NOBODY = Told()
 
 
 class Scene:
@@ -45,9 +44,9 @@ class Scene:
         device = Device("fcm", title * 10)
         self.notifier.send(Notification(user=user, devices=[device], title=title, category=category), job_id=title)
 
-    def pull(self, worker: str, most: int = 50, told: Told = NOBODY) -> Pulled:
+    def pull(self, worker: str, most: int = 50) -> Pulled:
         caller = calls.Worker(name=worker, lanes=LANES, lease_us=LEASE_US, clock=str(self.now))
-        return run(self.redis, calls.pull(caller, calls.Room(most), self.rules, told))
+        return run(self.redis, calls.pull(caller, calls.Room(most), self.rules))
 
     def take_all(self, worker: str) -> list[Leased]:
         """All that may go now; it stays in flight."""
@@ -106,9 +105,9 @@ def test_order_survives_a_crash(redis: Redis, rates: str, leases: int, users: in
     assert len(held) == min(leases, users if "gap" in rates else leases)
     scene.now += LEASE_US - 1
     early = calls.Worker(name="early", lanes=LANES, lease_us=LEASE_US, clock=str(scene.now))
-    asked = enter(redis, early, calls.Room(50)).untold  # whoever was about to send when the leases ended
+    enter(redis, early, calls.Room(50))  # whoever was about to send when the leases ended
     scene.now += 1
-    assert scene.pull("early", told=Told(asked)).leased == []
+    assert scene.pull("early").leased == []
 
     came = defaultdict(list)
     for leased in drain(scene, "heir"):

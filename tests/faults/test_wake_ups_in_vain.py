@@ -20,7 +20,6 @@ from tests.harness.take import enter
 S: Final = 1_000_000
 CATEGORIES: Final = ("default", "chat", "news", *(f"c{n}" for n in range(60)))
 RULES: Final = RuleTable(Policies(categories={name: Category(name) for name in CATEGORIES}))
-NOBODY: Final = calls.Told()
 KEEP: Final = Retention(S, S, S)
 
 
@@ -39,14 +38,13 @@ class Between:
         assert_consistent(self.redis)
         return job_id
 
-    def enter(self, *lanes: str) -> list[calls.Named]:
-        """Have all enter their backlogs; returns of whom the worker was asked."""
-        asked = enter(self.redis, self.worker(*lanes), calls.Room(100), *CATEGORIES).untold
+    def enter(self, *lanes: str) -> None:
+        """Have all enter their backlogs."""
+        enter(self.redis, self.worker(*lanes), calls.Room(100), *CATEGORIES)
         assert_consistent(self.redis)
-        return asked
 
-    def pull(self, *lanes: str, room: int = 100, told: calls.Told = NOBODY) -> list[calls.Leased]:
-        leased = run(self.redis, calls.pull(self.worker(*lanes), calls.Room(room), RULES, told)).leased
+    def pull(self, *lanes: str, room: int = 100) -> list[calls.Leased]:
+        leased = run(self.redis, calls.pull(self.worker(*lanes), calls.Room(room), RULES)).leased
         assert_consistent(self.redis)
         return leased
 
@@ -82,9 +80,9 @@ def test_a_backlog_that_a_cancel_emptied_in_another_lane(between: Between) -> No
 def test_a_worker_without_room_where_another_took_all(between: Between) -> None:
     """It gives back the place of those alone who wait still."""
     between.send("default", "news")
-    told = calls.Told(between.enter())
-    assert len(between.pull(told=told)) == 1
-    assert between.pull(told=told, room=0) == []
+    between.enter()
+    assert len(between.pull()) == 1
+    assert between.pull(room=0) == []
     assert between.lanes_awake() == set()
 
 

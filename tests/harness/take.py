@@ -1,4 +1,4 @@
-"""Takes as a worker does: pull, and again for those of whom it asked for more, until it asks for nothing."""
+"""Takes as a worker does: pull, and again where it was asked for more, until it is asked for nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from notifier.notification.job import targets_in
 from notifier.queue import calls
-from notifier.queue.calls import Pulled, Room, Told
+from notifier.queue.calls import Pulled, Room
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
 from notifier.rules.zones import zone_or
@@ -37,7 +37,7 @@ def direct_way_shut() -> Iterator[None]:
 def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pulled:
     """One look of a worker; what each of its calls gave, as if it were the reply of one."""
     found = pulled = run(redis, calls.pull(worker, room, rules))
-    while pulled.untold and len(found.leased) < room.max_jobs:
+    while asks(pulled) and len(found.leased) < room.max_jobs:
         left = Room(room.max_jobs - len(found.leased), pulled.rooms)
         pulled = run(redis, calls.pull(worker, left, rules, tell(redis, pulled, rules)))
         found = replace(
@@ -52,14 +52,19 @@ def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pull
     return found
 
 
-def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> Told:
-    """What a worker finds out for those of whom it was asked for more, and writes down."""
+def asks(pulled: Pulled) -> bool:
+    """Whether the worker is to write something down, and to look again at once."""
+    return bool(pulled.asked or pulled.chosen or pulled.unpublished)
+
+
+def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> dict[str, str]:
+    """Write down what a worker is asked for; whom plain jobs are for goes with its next look."""
     if pulled.unpublished:
         publish_own_rules(redis, rules)
     write_down(redis, rules, pulled)
     for zone in filter(None, [zone for _, _, zone in pulled.asked]):
         redis.hset(rules.zones, zone, zone_or(zone, "UTC", pulled.now_us).encode())
-    return Told(pulled.untold, {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone})
+    return {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone}
 
 
 def publish_own_rules(redis: Any, rules: RuleTable) -> None:
@@ -75,7 +80,10 @@ def write_down(redis: Any, rules: RuleTable, pulled: Pulled) -> None:
 
 
 def enter(redis: Any, worker: calls.Worker, room: Room, *categories: str) -> Pulled:
-    """Have what has come enter its backlogs, and nothing go: the worker is asked for everybody's rules, and dies."""
+    """Have what has come enter its backlogs, and nothing go: the worker is asked for everybody's rules, and dies.
+
+    All are due then.
+    """
     rules = RuleTable(
         Policies(users={"nobody": Policy()})
     )  # Redis was not told that nobody else has rules of their own

@@ -18,7 +18,6 @@ from notifier.operations.audit.audit import Audit
 from notifier.operations.stats import read_stats
 from notifier.producer.exchanges import Exchanges
 from notifier.queue import calls
-from notifier.queue.calls import Named
 from notifier.rules.category import LANES, Category, Digest, Overflow
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
@@ -66,9 +65,9 @@ def fill(producer: Notifier, user: str, count: int = 3, **fields: Any) -> list[s
     return [producer.send(note(user, **fields)) for _ in range(count)]
 
 
-def enter_backlog(redis: Redis) -> list[Named]:
-    """All enter their backlogs; who is to be told of is visited when the worker has told."""
-    return run(redis, calls.pull(WORKER, calls.Room(100), RULES)).untold
+def enter_backlog(redis: Redis) -> None:
+    """All enter their backlogs, and nobody goes before the worker has written down who has rules of their own."""
+    run(redis, calls.pull(WORKER, calls.Room(100), RULES))
 
 
 def notifier_command(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -123,7 +122,8 @@ ENDS = [(end, entered) for end in ("cancel", "delete", "rq cancel") for entered 
 def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str, entered: bool) -> None:
     """Whatever ended it, through us or through RQ, in the queue or in a backlog: in the end another has room."""
     job_ids = fill(producer, "ann")
-    users = enter_backlog(redis) if entered else []
+    if entered:
+        enter_backlog(redis)
     of_queue = queue(redis)
     ways: dict[str, Callable[[str], object]] = {
         "cancel": producer.cancel,
@@ -133,14 +133,14 @@ def test_who_has_ended_waits_no_more(redis: Redis, producer: Notifier, end: str,
     }
     ways[end](job_ids[0])
     if entered and end != "cancel":
-        look(redis, users)  # a backlog learns of it when its turn comes
+        look(redis)  # a backlog learns of it when its turn comes
     producer.send(note("ann"))
 
 
-def look(redis: Redis, users: list[Named]) -> None:
+def look(redis: Redis) -> None:
     """As a worker that has room for one: it passes over what has gone, and takes the next."""
     publish_own_rules(redis, RULES)
-    assert len(run(redis, calls.pull(WORKER, calls.Room(1), RULES, calls.Told(users))).leased) == 1
+    assert len(run(redis, calls.pull(WORKER, calls.Room(1), RULES)).leased) == 1
 
 
 def test_send_many_says_which(redis: Redis, producer: Notifier) -> None:

@@ -293,27 +293,28 @@ def waiting_in_two_lanes(redis: Redis, *users: str) -> Queues:
 
 def test_who_is_due_in_two_lanes_and_finds_no_room_stays_due_in_both(redis: Redis) -> None:
     """Law 9: at the next look the more urgent goes first, not once the turn of the other lane has come."""
-    queues = waiting_in_two_lanes(redis, "ann", "eve", "zed")
+    queues = waiting_in_two_lanes(redis, "ann", "zed")
+    queues.send("urgent", 3, category="chat", user="ann")
     lanes = ("urgent", "bulk")
     due = [redis.zscore(f"notifier:wakeups:{lane}", "zed") for lane in lanes]
-    for lane in lanes:
-        redis.zadd(f"notifier:wakeups:{lane}", dict.fromkeys(("ann", "eve"), queues.now + 30 * S))
+    for lane, at, later in zip(lanes, due, (-1, 1), strict=True):
+        redis.zadd(f"notifier:wakeups:{lane}", {"ann": at + later})
     worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(queues.now))
-    told = calls.Told([(user, "bulk", queues.now) for user in ("ann", "eve")])
-    leased = run(redis, calls.pull(worker, calls.Room(2), queues.rules, told)).leased
-    assert {each.user for each in leased} == {"ann", "eve"}
+    leased = run(redis, calls.pull(worker, calls.Room(3), RULES)).leased
+    assert [each.user for each in leased] == ["ann"] * 3
     assert [redis.zscore(f"notifier:wakeups:{lane}", "zed") for lane in lanes] == due
 
 
-def test_who_was_told_of_and_finds_no_room_is_due_in_every_lane(redis: Redis) -> None:
-    """Law 3: the worker asked for rules of their own, and put all wake-ups of the two a lease ahead."""
-    queues = waiting_in_two_lanes(redis, "ann", "eve")
-    for lane in ("urgent", "bulk"):
-        redis.zadd(f"notifier:wakeups:{lane}", dict.fromkeys(("ann", "eve"), queues.now + 30 * S))
+def test_whose_rules_a_worker_is_to_write_down_first_stays_due_in_every_lane(redis: Redis) -> None:
+    """Law 3: it may die before it has; whoever looks next finds the user."""
+    queues = waiting_in_two_lanes(redis, "ann")
+    due = redis.zscore("notifier:wakeups:urgent", "ann")
+    assert due is not None
+    rules = RuleTable(Policies(users={"somebody": Policy()}, categories=CATEGORIES))
     worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(queues.now))
-    told = calls.Told([("eve", "bulk", queues.now), ("ann", "bulk", queues.now)])
-    assert len(run(redis, calls.pull(worker, calls.Room(1), queues.rules, told)).leased) == 1
-    assert [redis.zscore(f"notifier:wakeups:{lane}", "ann") for lane in ("urgent", "bulk")] == [queues.now] * 2
+    pulled = run(redis, calls.pull(worker, calls.Room(1), rules))
+    assert (pulled.unpublished, pulled.leased) == (True, [])
+    assert [redis.zscore(f"notifier:wakeups:{lane}", "ann") for lane in ("urgent", "bulk")] == [due] * 2
 
 
 def test_where_nobody_serves_the_lane_before_all_wait_for_a_worker_that_does(redis: Redis) -> None:

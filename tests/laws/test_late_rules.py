@@ -43,7 +43,7 @@ def wake_up(redis: Redis) -> int:
 
 def pull(rules: RuleTable, at: int) -> Call[calls.Pulled]:
     worker = calls.Worker(name="w", lanes=LANES, lease_us=30 * S, clock=str(at))
-    return calls.pull(worker, calls.Room(9), rules, calls.Told([("ann", "default", at)]))
+    return calls.pull(worker, calls.Room(9), rules)
 
 
 def settle(leased: calls.Leased, rules: RuleTable, at: int) -> Call[list[bool]]:
@@ -97,6 +97,7 @@ def test_the_newest_rules_set_exact_wake_ups(redis: Redis) -> None:
     assert follow(redis, "new", NOW + S), "nobody has walked over the wake-ups yet"
     redis.hset("notifier:leaders", "#walked", str(redis.hget("notifier:leaders", "#since"), "ascii"))
     assert not follow(redis, "new", NOW + S)
+    walk(redis, NOW)
     run(redis, pull(RuleTable(Policies(Policy((Window(1, interval_us=HOUR),)))), NOW))
     assert wake_up(redis) == NOW + HOUR
 

@@ -247,7 +247,7 @@ class Routed(World):
         flying = {other.leased.job_id: routes_of(self.going(other)) for other in self.flights}
         for job_id, other in self.told.items():
             alike = (other.user, other.category, other.lane) == (told.user, told.category, told.lane)
-            may_pass = job_id in self.came_behind or self.may_pass(leased.job_id, job_id)
+            may_pass = self.may_pass(leased.job_id, job_id)
             if not alike or not other.at_once or other.place >= told.place or may_pass:
                 continue
             done = json.loads(other.answered or b"{}")

@@ -32,7 +32,7 @@ from rq.serializers import JSONSerializer
 from notifier.limiter import Permit
 from notifier.notification.job import targets_in
 from notifier.queue import backlogs, calls
-from notifier.queue.calls import Job, Leased, Settlement, State, Told
+from notifier.queue.calls import Job, Leased, Settlement, State
 from notifier.queue.retention import Retention
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies, Rules
@@ -87,12 +87,12 @@ class Flight:
 
 @dataclass
 class Worker:
-    """One worker, between any two of its calls. rates: those that it has taken up."""
+    """One worker, between any two of its calls. rates: those that it has taken up. asked: what its next look tells."""
 
     name: str
     lanes: tuple[str, ...]
     rates: int
-    asked: Told = field(default_factory=Told)
+    asked: dict[str, str] = field(default_factory=dict)
     flights: list[Flight] = field(default_factory=list)
     orphans: list[Leased] = field(default_factory=list)
 
@@ -223,7 +223,7 @@ class Story(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), most=st.sampled_from([1, 3, 50]))
     def pull(self, which: int, most: int) -> None:
         """A worker takes what may go. What it was asked before and did not tell is as if it had stalled."""
-        self._pull(self.workers[which], most, Told())
+        self._pull(self.workers[which], most, {})
 
     @rule(which=st.integers(0, 1), most=st.sampled_from([1, 2, 50]))
     def tell(self, which: int, most: int) -> None:
@@ -252,7 +252,7 @@ class Story(RuleBasedStateMachine):
         worker = self.workers[which]
         for flight in worker.flights:
             self._receive(flight)
-        worker.flights, worker.asked, worker.orphans, worker.rates = [], Told(), [], self.rates
+        worker.flights, worker.asked, worker.orphans, worker.rates = [], {}, [], self.rates
 
     @precondition(lambda self: self.accepted)
     @rule(nth=st.integers(0, 60))
@@ -330,7 +330,7 @@ class Story(RuleBasedStateMachine):
         policies = RATES[self.rates]
         return Rules(policies.for_user(user), policies.category(category))
 
-    def _pull(self, worker: Worker, most: int, told: Told) -> int:
+    def _pull(self, worker: Worker, most: int, targets: dict[str, str]) -> int:
         taken = 0
         while True:
             call = calls.pull(
@@ -339,19 +339,18 @@ class Story(RuleBasedStateMachine):
                 ),
                 calls.Room(most - taken),
                 RuleTable(RATES[worker.rates]),
-                told,
+                targets,
             )
             pulled = run(self.redis, call)
             worker.orphans += pulled.orphans
-            plain = {job_id: _targets(data) for job_id, data, zone in pulled.asked if not zone}
-            worker.asked = Told(pulled.untold, plain)
+            worker.asked = {job_id: _targets(data) for job_id, data, zone in pulled.asked if not zone}
             self._note_leased(worker, pulled.leased)
             taken += len(pulled.leased)
             if not pulled.unread:
                 return taken
             read = [(plain.job_id, self._meta_of(plain.job_id)) for plain in pulled.unread]
             run(self.redis, backlogs.steer(read))
-            told = worker.asked
+            targets = worker.asked
 
     def _meta_of(self, job_id: bytes) -> str:
         accepted = self.accepted[job_id.decode()]
@@ -437,7 +436,7 @@ class Story(RuleBasedStateMachine):
             for flight in worker.flights:
                 self._settle(worker, flight, "delivered")
             worker.flights = []
-            if not taken and not worker.asked.users:
+            if not taken and not worker.asked:
                 call = calls.pull(
                     calls.Worker(name="last", lanes=LANES, lease_us=LEASE, clock=str(self.now)),
                     calls.Room(50),

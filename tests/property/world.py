@@ -23,7 +23,7 @@ from notifier.rules.zones import zone_at
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.store.exchange import Exchange, exchange
-from tests.harness.take import know, publish_own_rules, write_down
+from tests.harness.take import asks, know, publish_own_rules, write_down
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,6 @@ class World:
     zones: dict[str, str] = field(default_factory=dict)  # of the users that name one
     max_waiting: tuple[int, int] | None = None
     taken_at_once: int = 0
-    came_behind: set[str] = field(default_factory=set)  # in the last call: came when their user had been visited
     stride: ClassVar[int] = 1  # 1: the jobs' ids are in the order of their acceptance
 
     def __post_init__(self) -> None:
@@ -267,15 +266,15 @@ class World:
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """One look of a worker, which tells what it is asked for; leases that have ended are over for their workers."""
-        self.taken_at_once, told = 0, calls.Told()
+        self.taken_at_once, targets = 0, dict[str, str]()
         while True:
-            pulled = self._pull_once(most - self.taken_at_once, worker, told)
+            pulled = self._pull_once(most - self.taken_at_once, worker, targets)
             self.taken_at_once += len(pulled.leased)
             for orphan in pulled.orphans:
                 self._put_back(orphan)
-            if not (pulled.orphans or pulled.untold):
+            if not (pulled.orphans or asks(pulled)) or self.taken_at_once >= most:
                 break
-            told = self._tell(pulled)
+            targets = self._tell(pulled)
         self.seen["pulls"] += 1
         return pulled
 
@@ -284,20 +283,24 @@ class World:
         self.pull(most)
         return self.taken_at_once
 
-    def _tell(self, pulled: Pulled) -> calls.Told:
+    def _tell(self, pulled: Pulled) -> dict[str, str]:
         if pulled.unpublished:
             publish_own_rules(self.redis, self.rules)
         write_down(self.redis, self.rules, pulled)
-        assert not {user for user, *_ in pulled.untold} & {leased.user for leased in pulled.leased if not self.targets}
-        return calls.Told(pulled.untold, {job_id: self.targets[job_id] for job_id, _, zone in pulled.asked if not zone})
+        return {job_id: self.targets[job_id] for job_id, _, zone in pulled.asked if not zone}
 
-    def _pull_once(self, most: int, worker: str, told: calls.Told) -> Pulled:
+    def _of_whom_it_asks(self, pulled: Pulled) -> set[str]:
+        if pulled.unpublished:
+            return {told.user for told in self.told.values()}
+        return {user for user, _ in pulled.chosen} | {self.told[job_id].user for job_id, *_ in pulled.asked}
+
+    def _pull_once(self, most: int, worker: str, targets: dict[str, str]) -> Pulled:
         know(self.rules, {each.category for each in self.told.values()})
         call = calls.pull(
             calls.Worker(name=worker, lanes=LANES, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)),
             calls.Room(most),
             self.rules,
-            told,
+            targets,
         )
         queued = self._queued()
         lapsed = {flight.leased.job_id for flight in self.flights if flight.until_us <= self.now and not flight.lost}
@@ -328,15 +331,11 @@ class World:
             self._lose(next(flight for flight in self.flights if flight.leased.job_id == job_id and not flight.lost))
         self._note_superseded()
         self._note_gathering()
-        # Who was told of is visited before anything is taken from the queues.
-        told_of = {user for user, *_ in told.users}
-        self.came_behind = {each for each, move in moves.items() if move == "queue>backlog"} & {
-            job_id for job_id, each in self.told.items() if each.user in told_of
-        }
         self._note_leased(pulled, moves | dict.fromkeys(back, "leased>leased"), waiting)
-        looked_at = {user for user, at in wake_ups.items() if at <= self.now} | told_of
+        looked_at, asked_of = {user for user, at in wake_ups.items() if at <= self.now}, self._of_whom_it_asks(pulled)
         looked_at |= {user for user, _ in self._backlogs()} - had_waiting
-        self._check_expected(looked_at - {user for user, *_ in pulled.untold})
+        self._check_expected(looked_at - asked_of)
+        assert not asked_of & {leased.user for leased in pulled.leased if not self.targets}
         fell_due = {job_id for job_id, move in moves.items() if move.startswith("later>")}
         orphans = {orphan.job_id for orphan in pulled.orphans}
         assert back | orphans <= lapsed
@@ -346,16 +345,15 @@ class World:
         assert pulled.taken <= max(most, len(LANES))
         assert len(pulled.leased) <= most
         if len(lapsed) > most:  # nobody goes past the dead
-            assert (pulled.leased, pulled.untold, pulled.taken, fell_due) == ([], [], 0, set())
+            assert (pulled.leased, asked_of, pulled.taken, fell_due) == ([], set(), 0, set())
             return pulled
         if len(lapsed) + len(due) + queued <= most // 4:  # there was room for all
             assert due <= fell_due
             assert pulled.taken == queued
-            if not pulled.untold and len(pulled.leased) + pulled.idle < most // 4:
+            if not asked_of and len(pulled.leased) + pulled.idle < most // 4:
                 assert [user for user, at in self.wake_ups().items() if at <= self.now] == []
-        for user, lane, since_us in pulled.untold:
-            assert since_us <= self.now
-            assert (self.redis.zscore(f"notifier:wakeups:{lane}", user) or 0) <= self.now + LEASE
+        waking = self.wake_ups()
+        assert all(waking[user] <= self.now for user in asked_of & waking.keys()), "they are due still"
         self._check_next(pulled)
         self._check_collapsed()
         return pulled
@@ -546,8 +544,7 @@ class World:
         if not told.dispatched and told.at_once:
             # Law 4: nothing that came before it still waits: the urgent first, then in the order of acceptance.
             place = told.place
-            before = (job_id for job_id in backlog if job_id not in self.came_behind)
-            others = [self.told[job_id] for job_id in before if not self.may_pass(leased.job_id, job_id)]
+            others = [self.told[job_id] for job_id in backlog if not self.may_pass(leased.job_id, job_id)]
             assert not [
                 other
                 for other in others

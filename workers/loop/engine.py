@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from notifier.notification.job import targets_in
 from notifier.queue import backlogs, calls, in_flight, own_rules
-from notifier.queue.calls import Room, Told, Worker
+from notifier.queue.calls import Room, Worker
 from notifier.queue.writes import write
 from notifier.rules.policies import Policies
 from notifier.rules.zones import check_zone, zone_or
@@ -57,6 +57,7 @@ class Engine:
         self._follow(policies, self._table(policies, version), version)
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # with the next look
+        self._targets: dict[str, str] = {}  # that the next look tells
         self.look_at_rates: Callable[[], Awaitable[None]] | None = None  # that are published, and take them up
         self.rates = b""  # the version of those of the last look
         self._most = sys.maxsize  # jobs that this engine does
@@ -190,42 +191,37 @@ class Engine:
 
     async def _take(self, room: int, rooms: dict[str, int], before: Sequence[Call[Any]]) -> bool:
         """Take what may go, in one round trip with the calls that go before."""
-        moved, told = False, Told()
         called, self._idle.called = self._idle.called, b""
-        while True:
-            asked_at = asyncio.get_running_loop().time()
-            pull = calls.pull(self._caller(), Room(room, rooms), self._rules, told)
-            *others, pulled = await run_together(self._redis, [*before, pull])
-            before = ()
-            if not isinstance(pulled, Exception):  # what it has leased begins whatever became of the others
-                self._take_up(pulled, asked_at)
-            _raise_first([*others, pulled])
-            if pulled.rates is not None:
-                if self.look_at_rates is not None:
-                    await self.look_at_rates()
-                self.rates = pulled.rates
-                return True
-            rooms |= pulled.rooms
-            self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
-            is_full = len(pulled.leased) >= room or (pulled.taken > 0 and pulled.queued > 0)
-            lacks_room, met = not all(rooms.values()), pulled.leased or pulled.taken or pulled.idle
-            if is_full or (lacks_room and met):
-                # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
-                self._handing_over = self._idle.hand_over()
-            elif lacks_room and (call := self._idle.pass_on(called)):
-                self._handing_over = call
-            moved = moved or bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or pulled.untold)
-            room -= len(pulled.leased)
-            if pulled.unread:
-                await self._call(
-                    backlogs.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread])
-                )
-            if not pulled.untold:
-                return moved
-            told = await self._tell(pulled)
+        asked_at = asyncio.get_running_loop().time()
+        pull = calls.pull(self._caller(), Room(room, rooms), self._rules, self._targets)
+        *others, pulled = await run_together(self._redis, [*before, pull])
+        if not isinstance(pulled, Exception):  # what it has leased begins whatever became of the others
+            self._take_up(pulled, asked_at)
+        _raise_first([*others, pulled])
+        if pulled.rates is not None:
+            if self.look_at_rates is not None:
+                await self.look_at_rates()
+            self.rates = pulled.rates
+            return True
+        rooms |= pulled.rooms
+        self._turns.lack(self.flights, (route for route, left in rooms.items() if left <= 0))
+        is_full = len(pulled.leased) >= room or (pulled.taken > 0 and pulled.queued > 0)
+        lacks_room, met = not all(rooms.values()), pulled.leased or pulled.taken or pulled.idle
+        if is_full or (lacks_room and met):
+            # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
+            self._handing_over = self._idle.hand_over()
+        elif lacks_room and (call := self._idle.pass_on(called)):
+            self._handing_over = call
+        if pulled.unread:
+            await self._call(
+                backlogs.steer([(job.job_id, self._rq_jobs.read(job, self._knows)) for job in pulled.unread])
+            )
+        asks = pulled.asked or pulled.chosen or pulled.unpublished
+        await self._tell(pulled)
+        return bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or asks)
 
-    async def _tell(self, pulled: Pulled) -> Told:
-        """Find out what *pull* does not know of some users."""
+    async def _tell(self, pulled: Pulled) -> None:
+        """Write down what *pull* does not know of some users."""
         if pulled.unpublished:
             await own_rules.publish(self._redis, self._rules, self._worker)
         for job_id, _, zone in pulled.asked:
@@ -236,7 +232,7 @@ class Engine:
             if why_not := decoded(text).unknown_zone:
                 self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
         # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
-        return Told(pulled.untold, {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone})
+        self._targets = {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone}
 
     def _take_up(self, pulled: Pulled, asked_at: float) -> None:
         """Note what a look has told, and begin what it has leased."""

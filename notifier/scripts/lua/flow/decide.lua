@@ -14,7 +14,7 @@ local function wants(look, backlog, id, data, zone)
 end
 
 -- set_at: backlog.at, when the head may go: by the rules; or where the backlog is shut, at the end of the lease, since
--- the settling, or the caller's next call, opens the wake-up before. Returns it.
+-- the settling, or *pull* where the caller is asked, opens the wake-up before. Returns it.
 local function set_at(look, user, backlog)
   local at, unknown = look.now + look.lease_us, nil
   if not (backlog.elsewhere or backlog.unread) then

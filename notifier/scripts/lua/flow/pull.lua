@@ -12,14 +12,12 @@
 --   idle: how many users were looked at and had nothing that might go.
 --   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
 --   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
---   untold: {user, lane, since when the wake-up is due, µs, …}: the caller is to say more of these users, and calls
---   again, at once, with them as `told`. Their wake-ups stand one lease ahead, so that no other worker takes them. What
---   they chose stands in chosen, {user, text, …}, where the caller is to write into @chosen what comes of it; or one of
---   their heads stands in asked, {job id, data, zone, …}: of a plain producer (with RQ alone, without this
---   library), whose backlog stays shut until the caller says by `targets` whom it is for; or with a zone, and no data,
---   whose backlog stays shut until the caller has written the zone into @zones, or where there is no such zone has
---   taken push_zone out of the job.
---   unpublished: 1 to write @own_rules: until then everybody is to be told of.
+--   chosen, asked, unpublished: what the caller is to write down, before it looks again at once. Whom it concerns
+--   stays due, and keeps room. chosen: {user, text, …}, what users chose: what comes of it is to stand in @chosen.
+--   asked: {job id, data, zone, …}, heads of plain producers (with RQ alone, without this library), whose backlogs
+--   stay shut until the caller says by `targets` whom they are for; or with a zone, and no data, whose backlogs stay
+--   shut until it stands in @zones, or where there is no such zone push_zone is taken out of the job. unpublished: 1
+--   where @own_rules is missing: until it is there nobody goes.
 --   rates: false; or the version of others that hold by now than the caller has looked at, '' if none are published any
 --   more: it is to look at them, and nothing was taken.
 --! first_write
@@ -52,8 +50,8 @@ end
 -- Most looks find nothing: it is seen before any piece is made.
 local asked, sets = {'@rq:suspended', '@routes'}, {'@leases', '@later'}
 for i, lane in ipairs(lanes) do asked[i + 2], sets[i + 2] = '@rq:queue:' .. lane, '@wakeups:' .. lane end
-local some_rare, is_told = redis.call('EXISTS', unpack(asked)) > 0, ARGV[PULL.told] ~= ''
-if not (some_rare or is_told) then
+local some_rare = redis.call('EXISTS', unpack(asked)) > 0
+if not some_rare then
   local next_due = math.huge
   for _, key in ipairs(sets) do next_due = math.min(next_due, first(key) or math.huge) end
   if next_due > now then
@@ -64,7 +62,6 @@ if not (some_rare or is_told) then
 end
 --! pieces
 some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes') > 0
-local told = is_told and cjson.decode(ARGV[PULL.told]) or {}
 
 -- leave_all: the user is due still, in whichever of these lanes, unless another worker has taken all meanwhile.
 local function leave_all(user, at)
@@ -78,12 +75,7 @@ local function leave(user, lane, at)
   if also_due[user] then leave_all(user, also_due[user]) end
 end
 
-local function leave_told()
-  for i = 1, #told, 3 do leave_all(told[i], told[i + 2]) end
-end
-
 if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
-  leave_told()
   reply[PULLED.suspended] = 1
   return reply
 end
@@ -93,7 +85,6 @@ end
 local version, holds_at = unpack(redis.call('HMGET', '@rates', 'version', 'at'))
 local left = (tonumber(holds_at or '') or 0) - now
 if (version or '') ~= ARGV[PULL.rates] and (left <= 0 or left > 60000000) then
-  leave_told()
   reply[PULLED.rates], reply[PULLED.shut] = version or '', false
   return reply
 end
@@ -185,7 +176,7 @@ local look = {
   circuits = nil, -- what is held of routes, by name; or nil
   rooms = ARGV[PULL.rooms] ~= '' and cjson.decode(ARGV[PULL.rooms]) or nil,
   most = most, -- so many may be leased in all
-  full = most, -- and so many of these beside the users of whom the caller is to tell more
+  full = most, -- and so many of these beside the users of whom the caller is to write down more
   leases = {}, -- by the ids of the jobs that went, as their leases are written in the end
   leased = reply[PULLED.leased], orphans = reply[PULLED.orphans],
   asked = reply[PULLED.asked], -- of the reply
@@ -218,25 +209,20 @@ local room = most - take_over_dead(look)
 local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
   for user in pairs(since) do leave_all(user, now) end -- as *place* has noted them
-  leave_told()
   waits.write()
   reply[PULLED.next_us], reply[PULLED.rq_jobs], reply[PULLED.shut] = now, rq_jobs, false
   return reply
 end
 
--- write_visits: what the visits so far have gathered.
-local function write_visits()
-  write_gathered()
-  if #look.emptied > 0 then redis.call('DEL', unpack(look.emptied)) end
-  look.emptied = {}
-end
-
--- ask_for: the caller is to tell more of this user, who keeps room for as much as one visit may take.
-local untold, chosen, MAX_HEADS = reply[PULLED.untold], reply[PULLED.chosen], 25
-local function ask_for(user, lane, at)
-  put_ahead(user, lane)
-  local n, text_of_user = #untold, users_rules.unknown[user]
-  untold[n + 1], untold[n + 2], untold[n + 3] = user, lane, at
+-- ask_for: the caller is to write down more of this user, who is due still, and keeps room for as much as one visit may
+-- take. What was asked may hold back a backlog in another lane than the caller's.
+local chosen, MAX_HEADS = reply[PULLED.chosen], 25
+local function ask_for(user, at)
+  for _, lane in ipairs(look.rules.lanes) do
+    local is_due = redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', 'CH', text(at), user) == 1
+    if is_due and not rank[lane] then note_due(at, lane) end
+  end
+  local text_of_user = users_rules.unknown[user]
   if text_of_user then chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user end
   look.full = look.full - MAX_HEADS
 end
@@ -245,29 +231,16 @@ end
 local function look_after(user, lane, at)
   if look.rules.forgets then remember(user) end
   local index = users_rules.index_of(user)
-  if not index or visit(look, user, lane, at, index) then ask_for(user, lane, at) end
+  if not index or visit(look, user, lane, at, index) then ask_for(user, at) end
 end
 
 users_rules.begin(look.rules)
 reply[PULLED.unpublished] = users_rules.is_missing and 1 or 0
 direct.begin(look)
--- Those of whom the caller has told more are the first. One visit of each is enough.
-local was_told = {}
-if is_told then
-  if ARGV[PULL.targets] ~= '' then
-    for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
-      if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
-    end
+if ARGV[PULL.targets] ~= '' then
+  for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
+    if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
   end
-  if some_rare then look.circuits = read_circuits() end
-  local names = {}
-  for i = 1, #told, 3 do names[#names + 1], was_told[told[i]] = told[i], true end
-  users_rules.read(names)
-  for i = 1, #told, 3 do
-    local user, lane, at = told[i], told[i + 1], told[i + 2]
-    if #look.leased >= most then leave_all(user, at) else look_after(user, lane, at) end
-  end
-  write_visits()
 end
 -- half_of_room: what falls due does not keep back what arrives.
 local function half_of_room() return math.ceil(room / 2) end
@@ -349,7 +322,7 @@ end
 for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
   for j = 1, n do
     local user, at = wake_ups[i][2 * j - 1], tonumber(wake_ups[i][2 * j])
-    if not was_told[user] and not note_visit(user, lanes[i], due, at) then put_ahead(user, lanes[i]) end
+    if not note_visit(user, lanes[i], due, at) then put_ahead(user, lanes[i]) end
   end
   orders.expected = math.max(orders.expected, #due[i])
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
@@ -376,7 +349,8 @@ local in_front = least_share(most)
 attend_all(1, in_front)
 attend_all(in_front + 1, math.huge)
 
-write_visits()
+write_gathered()
+if #look.emptied > 0 then redis.call('DEL', unpack(look.emptied)) end
 if #look.leased > 0 then
   write_projects()
   write_claims(look.claimant, lease, until_text)

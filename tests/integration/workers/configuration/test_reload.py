@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from structlog.testing import capture_logs
 
 from notifier.operations.action_log import read_actions
-from notifier.queue.calls import Job, Room, Told, Worker, enqueue, pull
+from notifier.queue.calls import Job, Room, Worker, enqueue, pull
 from notifier.rules.category import LANES
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
@@ -478,7 +478,7 @@ def test_rates_that_held_before_redis_clock_was_set_back_hold_on(
     assert read_due(redis, Published()).version
     worker = Worker(name="w", lanes=LANES, lease_us=UNITS["m"])
     run(redis, enqueue([Job("a", "bulk", b"", b"")], dedupe_for_us=0, stamp=""))
-    assert run(redis, pull(worker, Room(1), RuleTable(Policies(Policy())), Told())).rates
+    assert run(redis, pull(worker, Room(1), RuleTable(Policies(Policy())))).rates
 
     async def story(reload: Reload, _: AsyncRedis) -> None:
         assert reload.version == read_due(redis, Published()).version

@@ -71,7 +71,7 @@ def test_a_full_redis_is_named_so(error: ResponseError) -> None:
 
 
 SETTINGS = parse_settings("providers: {fcm: {client: console}}")
-NOTHING: dict[str, Any] = dict.fromkeys(("leased", "rq_jobs", "orphans", "unread", "untold", "asked", "chosen"), ())
+NOTHING: dict[str, Any] = dict.fromkeys(("leased", "rq_jobs", "orphans", "unread", "asked", "chosen"), ())
 
 
 class Rounds:
@@ -215,18 +215,6 @@ def test_what_was_leased_begins_though_the_settlement_failed(monkeypatch: pytest
         rounds.go()
     assert len(rounds.engine.flights) == 1
     assert [each.job_id for each in rounds.engine.flights._settlements] == ["a"], "it is tried again"
-
-
-def test_who_fills_this_worker_up_and_is_to_be_told_of_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law 3: what else waits of this user is due still; it would be looked at when the send has ended, or its lease."""
-    untold = [("ann", "default", 1)]
-    rounds = Rounds(monkeypatch, [pulled(leased=[leased(str(n)) for n in range(10)], untold=untold), pulled()])
-
-    async def sends(*_: object) -> None:
-        """Say nothing of it yet."""
-
-    monkeypatch.setattr(Flights, "_send", sends)
-    assert rounds.go() == ["pull", "pull"]
 
 
 def test_a_suspect_whose_begin_got_no_answer_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,6 @@ class Served:
         return self._told < self._taken or self._is_due
 
     async def probe(self, platform: str) -> None:
-        """See `Circuits.probe`."""
         with under(self.at.prefixes):
             await self.parts.circuits.probe(platform)
 

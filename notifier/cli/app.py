@@ -117,7 +117,6 @@ class Commands(TyperGroup):
         return _made(cmd_name) if cmd_name in self.commands else None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """See click."""
         found = super().get_params(ctx)
         _show_flags(found)
         return found

@@ -19,7 +19,6 @@ class NotifierConfig(AppConfig):
     verbose_name = "Push notifications"
 
     def ready(self) -> None:
-        """See `AppConfig.ready`."""
         register(check_configuration)
 
 

@@ -291,7 +291,6 @@ def permit_of(key: str, answer: Permit | Hold) -> Permit:
 
 
 def all_or_none(answers: Sequence[Permit | Hold]) -> list[Permit] | Hold:
-    """The permits, where all are."""
     holds = [answer for answer in answers if isinstance(answer, Hold)]
     if holds:
         return max(holds, key=lambda hold: hold.time_left_us)

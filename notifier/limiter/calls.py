@@ -114,43 +114,35 @@ class RedisRequests(Requests):
         return struct.pack(">QQ", int(self.clock or 0), timeout) + mode[:1].encode()
 
     def adjust(self, permit: Permit, cost: int) -> Call[bool]:
-        """See `KeyLimiter.adjust`."""
         check_used(cost)
         return self._change(permit.key, "cost", *parts_of(permit.id), cost, decode=lambda less: less is not None)
 
     def block(self, key: str, span: str | timedelta) -> Call[int]:
-        """See `KeyLimiter.block`."""
         return self._change(key, "block", duration_us(span))
 
     def reward(self, key: str, cost: int) -> Call[int]:
-        """See `KeyLimiter.reward`."""
         check_used(cost)
         return self._change(key, "reward", cost)
 
     def reset(self, key: str) -> Call[int]:
-        """See `KeyLimiter.reset`."""
         return self._change(key, "forget")
 
     def _change(self, key: str, *args: str | bytes | int, decode: Any = int) -> Call[Any]:
         return self._call("limit_change", check_key(key), *args, decode=decode)
 
     def count(self, key: str, *, last: str | timedelta) -> Call[int]:
-        """See `KeyLimiter.count`."""
         return self._read(check_key(key), "count", duration_us(last), decode=lambda _now, count: int(count))
 
     def usage(self, key: str) -> Call[Usage]:
-        """See `KeyLimiter.usage`."""
         self.need_usage()
         return self._read(check_key(key), "usage", decode=lambda now, flat: _usage(key, now, _hash(flat)))
 
     def top(self, count: int, *, by: By, ascending: bool) -> Call[list[RankedKey]]:
-        """See `KeyLimiter.top`."""
         self.need_usage()
         args = ("top", ranks_by(by, count), count, int(ascending))
         return self._read(b"", *args, decode=lambda _now, *found: [_ranked(entry) for entry in found])
 
     def series(self, key: str | None, *, last: str | timedelta, step: str | timedelta) -> Call[list[Point]]:
-        """See `KeyLimiter.series`."""
         self.need_usage()
         in_steps(0, {}, last, step)  # refuses a wrong span before Redis is asked
         raw = b"" if key is None else check_key(key)

@@ -86,7 +86,6 @@ class MemoryKeys:
         self._all: Counter[int] = Counter()
 
     def ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
-        """Answer each request."""
         ahead = 0 if ahead == 0 else ahead_us(ahead)
         with self._lock:
             now = self._clock()
@@ -137,7 +136,6 @@ class MemoryKeys:
         self._turns.append(key)
 
     def adjust(self, permit: Permit, used: int) -> bool:
-        """See `KeyLimiter.adjust`."""
         check_used(used)
         at, _, end = permit.id.partition("-")
         with self._lock:
@@ -145,7 +143,6 @@ class MemoryKeys:
             return sends is not None and sends.change(int(at), int(end), used, self._clock()) is not None
 
     def block(self, key: str, for_: str | timedelta) -> None:
-        """See `KeyLimiter.block`."""
         check_key(key)
         with self._lock:
             if (sends := self._keys.get(key)) is None:
@@ -153,7 +150,6 @@ class MemoryKeys:
             sends.block(duration_us(for_), self._clock())
 
     def reward(self, key: str, cost: int = 1) -> int:
-        """See `KeyLimiter.reward`."""
         check_key(key)
         check_used(cost)
         with self._lock:
@@ -161,7 +157,6 @@ class MemoryKeys:
             return 0 if sends is None else sends.reward(cost, self._clock())
 
     def reset(self, key: str) -> int:
-        """See `KeyLimiter.reset`."""
         check_key(key)
         with self._lock:
             self._use.pop(key, None)
@@ -171,7 +166,6 @@ class MemoryKeys:
             return sends.after(self._clock() - sends.horizon_us)
 
     def count(self, key: str, *, last: str | timedelta) -> int:
-        """See `KeyLimiter.count`."""
         check_key(key)
         span = duration_us(last)
         with self._lock:
@@ -179,7 +173,6 @@ class MemoryKeys:
             return sends.after(now - min(span, sends.horizon_us)) - sends.after(now)
 
     def usage(self, key: str) -> Usage:
-        """See `KeyLimiter.usage`."""
         check_key(key)
         self.requests.need_usage()
         with self._lock:
@@ -190,7 +183,6 @@ class MemoryKeys:
             return Usage(key, use.total, use.held, use.first_us, use.last_us, rates)
 
     def top(self, count: int = 10, *, by: By = "total", ascending: bool = False) -> list[RankedKey]:
-        """See `KeyLimiter.top`."""
         ranks_by(by, count)
         self.requests.need_usage()
         with self._lock:
@@ -203,7 +195,6 @@ class MemoryKeys:
     def series(
         self, key: str | None = None, *, last: str | timedelta = "1h", step: str | timedelta = "1m"
     ) -> list[Point]:
-        """See `KeyLimiter.series`."""
         self.requests.need_usage()
         with self._lock:
             now = self._clock()

@@ -83,7 +83,6 @@ class Outage:
         ahead: Timeout,
         error: Exception | None = None,
     ) -> list[Permit | Hold]:
-        """Answer each request."""
         if error is not None and is_of_its_keys(error):
             self.breaker.worked()
         elif error is not None:

@@ -203,7 +203,6 @@ class Cluster:
         return getattr(self._made, name)
 
     def close(self) -> None:
-        """Close its connections."""
         if self._made is not None:
             self._made.close()
 
@@ -241,7 +240,6 @@ class Limiter(InRedis, KeyLimiter):
 
 
 def is_cluster(url: str) -> bool:
-    """Whether a URL means a cluster."""
     return url.startswith(("redis+cluster://", "rediss+cluster://"))
 
 

@@ -96,7 +96,6 @@ def _csv_lines(file: IO[str]) -> Iterator[Line]:
 
 
 def csv_line(cells: Sequence[str]) -> str:
-    """A line of CSV."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()

@@ -32,7 +32,6 @@ def fields_of(text: bytes | str | None) -> dict[str, Any]:
 
 
 def is_mapping(value: object) -> bool:
-    """Whether this is a JSON object."""
     return type(value) is dict or isinstance(value, Mapping)  # to ask for a Mapping takes five times as long
 
 

@@ -41,18 +41,15 @@ def must_be(meaning: str, fits: Callable[[Any], bool]) -> Check:
 
 
 def one_of(*words: str) -> Check:
-    """One of these words."""
     return must_be(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
 
 
 def of_form(pattern: str, meaning: str) -> Check:
-    """A text of this form."""
     form = re.compile(pattern)
     return must_be(meaning, lambda value: isinstance(value, str) and form.fullmatch(value) is not None)
 
 
 def list_of(each: Check, meaning: str) -> Check:
-    """A list, each of whose items is that."""
     is_list = _is_a(list | tuple, f"a list of {meaning}")
 
     def check(path: str, value: Any) -> None:

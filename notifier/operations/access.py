@@ -95,7 +95,6 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
 
 @cache
 def commands_of_scripts() -> list[str]:
-    """The commands that any script calls."""
     return sorted(_called_in(_COMMENT.sub("", path.read_text(encoding="utf-8")) for path in files()))
 
 

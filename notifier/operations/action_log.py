@@ -63,7 +63,6 @@ def logged(log: Log, action: str, of: str) -> Iterator[list[str]]:
 
 
 def action_entry(who: str, address: str, action: str, of: str, answer: str) -> dict[str, bytes]:
-    """Return the fields of an entry."""
     fields = {"who": who, "address": address, "action": action, "of": of, "answer": answer}
     return {name: _cut(value.encode(errors="replace")) for name, value in fields.items()}
 

@@ -65,7 +65,6 @@ def _sum(of_partitions: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
 
 
 def limited_routes(settings: Settings) -> dict[str, Window]:
-    """The routes whose project has a limit, and the limit."""
     limits = settings.providers.limits()
     found = {name: limits.get(name.partition("/")[0], NO_LIMITS).project for name in routes_of(settings)}
     return {name: project for name, project in found.items() if project is not None}

@@ -148,7 +148,6 @@ class Now:
 
     @property
     def queued(self) -> int:
-        """How many stand in the queues."""
         return sum(lane.queued for lane in self.lanes.values())
 
 
@@ -273,7 +272,6 @@ def _find_now() -> Exchange[Now]:
 
 
 def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, LaneNow]]:
-    """Return by lane what it has."""
     heads = [job_id for found in of_lanes for job_id in found.heads]
     begun = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), ACCEPTED) for job_id in heads])))
     lanes: dict[str, LaneNow] = {}

@@ -41,7 +41,6 @@ class Throttled:
 
     @property
     def total(self) -> int:
-        """How many wait in all."""
         return sum(self.waiting.values())
 
     def as_json(self) -> dict[str, Any]:

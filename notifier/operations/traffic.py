@@ -57,7 +57,6 @@ class Traffic:
             thread.join(LOOK_EVERY_S + 1)
 
     def now(self) -> Recording:
-        """How it stands."""
         return self._now
 
     def trace(self) -> Recorded:

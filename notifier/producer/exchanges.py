@@ -145,7 +145,6 @@ class Exchanges:
         return made
 
     def acquire(self, user: str, category: str) -> Exchange[UserPermit | Hold]:
-        """See `Notifier.acquire`."""
         text, now = yield Commands(lambda pipe: (pipe.hget(redis_key("preferences"), user), pipe.time()))
         chosen = decoded(from_bytes(text or b""))
         call = acquire(Asked.of(self._policies, user, category, chosen, clock_us(now)))
@@ -153,12 +152,10 @@ class Exchanges:
         return answer
 
     def refund(self, permit: UserPermit) -> Exchange[bool]:
-        """See `Notifier.refund`."""
         was_there: bool = yield refund(permit)
         return was_there
 
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
-        """See `Notifier.forget`."""
         cancelled = yield from self.cancel_of(user, Kind())
         yield from self.prefer(user, nothing)
         # What is in flight is settled under the user's own name.
@@ -186,15 +183,12 @@ class Exchanges:
                 yield Item((from_bytes(user), decoded(from_bytes(text))))
 
     def routes(self) -> Exchange[list[Held]]:
-        """See `Notifier.routes`."""
         return find_routes()
 
     def feedback(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Gone]:
-        """See `Notifier.feedback`."""
         return find_each(self._reader("feedback", group, consumer, lease), read_gone, follow=follow)
 
     def events(self, group: str, consumer: str | None, *, follow: bool, lease: timedelta) -> Search[Ended]:
-        """See `Notifier.events`."""
         decode = partial(read_ended, self.settings.redis.partitions)
         return find_each(self._reader("events", group, consumer, lease), decode, follow=follow)
 
@@ -237,8 +231,6 @@ class Exchanges:
             raise NotReplicatedError(job_ids, f"{have} of {settings.wait_replicas} replicas have it so far", over)
 
     def history(self, user: str, since: timedelta | None = None) -> Exchange[list[Record]]:
-        """See `Notifier.history`."""
-
         def ask(pipe: Any) -> None:
             pipe.time()
             for key in history_keys(user):
@@ -255,7 +247,6 @@ class Exchanges:
         return name_those_before(newest)[: kept.max]
 
     def status(self, job_id: str, user: str | None = None) -> Exchange[Status | None]:
-        """See `Notifier.status`."""
         try:
             return (yield from self._status_and_record(job_id, user))
         except (ValueError, OverflowError) as error:

@@ -137,7 +137,6 @@ def acquire(asked: Asked, clock: str = "", *, take: bool = True) -> Call[UserPer
 
 
 def refund(permit: UserPermit, clock: str = "") -> Call[bool]:
-    """See `Notifier.refund`."""
     keys = _keys(permit.user, permit.category)
     return Call(script("refund"), keys, [clock, permit.id, permit.cost, permit.user], bool)
 

@@ -40,7 +40,6 @@ class Split:
                 self._places[at.number].append(self._count - 1)
 
     def ask(self, things: Sequence[T], make: Callable[[Sequence[T]], Exchange[list[A]]]) -> Asked[list[A]]:
-        """Ask each partition."""
         return [(at, make([things[n] for n in self._places[number]])) for number, at in self._at.items()]
 
     def answers(self, ended: Sequence[list[A] | NotifierError], unknown: Any = "") -> list[A]:

@@ -43,7 +43,6 @@ class ConsoleProvider:
         return Answer(Outcome.DELIVERED)
 
     def service(self, device: Device) -> str:
-        """The console."""
         del device
         return "console"
 

@@ -23,11 +23,9 @@ class OurPlatform(Platform):
     form: ClassVar[str]
 
     def token_problem(self, token: str) -> str:
-        """See `Platform`."""
         return "" if self.token.fullmatch(token) else f"is not a well-formed {self.name} token: {self.form}"
 
     def settings(self) -> Any:
-        """See `Platform`."""
         return resolve_name(self.settings_at)
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Any:

@@ -188,7 +188,6 @@ class Record:
 
 
 def history_keys(user: str) -> list[str]:
-    """Where the records of a user are."""
     return [user_key("history", user, period) for period in PERIODS]
 
 

@@ -74,7 +74,6 @@ class Numbers:
                         of.counts[int(which)] += n
 
     def outcomes(self) -> Counter[str]:
-        """How many by outcome."""
         found: Counter[str] = Counter()
         for (outcome, _, _), n in self.ended.items():
             found[outcome] += n
@@ -82,7 +81,6 @@ class Numbers:
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """All of them in one."""
     made = Histogram()
     for each in histograms:
         made.counts.update(each.counts)

@@ -23,7 +23,6 @@ class Retention(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """By these settings."""
         kept = settings.keep_failed_us, settings.keep_delivered_us, settings.keep_feedback_us
         return cls(*kept, settings.events.keep_us, settings.history.keep_us, settings.history.max)
 

@@ -39,7 +39,6 @@ class Kind:
         return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value)
 
     def has(self, meta: dict[str, Any]) -> bool:
-        """Whether a notification with this meta is one of them."""
         tags = meta.get("tags")
         return (
             _fits(self.category, meta.get("category", DEFAULT_CATEGORY))

@@ -36,12 +36,10 @@ def parse_rates(text: str) -> Policy:
 
 
 def rules_in_text(text: str) -> list[Rule]:
-    """Each part of a text."""
     return [_part(" ".join(part.split())) for part in re.split(r"[;,]", text) if part.strip()]
 
 
 def together(rules: Sequence[Rule]) -> Policy:
-    """The policy of rules that hold all at once."""
     windows = tuple(rule for rule in rules if isinstance(rule, Window | CalendarWindow))
     bursts = [rule for rule in rules if isinstance(rule, Burst)]
     gaps = [rule for rule in rules if isinstance(rule, Gap)]
@@ -51,7 +49,6 @@ def together(rules: Sequence[Rule]) -> Policy:
 
 
 def _part(text: str) -> Rule:
-    """A window, a calendar window, a burst or a gap."""
     text = _LAST_WORD.sub(lambda unit: _FAMILIAR[unit[1]], text)
     if text.startswith("gap "):
         return Gap(parse_duration(text[4:], least_us=SHORTEST_INTERVAL_US))

@@ -147,7 +147,6 @@ def in_turn(client: Any, do: Callable[[], T]) -> T:
 
 
 async def in_turn_async(client: Any, do: Callable[[], Awaitable[T]]) -> T:
-    """Return what `do` does with a connection of a `redis.asyncio.Redis`; as `in_turn`."""
     pool = getattr(client, "connection_pool", None)
     if pool is None:
         return await do()

@@ -27,7 +27,6 @@ def name_of(key: bytes) -> str:
 
 
 def is_key(key: bytes, name: str) -> bool:
-    """Whether a key is one of this name."""
     return key.startswith(redis_key(name, "").encode())
 
 

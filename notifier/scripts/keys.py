@@ -144,7 +144,6 @@ def redis_key(name: str, *rest: object) -> str:
 
 
 def user_key(name: str, user: str, category: str | None = None) -> str:
-    """A key of a user, or of one category of a user."""
     whose = "{" + user + "}"  # an f-string writes a member of a (str, Enum) by its name
     return redis_key(name, whose) if category is None else redis_key(name, whose, category)
 

@@ -86,7 +86,6 @@ def script(name: str) -> Script:
 
 
 def _file(name: str) -> str:
-    """The text of the file of this name, in whichever room it is."""
     path = next(path for room in _LUA.iterdir() if (path := room.joinpath(f"{name}.lua")).is_file())
     return path.read_text(encoding="utf-8")
 
@@ -221,7 +220,6 @@ def _made_at_once(part: Part, found: set[str]) -> set[str]:
 
 
 def files(room: str = "*") -> Iterator[Traversable]:
-    """The files of one room, or of all."""
     for each in _LUA.iterdir():
         if each.is_dir() and room in {each.name, "*"}:
             yield from (path for path in each.iterdir() if path.name.endswith(".lua"))

@@ -53,7 +53,6 @@ class Job:
 
     @property
     def user(self) -> str:
-        """The user of the job."""
         return str(json.loads(self.meta)["user"])
 
 

@@ -55,7 +55,6 @@ class Asked:
 
     @classmethod
     def of(cls, request: Request, given: dict[str, Any]) -> Asked:
-        """The one of a request."""
         address = request.client.host if request.client else ""
         return cls(request.scope.get(WHO, ""), address, given, request.headers.get("idempotency-key"))
 
@@ -75,7 +74,6 @@ class Asked:
 
 
 def cancel(state: State, asked: Asked) -> dict[str, Any]:
-    """Cancel a notification."""
     job_id = asked.text("id")
     if not JOB_ID.fullmatch(job_id):
         raise ProblemError(404, "Unknown", "a job id is 1 to 64 letters, digits, '_' and '-'")

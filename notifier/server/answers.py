@@ -52,7 +52,6 @@ def json_answer(value: Any, status: int = 200, media_type: str = "application/js
 
 
 def html_answer(text: str, status: int = 200) -> Response:
-    """A page."""
     return Response(text, status, media_type="text/html", headers=HEADERS)
 
 

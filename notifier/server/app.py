@@ -148,8 +148,6 @@ class _Paths:
         return self._shown(path, answer)
 
     def json(self, path: str, look: Look) -> Route:
-        """Serve what is told as JSON."""
-
         async def answer(request: Request) -> Response:
             return await self._state.in_time(lambda: json_answer(look(self._state, request)))
 

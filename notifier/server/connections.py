@@ -69,7 +69,6 @@ class LimitedProtocol(H11Protocol):
     crowd: Crowd
 
     def connection_made(self, transport: Any) -> None:
-        """See the class."""
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         self._deadline: asyncio.TimerHandle | None = None
@@ -81,30 +80,25 @@ class LimitedProtocol(H11Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """See the class."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._has_head()
 
     def on_response_complete(self) -> None:
-        """See the class."""
         super().on_response_complete()
         if self._counted and (self.cycle is None or self.cycle.response_complete):
             self._owe_head()  # also where it closes, which waits until the answer is taken
 
     def pause_writing(self) -> None:
-        """See the class."""
         super().pause_writing()
         self._untaken = self.loop.call_later(TAKE_S, self.cut)
 
     def resume_writing(self) -> None:
-        """See the class."""
         super().resume_writing()
         if self._untaken is not None:
             self._untaken.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See the class."""
         self._has_head()
         self.resume_writing()
         if self._counted:
@@ -146,7 +140,6 @@ class Bodies:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the class."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         names = {name for name, _ in scope["headers"]}
@@ -183,7 +176,6 @@ class Brake(logging.Filter):
         self._said: dict[object, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See the class."""
         now = time.monotonic()
         began, count = self._said.get(record.msg, (now, 0))
         if now - began >= SAID_S:

@@ -47,7 +47,6 @@ class Feed:
         self._ended.set()
 
     def answer(self) -> StreamingResponse:
-        """One stream."""
         return _Stream(self)
 
     async def events(self) -> AsyncIterator[str]:

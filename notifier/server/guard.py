@@ -41,7 +41,6 @@ class Guard:
         self._slowed = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the class."""
         if scope["type"] != "http" or scope["path"] in OPEN:
             return await self._app(scope, receive, send)
         headers = dict(reversed(scope["headers"]))  # the first of each

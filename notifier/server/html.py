@@ -30,7 +30,6 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
 
 
 def text(children: Any) -> Html:
-    """Return the text of an element."""
     if children is None:
         return Html()
     if isinstance(children, Html):

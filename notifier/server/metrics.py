@@ -79,7 +79,6 @@ class Metrics(Collector):
             return generate_latest(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
         gauges = {name: GaugeMetricFamily(name, says, labels=of) for name, (says, of) in GAUGES.items()}
         events = CounterMetricFamily(
             "notifier_events",

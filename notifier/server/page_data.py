@@ -64,7 +64,6 @@ def ready(state: State, _: Request) -> dict[str, Any]:
 
 
 def stats(state: State, request: Request) -> dict[str, Any]:
-    """The last minutes, and what is now."""
     found = state.stats(_number(request, "minutes", 10, range(1, MAX_MINUTES + 1)))
     routes = view_routes(state.redis, state.in_force.read().settings, found.now)
     changes = read_actions(state.redis, MAX_ACTIONS)
@@ -225,7 +224,6 @@ def limits(state: State, request: Request) -> dict[str, Any]:
 
 
 def runbook(_: State, request: Request) -> dict[str, Any]:
-    """A page of the runbook."""
     return {"text": read_help(request.path_params["name"])}
 
 

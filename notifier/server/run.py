@@ -54,7 +54,6 @@ class _Server(uvicorn.Server):
         self._state = state
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See the class."""
         self._state.feed.end()
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):

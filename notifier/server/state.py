@@ -99,7 +99,6 @@ class State:
             return self._made[1]
 
     def stats(self, minutes: int) -> Stats:
-        """The numbers of now and of so many minutes."""
         found = read_stats(self.redis, minutes)
         self.answered_at = datetime.now(UTC)
         return found
@@ -111,7 +110,6 @@ class State:
         return now
 
     def close(self) -> None:
-        """Close the connections."""
         self.traffic.stop()
         if self.webhook is not None:
             self.webhook.stop()

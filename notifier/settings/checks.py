@@ -92,8 +92,6 @@ def wrong_at(paths: str | Sequence[str], message: str) -> PydanticCustomError:
 
 
 def duration(*, least_us: int) -> PlainValidator:
-    """Return the check of a duration of at least `least_us` microseconds."""
-
     def check(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"must be a duration such as 1500ms, 10s or 7d, is {kind(value)}")  # noqa: TRY004

@@ -45,7 +45,6 @@ class Finding:
 
 
 def findings(error: ValidationError, source: Source) -> list[Finding]:
-    """Return each error at its place in the source."""
     found = []
     for details in error.errors(include_url=False):
         path, of_key = _place(details)

@@ -36,7 +36,6 @@ class Change:
 
 
 def change_to(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
-    """Return what would change."""
     lost = [name for name in SECTIONS if before.get(name) and name not in after]
     return Change(list(_differences(before, after)), lost)
 

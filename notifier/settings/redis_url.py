@@ -30,12 +30,10 @@ class Servers:
 
 
 def is_sentinel(url: str) -> bool:
-    """Whether a URL means Sentinel."""
     return _kind(url) == "sentinel"
 
 
 def is_cluster(url: str) -> bool:
-    """Whether a URL means a cluster."""
     return _kind(url) == "cluster"
 
 

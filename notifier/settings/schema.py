@@ -89,7 +89,6 @@ class CategorySettings(RuleSettings):
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:
-        """The quiet hours of its own."""
         return None if self.quiet == "ignore" else self.quiet
 
     def value(self, name: str) -> Category:

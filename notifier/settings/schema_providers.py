@@ -175,7 +175,6 @@ class ProvidersSettings(Section):
         return found
 
     def platforms(self) -> dict[str, PlatformSettings[Any]]:
-        """Return the sections that are there, by platform."""
         found = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: section for name, section in found.items() if section is not None}
 

@@ -106,7 +106,6 @@ class Http2Simulator(Simulator):
         self._running = await loop.create_server(lambda: Connection(self), HOST, self.port, ssl=self._tls)
 
     async def close(self) -> None:
-        """Stop listening and cut all connections."""
         server, self._running = self._running, None
         if server is not None:
             await stop_accepting(*server.sockets)
@@ -117,7 +116,6 @@ class Http2Simulator(Simulator):
             await server.wait_closed()
 
     def open_connections(self) -> Iterable[Connection]:
-        """The connections that are open."""
         return self.connections
 
     def go_away(self, reason: str = "Shutdown", *, last_stream_id: int | None = None, keep: float = 1) -> None:
@@ -147,7 +145,6 @@ class Connection(asyncio.Protocol):
         self._flush_due = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the client."""
         self._transport = cast("asyncio.Transport", transport)
         self._simulator.connections.add(self)
         self._simulator.connections_opened += 1
@@ -161,7 +158,6 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Forget its streams."""
         self._simulator.connections.discard(self)
         self._streams.clear()
         self.ended.set_result(None)

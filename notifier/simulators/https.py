@@ -47,7 +47,6 @@ class HttpsSimulator(Simulator):
             await runner.cleanup()
 
     def open_connections(self) -> Iterable[asyncio.Transport]:
-        """The connections that are open."""
         server = self._running[0].server if self._running is not None else None
         handlers = server.connections if server is not None else ()
         return [handler.transport for handler in handlers if handler.transport is not None]
@@ -59,14 +58,12 @@ class HttpsSimulator(Simulator):
         return await handler(request)
 
     async def _read(self, request: web.Request) -> bytes:
-        """The body of a message."""
         body = await request.read()
         if request.transport is not None:
             self.connections.add(request.transport)  # its port may be another one's later
         return body
 
     def _read_message(self, request: web.Request, body: bytes) -> Message:
-        """Read a request that is one message."""
         raise NotImplementedError
 
     def _respond(self, reply: Reply, message_id: str) -> web.Response:
@@ -74,7 +71,6 @@ class HttpsSimulator(Simulator):
         raise NotImplementedError
 
     async def _serve_message(self, request: web.Request) -> web.StreamResponse:
-        """Serve a request that is one message."""
         body = await self._read(request)
         at_us = time.time_ns() // 1000
         message = self._read_message(request, body)

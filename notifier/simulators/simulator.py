@@ -161,7 +161,6 @@ class Simulator(ABC):
         return scripted or message.reply
 
     def record(self, at_us: int, message: Message, reply: Reply) -> None:
-        """Log a message, and how it is answered."""
         status = reply.logged_status
         name = message.id if status == HTTPStatus.OK or self.names_refused else ""
         self.log.record(Arrival(at_us, self.platform, message.token, status, reply.reason, name, **message.fields))

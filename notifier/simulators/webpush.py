@@ -39,7 +39,6 @@ class WebPushSimulator(HttpsSimulator):
         self._checks = Checks(self.clock)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the handlers by their paths."""
         return [web.post(PATH + NAME, self._serve_message), web.post(f"/subscribe/{NAME}", self._serve_subscribe)]
 
     def subscribe(self, name: str, public_key: str = "") -> str:

@@ -71,7 +71,6 @@ class WireLog:
         self._watchers.append(watcher)
 
     def record(self, arrival: Arrival) -> None:
-        """Append one arrival."""
         for watcher in self._watchers:
             watcher(arrival)
         if self._file is None:

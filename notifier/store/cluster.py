@@ -126,7 +126,6 @@ class Owner:
             self.known = None
 
     def unknown(self) -> RedisConnectionError:
-        """Return the error for a slot of which no node tells an owner."""
         nodes = ", ".join(f"{host}:{port}" for host, port in self.seeds)
         return RedisConnectionError(f"no node of the cluster at {nodes} tells who has slot {self.slot}")
 

@@ -18,7 +18,6 @@ class Leaving:
     """A connection; put it before a class of `redis.connection`."""
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """See redis-py."""
         try:
             return super().read_response(*args, **kwargs)  # type: ignore[misc]
         except ResponseError as error:
@@ -31,7 +30,6 @@ class AsyncLeaving:
     """The same, before a class of `redis.asyncio.connection`."""
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """See redis-py."""
         try:
             return await super().read_response(*args, **kwargs)  # type: ignore[misc]
         except ResponseError as error:

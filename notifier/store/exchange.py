@@ -63,7 +63,6 @@ Search = Generator[Step | Item[T], Any, None]
 
 
 def nothing() -> Exchange[None]:
-    """An exchange that asks nothing."""
     yield from ()
 
 
@@ -73,7 +72,6 @@ def exchange(redis: Any, steps: Exchange[T]) -> T:
 
 
 async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
-    """See `exchange`."""
     with closing(steps):
         result: T = (await go_on(redis, steps)).value
     return result

@@ -43,7 +43,6 @@ class LiveSettings:
 
     @property
     def settings(self) -> Settings:
-        """Return the settings in force."""
         return self._followed.settings
 
     def follow(self, take_up: Callable[[Settings], object]) -> None:

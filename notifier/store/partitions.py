@@ -85,7 +85,6 @@ class Partitions(tuple[Partition, ...]):
         return client if isinstance(client, cls) else cls([Partition(0, 1, None, client, is_checked=True)])
 
     def of_user(self, user: str) -> Partition:
-        """The partition of a user."""
         return self[number_of(user, len(self)) if len(self) > 1 else 0]
 
     def of_job(self, job_id: str) -> Sequence[Partition]:
@@ -132,7 +131,6 @@ class Partitions(tuple[Partition, ...]):
                 return
 
     def close(self) -> None:
-        """Close the connections."""
         for at in self:
             at.client.close()
 
@@ -161,7 +159,6 @@ def connect_all(config: RedisSettings) -> Partitions:
 
 
 def connect_all_async(config: RedisSettings) -> Partitions:
-    """See `connect_all`."""
     return _all_of(config, async_of)
 
 
@@ -204,7 +201,6 @@ def search_at(at: Partition, find: Callable[[], Search[T]]) -> Iterator[T]:
 
 
 async def search_at_async(at: Partition, find: Callable[[], Search[T]]) -> AsyncGenerator[T]:
-    """See `search_at`."""
     with under(at.prefixes):
         steps = find()
     with closing(steps):

@@ -168,7 +168,6 @@ def _read(asked: Sequence[Asked], lengths: Sequence[int], replies: list[Any]) ->
 
 
 async def _ask(node: Any, asked: Mapping[int, Asked], replies: dict[int, Any]) -> None:
-    """Ask a node all of these, and note its replies."""
     lost: Any = None  # of a node that does not answer, one question more is enough
     for (n, each), reply in zip(asked.items(), await _pipelined(node, [*asked.values()]), strict=True):
         replies[n] = (lost or await _alone(*each)) if reply is None else reply

@@ -61,7 +61,6 @@ class AsyncPrimary(redis.asyncio.Redis):
         super().__init__(connection_pool=template.connection_pool)
 
     async def aclose(self, close_connection_pool: bool | None = True) -> None:
-        """As of `redis.asyncio.Redis`."""
         await super().aclose(close_connection_pool)
         for sentinel in self._sentinel.sentinels:
             await sentinel.aclose()

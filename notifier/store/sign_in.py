@@ -25,12 +25,10 @@ class PasswordFile(CredentialProvider):
         self._password = LastGood("redis", read)
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """See redis-py."""
         password = self._password()
         return (self._username, password) if self._username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """See redis-py."""
         return self.get_credentials()
 
 

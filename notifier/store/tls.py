@@ -28,7 +28,6 @@ class PlainConnection(Leaving, redis.Connection):
     """A connection without TLS."""
 
     def connect(self) -> None:
-        """See redis-py."""
         try:
             super().connect()  # type: ignore[no-untyped-call]
         except redis.exceptions.ConnectionError as error:

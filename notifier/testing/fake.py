@@ -51,23 +51,19 @@ class FakeChannels(Channels):
         self._made = made
 
     def create(self, *, stores: bool = False, app: str | None = None) -> str:  # noqa: ARG002 - as the others
-        """See `Channels.create`."""
         channel_id = base64.b64encode(secrets.token_bytes(16)).decode()
         self._made[channel_id] = stores
         return channel_id
 
     def read(self, channel_id: str, *, app: str | None = None) -> BroadcastChannel:  # noqa: ARG002
-        """See `Channels.read`."""
         if channel_id not in self._made:
             raise ChannelError("ChannelNotRegistered", 400)
         return BroadcastChannel(channel_id, self._made[channel_id])
 
     def list(self, *, app: str | None = None) -> list[str]:  # noqa: ARG002
-        """See `Channels.list`."""
         return [*self._made]
 
     def delete(self, channel_id: str, *, app: str | None = None) -> None:
-        """See `Channels.delete`."""
         del self._made[self.read(channel_id, app=app).id]
 
 

@@ -134,7 +134,6 @@ class MemoryExchanges:
 
     @at_once
     def enqueue(self, jobs: Sequence[Job]) -> list[str]:
-        """See `Exchanges.enqueue`."""
         if self.failures and isinstance(self.failures[0], Exception):
             raise self.failures.pop(0)  # type: ignore[misc]  # it is one
         together = {job.id for job in jobs}
@@ -237,7 +236,6 @@ class MemoryExchanges:
 
     @at_once
     def cancel(self, job_ids: Sequence[str]) -> list[backlogs.Cancelled]:
-        """See `Exchanges.cancel`."""
         found = [self.accepted.get(job_id) for job_id in job_ids]
         self._cancel([entry for entry in found if entry is not None])
         return ["unknown" if entry is None else "cancelled" if entry.cancelled else "ended" for entry in found]
@@ -261,7 +259,6 @@ class MemoryExchanges:
 
     @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
-        """See `Exchanges.prefer`."""
         chosen = edit(self._chosen.get(user, Preferences()), moment(self._us()))  # in UTC, in which spans are added
         with self._changed(user):
             self._chosen[user] = chosen
@@ -269,7 +266,6 @@ class MemoryExchanges:
 
     @at_once
     def acquire(self, user: str, category: str) -> UserPermit | Hold:
-        """See `Exchanges.acquire`."""
         chosen = self._chosen.get(user, Preferences())
         with self._changed(user):
             asked = Asked.of(self._policies, user, category, chosen, self._us())
@@ -277,7 +273,6 @@ class MemoryExchanges:
 
     @at_once
     def refund(self, permit: UserPermit) -> bool:
-        """See `Exchanges.refund`."""
         with self._changed(permit.user):
             return sum(self._sends[permit.user][name].remove(permit.id) for name in (None, permit.category)) > 0
 
@@ -295,7 +290,6 @@ class MemoryExchanges:
         return Cancellation(cancelled)
 
     def preferences(self) -> Search[tuple[str, Preferences]]:
-        """See `Exchanges.preferences`."""
         yield from (Item((user, chosen)) for user, chosen in self._chosen.items() if not chosen.is_empty)
 
     @property
@@ -317,7 +311,6 @@ class MemoryExchanges:
         return counted(entry.notification, self._policies.category(entry.notification.category), entry.count)
 
     def state(self, entry: Accepted) -> State:
-        """Return the state of one by now."""
         if entry.cancelled:
             return "cancelled"
         if entry.ends_us > self.now_us:
@@ -352,7 +345,6 @@ class MemoryExchanges:
 
     @at_once
     def status(self, job_id: str, user: str | None = None) -> Status | None:  # noqa: ARG002 - of the protocol
-        """See `Exchanges.status`."""
         if (entry := self.accepted.get(job_id)) is None or entry.forgotten:
             return None
         state = self.state(entry)
@@ -430,7 +422,6 @@ def _record(sends: SendsOfUser, category: str, rules: Rules, permit: str, at_us:
 
 
 def in_order(entry: Accepted) -> tuple[int, tuple[int, int]]:
-    """Sort by when one ends."""
     return entry.ends_us, entry.turn
 
 

@@ -13,7 +13,7 @@ import grimp
 import pytest
 
 from notifier.scripts.loader import names_of
-from tests.harness.words import RETIRED, RIDDLE
+from tests.harness.words import RETIRED, RIDDLE, SMALL
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted([*(ROOT / "notifier").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
@@ -305,3 +305,19 @@ def test_a_docstring_opens_with_a_verb_or_a_noun() -> None:
     nodes = ((path, node) for path in MODULES for node in ast.walk(parsed(path)))
     docstrings = ((name(path), ast.get_docstring(node) or "") for path, node in nodes if isinstance(node, kinds))
     assert [(path, docstring) for path, docstring in docstrings if RIDDLE.match(docstring)] == []
+
+
+def test_a_docstring_says_more_than_the_signature() -> None:
+    """No private function has a docstring all of whose words stand in its signature."""
+    reference = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    public = set(re.findall(r"^#.*?(\w+)$", reference, re.MULTILINE))
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in public:
+                signature = f"{SMALL} {node.name} {ast.unparse(node.args)} {ast.unparse(node.returns or node.args)}"
+                docstring = ast.get_docstring(node) if len(node.body) > 1 else None
+                assert docstring is None or _words(docstring) - _words(signature), (name(path), node.name, docstring)
+
+
+def _words(text: str) -> set[str]:
+    return {word.removesuffix("s") for word in re.findall(r"[^\W_]+", text.lower())}

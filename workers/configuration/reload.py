@@ -48,7 +48,6 @@ class Reload:
 
     @property
     def version(self) -> str:
-        """Of the rates that it follows."""
         return self._followed.settings.rates_version
 
     @property

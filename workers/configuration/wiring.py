@@ -67,7 +67,6 @@ def _builders(settings: Settings, build: Build, platform: str | None = None) -> 
 
 
 def _each_app(settings: Settings) -> Iterator[tuple[str, PlatformSettings[Any], str | None]]:
-    """The route, the section of the platform and the app of each provider."""
     for platform, section in settings.providers.platforms().items():
         for app in section.app_names:
             yield route(platform, app), section, app
@@ -113,7 +112,6 @@ def build_capacity(settings: Settings, routes: Iterable[str]) -> Capacity:
 
 
 def build_sender(settings: Settings, providers: Mapping[str, Provider], capacity: Capacity) -> Sender:
-    """The sender with these providers; see `Sender` for `capacity`."""
     backoff = settings.worker.backoff
     tuning = build_tuning(settings)
     return Sender(

@@ -51,7 +51,6 @@ class Screen(Progress):
             self.console.print(f"Part of the plan: {short_lived} have an expiry; those that wait too long expire.")
 
     def show(self, stats: Mapping[str, int], waiting: int) -> None:
-        """Show the totals."""
         ended = sum(stats.get(word, 0) for word in TERMINAL)
         said = f"delivered {stats.get('delivered', 0)} · waiting {waiting}"
         self.update(self._task, completed=ended, said=said)

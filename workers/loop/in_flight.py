@@ -99,7 +99,6 @@ class Flights:
         self.claimant = f"{self._worker} {token_hex(4)}"
 
     def use(self, policies: Policies, rules: RuleTable) -> None:
-        """Follow these rules."""
         self._policies = policies
         self._rules = rules
 

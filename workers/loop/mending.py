@@ -78,7 +78,6 @@ class Mender:
             await self._redis.sadd(redis_key("halfway"), uuid4().hex)
 
     def note_failed(self) -> None:
-        """Note that a script has failed."""
         self._failed_at = time.monotonic()
 
     async def mend(self, error: Exception) -> None:

@@ -45,7 +45,6 @@ class Watchdog:
     """Is fed by the event loop once a second. If it is not fed for a minute, the process ends with a traceback."""
 
     def __init__(self, log: Any, environ: Mapping[str, str], *, look_s: float = LOOK_S) -> None:
-        """environ: see `Signs`."""
         self._log, self._look_s = log, look_s
         self._signs = Signs(environ)
         self._fed = 0

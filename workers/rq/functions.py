@@ -73,7 +73,6 @@ class AllowedFunctions:
             (self._modules if _is_module(name) else self._functions).add(name)
 
     def allows(self, name: object) -> bool:
-        """Whether a job may name this function."""
         if not isinstance(name, str):
             return False
         module, _, attribute = name.rpartition(".")

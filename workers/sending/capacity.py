@@ -69,7 +69,6 @@ class RouteLimit:
         return room if not begun or room >= max(1, self.limit // 4) else 0
 
     def begin(self, now: float) -> None:
-        """A send begins."""
         if not self.in_flight and now - self._used_at > FORGET_S:
             self._forget()
         self.in_flight += 1

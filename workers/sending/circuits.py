@@ -61,7 +61,6 @@ class Circuits:
     """
 
     def __init__(self, redis: Any, worker: str, routes: Iterable[str], keys: Mapping[str, str] | None = None) -> None:
-        """keys: see `UnreachedDevices`."""
         self._redis = redis
         self._unreached = UnreachedDevices(redis, keys or {})
         self._routes = frozenset(routes)

@@ -58,7 +58,6 @@ def unsent(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any]) 
 
 
 def expired(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any], *, reached: bool) -> Settlement:
-    """The end of what has expired."""
     if Outcome.DELIVERED.value in answered.values():  # one device took it; the others had no time left
         return delivered(leased, reached=reached)
     log().info("expired")

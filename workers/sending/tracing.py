@@ -27,7 +27,6 @@ class Tracing:
     async def around(
         self, leased: Leased, send: Callable[[], Awaitable[Settlement | Unproven]]
     ) -> Settlement | Unproven:
-        """Await `send` in a span."""
         return await self._spans.deliver(leased, await self._meta(leased.job_id), send, _told)
 
     async def _meta(self, job_id: str) -> bytes | None:

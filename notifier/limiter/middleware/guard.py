@@ -115,7 +115,6 @@ class Refusal:
 
     @property
     def body(self) -> bytes:
-        """The problem as JSON, or the text."""
         return self.problem.encode() if isinstance(self.problem, str) else as_json(self.problem)
 
     @property
@@ -179,7 +178,6 @@ class Guard:
         return self._verdict(request, asked, answers)
 
     async def ask_async(self, request: WebRequest) -> Verdict:
-        """See `ask`."""
         check_limiter(self.limiter, awaited=True)
         asked = self._asked(request)
         if isinstance(asked, Verdict):
@@ -197,7 +195,6 @@ class Guard:
                 self.limiter.refund(permit)
 
     async def close_async(self, verdict: Verdict, status: int) -> None:
-        """See `close`."""
         with suppress(LimiterUnreachableError):
             for permit in verdict.uncounted(status):
                 await self.limiter.refund(permit)

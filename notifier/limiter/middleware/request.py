@@ -24,7 +24,6 @@ class WebRequest:
 
 
 def of_scope(scope: Mapping[str, Any], raw: Any = None) -> WebRequest:
-    """The request of an ASGI scope."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -35,7 +34,6 @@ def of_scope(scope: Mapping[str, Any], raw: Any = None) -> WebRequest:
 
 
 def of_environ(environ: Mapping[str, Any], raw: Any = None) -> WebRequest:
-    """The request of a WSGI environ."""
     headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(name):

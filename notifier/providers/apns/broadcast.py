@@ -43,7 +43,6 @@ def goes_to_channels(notification: Notification) -> bool:
 
 
 def any_channel(notification: Notification) -> bool:
-    """Whether one of its devices is a channel."""
     return any(device.platform == "apns" and channel_of(device.token) for device in notification.devices)
 
 

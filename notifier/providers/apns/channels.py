@@ -89,7 +89,6 @@ class ChannelServer:
         return found
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._token is not None:
             await self._token.close()
         await self._channel.close()

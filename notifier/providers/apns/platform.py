@@ -31,12 +31,10 @@ class Apns(OurPlatform):
     badge_suffices = True
 
     def token_problem(self, token: str) -> str:
-        """See `Platform`."""
         channel_id = broadcast.channel_of(token)
         return broadcast.problem(channel_id) if channel_id else super().token_problem(token)
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
-        """See `Platform`."""
         mine = settings.app(app)
         key_id, key = settings.read_key_id(app), "" if mine.cert_file else settings.read_secret(build.environ, app)
         # Apple dislikes many connections, and one serves every topic of the team.
@@ -49,7 +47,6 @@ class Apns(OurPlatform):
         return provider
 
     def check(self, notification: Notification) -> None:
-        """See `Platform`."""
         broadcast.check(notification)
         self.check_size(len(payload.payload(notification)), payload.limit(notification))
 

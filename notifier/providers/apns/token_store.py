@@ -55,11 +55,9 @@ class RedisTokenStore:
         self._partitions = deque((first, *others))
 
     async def look(self, name: str) -> Kept:
-        """See `TokenStore.look`."""
         return await self.offer(name, b"", b"", 0)
 
     async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
-        """See `TokenStore.offer`."""
         at = self._partitions[0]
         try:
             with under(at.prefixes):
@@ -80,12 +78,10 @@ class LocalTokenStore:
         self._kept: dict[str, tuple[bytes, int]] = {}
 
     async def look(self, name: str) -> Kept:
-        """See `TokenStore.look`."""
         sealed, made_us = self._kept.get(name, (b"", 0))
         return Kept(sealed, made_us, int(self._clock() * 1_000_000))
 
     async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
-        """See `TokenStore.offer`."""
         if self._kept.get(name, (b"", 0))[0] == seen:
             self._kept[name] = sealed, made_us
         return await self.look(name)

@@ -22,13 +22,11 @@ class Expo(OurPlatform):
     badge_suffices = True
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
-        """See `Platform`."""
         from notifier.providers.expo.provider import ExpoProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
         return ExpoProvider(settings.app(app), settings.read_secret(build.environ, app), build.for_app(app))
 
     def check(self, notification: Notification) -> None:
-        """See `Platform`."""
         if self.is_addressed(notification):
             self.check_size(len(payload.message(notification, "")), payload.PAYLOAD_BYTES)
         else:

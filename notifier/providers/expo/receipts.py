@@ -58,7 +58,6 @@ class Receipts:
             self._asking = loop.create_task(self._ask())
 
     def close(self) -> None:
-        """Ask no more."""
         if self._asking is not None:
             self._asking.cancel()
 

@@ -160,7 +160,6 @@ def _webpush(notification: Notification, ttl_s: int | None) -> dict[str, Any]:
 
 
 def _with_text(data: Mapping[str, Any], texts: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the data with the texts that there are."""
     for name, text in texts.items():
         if text and name in data:
             raise InvalidNotificationError(

@@ -23,7 +23,6 @@ class Fcm(OurPlatform):
     form = "16 to 4,096 letters, digits and _:.-"
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
-        """See `Platform`."""
         from notifier.providers.fcm.provider import FcmProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
         mine = settings.app(app)
@@ -36,7 +35,6 @@ class Fcm(OurPlatform):
         return provider
 
     def check(self, notification: Notification) -> None:
-        """See `Platform`."""
         if notification.fcm:
             options.check_options(notification.fcm)
         if self.is_addressed(notification) and not payload.is_short(notification):

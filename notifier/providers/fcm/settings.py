@@ -63,12 +63,10 @@ class FcmSettings(PlatformSettings[FcmApp], FcmApp):
     limits: FcmLimits = Field(default_factory=FcmLimits)
 
     def is_dry_run(self, app: str | None) -> bool:
-        """See `PlatformSettings.is_dry_run`."""
         return not self.prints and self.app(app).dry_run
 
     @property
     def in_force(self) -> PlatformLimits:
-        """See `PlatformSettings.in_force`."""
         limits, most = self.limits, self.limits.collapsible
         burst = None if most is None else Burst(most.burst, every_us=most.every_us)
         return PlatformLimits(device=Policy(limits.device), collapsible=burst, project=limits.project)

@@ -19,7 +19,6 @@ class Hms(OurPlatform):
     form = "32 to 4,096 letters, digits, _ and -"
 
     def check(self, notification: Notification) -> None:
-        """See `Platform`."""
         if self.is_addressed(notification):
             self.check_size(len(payload.payload(notification, "")), payload.PAYLOAD_BYTES)
         else:

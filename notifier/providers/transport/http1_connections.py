@@ -69,7 +69,6 @@ class Handler(ResponseHandler):
             super().data_received(part)
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Count the answers."""
         self._answers += 1
         super().feed_data(data, size)
 

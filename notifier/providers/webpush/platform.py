@@ -16,7 +16,6 @@ class WebPush(OurPlatform):
     provider_at = "notifier.providers.webpush.provider:WebPushProvider"
 
     def token_problem(self, token: str) -> str:
-        """See `Platform`."""
         try:
             read_subscription(token)
         except ValueError as error:
@@ -24,7 +23,6 @@ class WebPush(OurPlatform):
         return ""
 
     def check(self, notification: Notification) -> None:
-        """See `Platform`."""
         if self.is_addressed(notification):
             self.check_size(len(payload.payload(notification)), payload.PAYLOAD_BYTES)
 

@@ -47,9 +47,7 @@ class WebPushSettings(PlatformSettings[WebPushApp], WebPushApp):
         return f"its push service {subscription.host} is not among {where}"
 
     def has_service(self, app: str | None, host: str) -> bool:
-        """See `PlatformSettings.has_service`."""
         return is_among(host, self.app(app).hosts)
 
     def services(self, app: str | None) -> Sequence[str]:
-        """See `PlatformSettings.services`."""
         return [host for host in self.app(app).hosts if not host.startswith("*.")]

@@ -25,7 +25,6 @@ def read_help(name: str) -> str:
 
 
 def help_page(told: dict[str, Any], view: View) -> str:
-    """One page of the runbook."""
     source: str = told["text"]
     return document(view, source.partition("\n")[0].removeprefix("# "), tag("article", list(_blocks(source))))
 

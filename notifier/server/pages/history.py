@@ -46,7 +46,6 @@ def held_back(record: dict[str, Any]) -> Any:
 
 
 def legend(records: list[dict[str, Any]]) -> Html:
-    """Which colour is what."""
     whys = dict.fromkeys(part["why"] for each in records for part in each["delays"] if part["why"] != "sending")
     return tag("p", [_key(why) for why in whys], class_="hint legend")
 

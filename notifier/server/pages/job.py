@@ -14,7 +14,6 @@ NOW: Final = {"queued": "no worker has looked at it yet", "sending": "a worker i
 
 
 def job_page(told: dict[str, Any], view: View) -> str:
-    """The page of one notification."""
     now, job_id, state = told["at"], told["job_id"], told["state"]
     waits = state == "waiting"
     user = told.get("user")

@@ -12,12 +12,10 @@ WORDS = {"total": "used most", "rate": "used most in the last hour", "held": "he
 
 
 def limits_page(told: dict[str, Any], view: View) -> str:
-    """All namespaces, or one."""
     return _namespace_page(told, view) if "namespace" in told else _namespaces_page(told, view)
 
 
 def _namespaces_page(told: dict[str, Any], view: View) -> str:
-    """All namespaces."""
     now = told["at"]
     rows = [
         (link("/limits", each["namespace"], id=each["namespace"]), each["keys"], moment(each["last_used"], now))
@@ -38,7 +36,6 @@ def _namespaces_page(told: dict[str, Any], view: View) -> str:
 
 
 def _namespace_page(told: dict[str, Any], view: View) -> str:
-    """One namespace."""
     name, by, now, key = told["namespace"], told["by"], told["at"], told["key"]
     ways = [
         tag("strong", WORDS[rank]) if rank == by else link("/limits", WORDS[rank], id=name, by=rank) for rank in RANKS

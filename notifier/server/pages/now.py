@@ -152,7 +152,6 @@ def _changed(told: dict[str, Any]) -> Html:
 
 
 def _versions(of: str, workers: list[dict[str, Any]]) -> str:
-    """Which there are of them, and how many workers have each."""
     found = Counter(each[of] for each in workers if each[of])
     some = ", ".join(f"{version} \N{MULTIPLICATION SIGN}{n}" for version, n in found.most_common())
     return f"{of} {some}" if some else ""

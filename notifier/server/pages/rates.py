@@ -39,7 +39,6 @@ def rates_page(told: dict[str, Any], view: View, *, given: str | None = None, pr
 
 
 def preview_page(told: dict[str, Any], view: View) -> str:
-    """Show what new rates would change."""
     lines, report, lost = told["changes"], told["report"], " and ".join(told["lost"])
     untried = "No traffic is recorded, so nobody knows how long notifications would wait."
     body = [

@@ -10,7 +10,6 @@ from notifier.server.pages.layout import View, document
 
 
 def routes_page(told: dict[str, Any], view: View) -> str:
-    """The page of all routes."""
     now = told["at"]
     is_held = any(each["why"] for each in told["routes"])
     rows = [

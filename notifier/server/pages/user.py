@@ -16,7 +16,6 @@ FIRST: Final = 20  # of what waits in backlogs; the others are a link away
 
 
 def user_page(told: dict[str, Any], view: View) -> str:
-    """The page of one user."""
     shown, kept = len(told["history"]), told["history_in_all"]
     body = [
         tag("h1", "User ", tag("span", told["user"], class_="id")),

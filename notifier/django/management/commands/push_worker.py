@@ -17,7 +17,6 @@ class Command(BaseCommand):
     help = "Run one push worker until it is told to stop (SIGTERM or Ctrl-C)."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """See `BaseCommand.add_arguments`."""
         parser.add_argument(
             "lanes", nargs="*", help=f"lanes to serve, the most urgent first (default: {' '.join(LANES)})"
         )
@@ -25,7 +24,6 @@ class Command(BaseCommand):
         parser.add_argument("--burst", action="store_true", help="end when nothing is due")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """See `BaseCommand.handle`."""
         lanes = options["lanes"] or LANES
         if unknown := [lane for lane in lanes if lane not in LANES]:
             raise CommandError(f"{unknown[0]!r} is no lane; the lanes are {', '.join(LANES)}", returncode=2)

@@ -25,7 +25,6 @@ class HeaderEncoder(Encoder):
         self._indexed: dict[HeaderTuple, bytes] = {}
 
     def encode(self, headers: Iterable[HeaderTuple], huffman: bool = True) -> bytes:  # type: ignore[override]  # noqa: ARG002 - h2 leaves it at its default
-        """Return the header block of `headers`."""
         block = []
         if sizes := self.table_size_changes:
             self._indexed.clear()

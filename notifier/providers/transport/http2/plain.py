@@ -31,19 +31,15 @@ class PlainH2(H2Connection):
         self._came = b""
 
     def open_request(self, stream_id: int, headers: list[HeaderTuple]) -> None:
-        """See `LeanH2`."""
         self.send_headers(stream_id, headers)
 
     def room(self, stream_id: int) -> int:
-        """See `LeanH2`."""
         return min(self.local_flow_control_window(stream_id), self.max_outbound_frame_size)
 
     def send_part(self, stream_id: int, part: bytes, *, last: bool) -> None:
-        """See `LeanH2`."""
         self.send_data(stream_id, part, end_stream=last)
 
     def feed(self, data: bytes) -> None:
-        """See `LeanH2`."""
         self._came += data
 
     def next_frame(self) -> list[Event] | None:

@@ -145,7 +145,6 @@ class Wire(asyncio.Protocol):
         return self.reads.of(sent_at) if self.open else None
 
     def open_stream(self, headers: list[HeaderTuple]) -> int:
-        """Open a stream with these headers; its id."""
         stream_id = self._next_id
         self._next_id += 2
         self._h2.open_request(stream_id, headers)
@@ -270,7 +269,6 @@ class Wire(asyncio.Protocol):
         self.may_write = False
 
     def resume_writing(self) -> None:
-        """Go on."""
         self.may_write = True
         self.on_ready()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.http import HttpRequest
@@ -210,7 +211,7 @@ def test_several_limits_admit_together(kind: str, redis_server: EmbeddedRedis) -
     assert third.headers["RateLimit"].startswith('"each";r=8;'), "the refused one took nothing of the other limit"
 
 
-@pytest.mark.parametrize("kind", ["asgi", "wsgi", "flask", "django"])
+@pytest.mark.parametrize("kind", ["asgi", "wsgi", "flask", "django", "django async"])
 def test_some_are_exempt_and_some_may_do_more(kind: str) -> None:
     """A request is left out by `exempt` or a key of None; its rates may depend on it."""
 
@@ -222,12 +223,13 @@ def test_some_are_exempt_and_some_may_do_more(kind: str) -> None:
         "api",
         rates,
         key=lambda request: request.headers.get("x-user"),
-        exempt=lambda request: request.method == "HEAD" or request.path == "/health",
+        exempt=lambda request: request.method == "HEAD" or request.path in {"/health", "/größe"},
     )
     with site(kind, mine, limit) as served:
         assert [served.get(X_User="ann").status for _ in range(2)] == [200, 429]
         assert [served.get(X_User="bob", X_Plan="paid").status for _ in range(3)] == [200, 200, 429]
         assert [served.get("health", X_User="ann").status, served.get(method="HEAD", X_User="ann").status] == [200, 200]
+        assert served.get(quote("größe"), X_User="ann").status == 200
         assert [served.get().status for _ in range(3)] == [200] * 3
 
 

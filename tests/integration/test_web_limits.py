@@ -374,6 +374,8 @@ def test_who_goes_away_gets_nothing_back() -> None:
         (lambda: WebLimit("a", "5/minute", exempt=wrong("/health")), TypeError, "exempt are functions"),
         (lambda: WebLimit("a", "5/minute", exempt=wrong(asgi_hello)), TypeError, "are plain functions"),
         (lambda: WebLimit("a", wrong(asgi_hello)), TypeError, "are plain functions"),
+        (lambda: WebAnswer(body=wrong(asgi_hello)), TypeError, "are plain functions"),
+        (lambda: WebAnswer(on_refused=wrong(asgi_hello)), TypeError, "are plain functions"),
         (lambda: WebLimit("a", "5/minute", exempt=wrong(Later())), TypeError, "are plain functions"),
         (lambda: WebLimit("a", "5/minute", not_counted=wrong(500)), TypeError, "not_counted is a list of statuses"),
         (lambda: ASGILimits(asgi_hello, IN_MEMORY), ValueError, r"such as WebLimit\('api', '100/minute'\)"),

@@ -99,6 +99,11 @@ class WebAnswer:
     body: Callable[[WebRequest, dict[str, Any]], str | dict[str, Any]] | None = None
     on_refused: Callable[[WebRequest, Sequence[str]], object] | None = None
 
+    def __post_init__(self) -> None:
+        """Raise where an answer cannot be meant."""
+        if any(map(is_async, (self.body, self.on_refused))):
+            raise TypeError("body and on_refused are plain functions, not async ones")
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

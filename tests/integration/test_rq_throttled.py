@@ -38,12 +38,14 @@ def _note(path, word):
         file.write(f"{time.time()} {word}\\n")
 
 @throttled(user="user_id", category="chat")
-def notify(user_id, text, path, seconds=0, until=""):
+def notify(user_id, text, path, seconds=0, until="", dies=False):
     _note(path, f"{text} begins")
     time.sleep(seconds)
     while until and not os.path.exists(until):
         time.sleep(0.01)
     _note(path, f"{text} ends")
+    if dies:
+        os.kill(os.getpid(), 9)
     return text
 
 @throttled(user="user_id")
@@ -263,22 +265,30 @@ def test_its_permit_stands_ahead_while_it_runs(world: World) -> None:
     finishes(after)
 
 
-def test_a_redis_that_is_away_at_its_end_learns_of_it(world: World) -> None:
-    """Once Redis is back its permit is closed, its run is recorded, and the user's next one goes after the gap."""
-    path, may_end = world.path("outage"), world.path("outage-may-end")
+@pytest.mark.parametrize(("dies", "status"), [(False, JobStatus.FINISHED), (True, JobStatus.STARTED)])
+def test_a_redis_that_is_away_at_its_end_learns_of_it(world: World, *, dies: bool, status: JobStatus) -> None:
+    """Once Redis is back its permit is closed, its run is recorded, and the user's next one goes after the gap.
+
+    RQ learns of its result too; of one whose horse was killed RQ's clean-up tells.
+    """
+    path, may_end = world.path(f"outage {dies}"), world.path(f"outage {dies} may end")
     with MortalRedis(appendonly=True) as server, Redis.from_url(server.url) as redis:
         config, q = write_config(world.folder / "away", server.url, **RATES), Queue(connection=redis)
         with notifier(config) as producer, worker(config, python_path=world.folder) as running:
-            job, behind = (q.enqueue("shop.notify", "away", n, str(path), until=str(may_end)) for n in ("a", "b"))
+            job = q.enqueue("shop.notify", "away", "a", str(path), until=str(may_end), dies=dies)
+            behind = q.enqueue("shop.notify", "away", "b", str(path))
             eventually(lambda: times(path, "a begins"), "its beginning")
             server.kill()
             may_end.touch()
-            eventually(lambda: '"limiter_unreachable"' in running.log, "its end")
+            eventually(lambda: times(path, "a ends"), "its end")
+            if dies:
+                eventually(lambda: '"limiter_unreachable"' in running.log, "its worker to find no Redis")
             server.restart()
             finishes(behind)
+            finishes(job, status)
             eventually(lambda: len(producer.history("away")) == 2, "both records")
             told = [(record.job_id, record.outcome) for record in producer.history("away")]
-            assert told == [(behind.id, "delivered"), (job.id, "delivered")]
+            assert told == [(behind.id, "delivered"), (job.id, "failed" if dies else "delivered")]
 
 
 def test_its_history_tells_what_held_it(world: World) -> None:

@@ -140,7 +140,7 @@ def _methods(of: type) -> Iterator[tuple[str, Any]]:
     for base in reversed([each for each in of.__mro__ if each.__module__.startswith(("notifier", "workers"))]):
         for method, raw in vars(base).items():
             is_ours = callable(raw) or isinstance(raw, property | cached_property | classmethod | staticmethod)
-            if is_ours and not method.startswith("_") and method not in seen and inspect.getdoc(getattr(of, method)):
+            if is_ours and not method.startswith("_") and method not in seen:
                 seen.add(method)
                 yield method, vars(base)[method] if isinstance(raw, property) else getattr(of, method)
 

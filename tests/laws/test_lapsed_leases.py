@@ -149,7 +149,7 @@ def test_a_function_that_runs_for_long_counts_until_it_ends(fleet: Callable[...,
     f.send("function", category="b")
     (running,) = f.lease()
     f.settle(running, state="handed_to_rq")
-    told = RunFields(str(f.now), running.permit, "ann", "b", "function", "", "", ahead_us=90 * S)
+    told = RunFields(str(f.now), running.permit, "ann", "b", "function", "", ahead_us=90 * S)
     assert run(f.redis, rq_run(told))
     f.send("one")
     f.settle(f.lease()[0])

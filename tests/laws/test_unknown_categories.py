@@ -78,16 +78,22 @@ def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis
     assert redis.zrange("notifier:backlog:{ann}:sale", 0, -1) == [job.id.encode()]
 
 
-def test_what_a_worker_reads_when_its_own_time_has_come_is_nobody_else_s(redis: Redis) -> None:
-    """Law 2: its category has gone from the rates, so a worker reads it under a lease; RQ's upkeep leaves it there."""
+@pytest.mark.parametrize(("data", "waits"), [(b"x", True), (b"x" * 300_000, False)], ids=["its time", "large"])
+def test_what_a_worker_reads_under_a_lease_is_nobody_else_s(redis: Redis, data: bytes, waits: bool) -> None:
+    """Law 2: its category is unknown, so a worker reads it under a lease: RQ's upkeep leaves it there.
+
+    Where that worker dies, another reads it.
+    """
     meta = json.dumps({"user": "ann", "category": "gone"}).encode()
     lane, at_us = queue(redis), time_us(redis) - 1_000_000
-    job = calls.Job("later", lane.name, b"x", meta, send_at_us=at_us)
+    job = calls.Job("read", lane.name, data, meta, send_at_us=at_us if waits else None)
     run(redis, calls.enqueue([job], dedupe_for_us=1, stamp="", clock=str(at_us - 1)))
-    pulled = enter(redis, calls.Worker(lanes=[lane.name], lease_us=10_000_000), calls.Room(9), "known")
-    assert [job_id for job_id, _ in pulled.rq_jobs] == ["later"]
+    for clock in (at_us + 1_000_000, at_us + 60_000_000):
+        reader = calls.Worker(lanes=[lane.name], lease_us=10_000_000, clock=str(clock))
+        pulled = enter(redis, reader, calls.Room(9), "known")
+        assert ([job_id for job_id, _ in pulled.rq_jobs], pulled.orphans) == (["read"], [])
 
-    tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
-    ForkedRqJobs(SimpleWorker([lane], connection=redis), AllowedFunctions([]), tuning).release_scheduled()
-    assert lane.job_ids == []
-    assert audit(redis) == []
+        tuning = Tuning(batch=1, in_flight=1, lease_us=1, timeout_us=1, grace_us=1)
+        ForkedRqJobs(SimpleWorker([lane], connection=redis), AllowedFunctions([]), tuning).release_scheduled()
+        assert lane.job_ids == []
+        assert audit(redis) == []

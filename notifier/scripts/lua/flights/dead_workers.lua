@@ -40,8 +40,8 @@ local function take_over(look, id)
   end
   if not history.was_held(read[14]) then history.note(id, read[14], look.now - look.lease_us, 'f') end
   local counted = job.permit and counted_of(job.permit, read[15])
-  local meta = counted and is_text(id) and steering(read[8])
-  -- What was counted as no send was not sent: it is no orphan.
+  -- What has no place in a backlog was only read, what was counted as no send was not sent: they are no orphans.
+  local meta = job.order and counted and is_text(id) and steering(read[8])
   if not meta or counted.nothing then return put_back(look, id, key, job, meta) end
   local lapses = tonumber(redis.call('ZSCORE', '@leases', id))
   mark_orphan(id, meta.user, meta.category)

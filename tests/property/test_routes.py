@@ -11,13 +11,16 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from notifier.queue import calls
 from notifier.queue.circuits import circuit
+from notifier.queue.retention import Retention
 from notifier.rules.category import Category, PlatformLimits
 from notifier.rules.evaluator import Sends
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Burst, Policy, Window
 from notifier.scripts.loader import run
 from notifier.scripts.records import CircuitFields
+from notifier.scripts.rule_table import RuleTable
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.test_backlogs import moments, policies, seldom
@@ -559,6 +562,31 @@ def test_alerts_wait_for_no_background_push_when_the_other_devices_before_them_h
     assert world.pull().next_us == START + M
     world.now += M
     assert world.round() == 1
+
+
+@pytest.mark.parametrize("held", ["device", "route"])
+def test_workers_of_different_lanes_do_not_wake_each_other_in_vain(redis: Redis, held: str) -> None:
+    """Law 3: who may not look at a head leaves it to others when it is looked at: it knows nothing of its device."""
+    limits = {"fcm": PlatformLimits(device=Policy((Window(1, interval_us=60 * M),)))}
+    rules = RuleTable(Policies(limits=limits, categories={lane: Category(lane, lane) for lane in ("urgent", "bulk")}))
+
+    def look(lane: str) -> Pulled:
+        worker = calls.Worker(name=lane, lanes=(lane,), lease_us=LEASE, keep=Retention(M), clock=str(START))
+        return run(redis, calls.pull(worker, calls.Room(9), rules))
+
+    jobs = [
+        calls.Job(name, lane, b"", json.dumps({"user": "ann", "category": lane}).encode(), targets="- fcm:n|one")
+        for name, lane in (("a", "urgent"), ("b", "urgent"), ("c", "bulk"))
+    ]
+    run(redis, calls.enqueue(jobs, dedupe_for_us=0, stamp="", max_waiting=None, keep=Retention(M), clock=str(START)))
+    if held == "route":
+        run(redis, circuit(CircuitFields(str(START), "me", "fcm", "pause", "", "0")))
+    for sent in look("urgent").leased:
+        ended = calls.Settlement(sent.job_id, sent.permit, "ann", "urgent", True, "delivered", "delivered")
+        run(redis, calls.settle([ended], rules, calls.Worker(name="urgent", keep=Retention(M), clock=str(START))))
+    looks = [look(lane) for lane in ("urgent", "bulk") * 4]
+    assert redis.zcard("notifier:backlog:{ann}:bulk") == 1
+    assert [pulled.idle for pulled in looks[-4:]] == [0] * 4
 
 
 @pytest.mark.parametrize("how", ["collapse", "high"])

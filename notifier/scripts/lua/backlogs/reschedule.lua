@@ -1,7 +1,7 @@
 --! on_demand step_aside lower passes_lowered reschedule
---! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED next_for
---! needs order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at set_part_wake_ups
---! needs set_wake_ups text waits
+--! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED MAX_RANK
+--! needs next_for order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at
+--! needs set_part_wake_ups set_wake_ups text waits
 -- Reschedule: what does not go now, and when its user is looked at again.
 -- step_aside: the rest of what a device took leaves its backlog, or it would keep back those behind it. It comes back
 -- to its place at µs `at`, when one of these routes is up, or when it expires. What has met a fault lets the others of
@@ -91,8 +91,8 @@ end
 
 -- set_all_wake_ups: in each lane at the earliest time of its backlogs; in the lanes that all backlogs have left none
 -- stays.
-local function set_all_wake_ups(look, user, lanes)
-  local wake_ups, whole, now = set_wake_ups(user.name, user.backlogs, look.now, user.turn), user.whole, look.now
+local function set_all_wake_ups(look, user, lanes, kept)
+  local wake_ups, whole, now = set_wake_ups(user.name, user.backlogs, look.now, user.turn, kept), user.whole, look.now
   if whole and not next(whole.lanes) then whole, user.whole = nil, nil end
   if whole then
     local least = math.huge
@@ -110,9 +110,14 @@ end
 -- reschedule: leaves the user at the moments when the next heads may go. lanes: those that a wake-up or a backlog of
 -- the user stood in; since: since when the user was due.
 local function reschedule(look, user, lanes, since)
+  -- Where nothing went, a lane of others keeps its wake-up: they alone have looked at its heads' devices and routes.
+  local kept = {}
+  for _, backlog in ipairs(user.backlogs) do
+    if user.sends == 0 and backlog.rank == MAX_RANK then kept[backlog.lane], lanes[backlog.lane] = true, nil end
+  end
   if user.backlogs[1] or user.whole then
     set_times(look, user)
-    set_all_wake_ups(look, user, lanes)
+    set_all_wake_ups(look, user, lanes, kept)
   else
     for lane in pairs(lanes) do gather('ZREM', '@wakeups:' .. lane, user.name) end
   end

@@ -75,8 +75,9 @@ local function set_wake_up(user, lane, at, now) set_at(user, lane, math.min(at, 
 -- {category, lane, head, at, waits_for: what the head waits for without a wake-up but of its expiry; elsewhere: the
 -- backlog is shut until something is settled, for what expires in it too; by: what holds the head back, as history.lua
 -- has it, or nil where that is not known; why: see waits.lua}. turn: the user's #turn, or nil.
+-- kept: the lanes whose wake-up stays as it is, or nil.
 -- Returns the wake-ups by lane. The caller is to call *wake_leaders* in the end.
-local function set_wake_ups(user, backlogs, now, turn)
+local function set_wake_ups(user, backlogs, now, turn, kept)
   local wake_ups = {}
   for _, backlog in ipairs(backlogs) do
     local at = math.max(backlog.at, now)
@@ -90,7 +91,9 @@ local function set_wake_ups(user, backlogs, now, turn)
   local latest = latest_wake_up(now)
   for lane, at in pairs(wake_ups) do wake_ups[lane] = math.min(at, latest) end
   if next(wake_ups, (next(wake_ups))) then yield(wake_ups, now, turn) end
-  for lane, at in pairs(wake_ups) do set_at(user, lane, at) end
+  for lane, at in pairs(wake_ups) do
+    if not (kept and kept[lane]) then set_at(user, lane, at) end
+  end
   return wake_ups
 end
 

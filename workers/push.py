@@ -17,11 +17,9 @@ from types import FrameType
 from typing import Any, Final, Literal, TypeVar
 
 import structlog
-from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
 from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import JSONSerializer
@@ -64,6 +62,7 @@ from workers.loop.turns import Turns
 from workers.loop.watchdog import Watchdog
 from workers.rq import compat
 from workers.rq.functions import AllowedFunctions
+from workers.rq.horse import Patience
 from workers.rq.jobs import ForkedRqJobs
 from workers.sending.circuits import Circuits
 from workers.sending.late_feedback import LateFeedback
@@ -73,8 +72,6 @@ from workers.served import Served, run_all
 
 T = TypeVar("T")
 
-# Of a work horse, for each command. RQ's may be sent twice: they set, and add to nothing but a worker's counters.
-PATIENCE: Final = Retry(ConstantBackoff(1), 10)
 MONITORING_S: Final = 30  # at the most between looks at a work horse: they feed the watchdog, which waits for a minute
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
 REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
@@ -432,8 +429,8 @@ class PushWorker(Worker):
             self.kill_horse()
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
-        """As RQ's, but a horse waits for a Redis that is away: RQ would take that for the function's own error."""
-        self.connection.connection_pool.connection_kwargs["retry"] = PATIENCE
+        """As RQ's, but a horse waits for a Redis that cannot be used: to RQ that is the function's own error."""
+        self.connection.connection_pool.connection_kwargs["retry"] = Patience()
         super().main_work_horse(job, queue)
 
     def kill_horse(self, sig: signal.Signals = signal.SIGKILL) -> None:

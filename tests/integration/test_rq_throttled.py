@@ -291,6 +291,26 @@ def test_a_redis_that_is_away_at_its_end_learns_of_it(world: World, *, dies: boo
             assert told == [(behind.id, "delivered"), (job.id, "failed" if dies else "delivered")]
 
 
+@pytest.mark.parametrize(
+    ("lets", "takes"),
+    [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")],
+)
+def test_a_redis_that_takes_nothing_at_its_end_learns_of_it(world: World, lets: str, takes: str) -> None:
+    """One that is full, or a replica, is waited for as one that is away: the job has run, and RQ is to know it."""
+    path, may_end = world.path(lets), world.path(f"{lets} may end")
+    with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
+        config = write_config(world.folder / "takes nothing", server.url, **RATES)
+        with worker(config, python_path=world.folder):
+            job = Queue(connection=redis).enqueue("shop.notify", "full", "a", str(path), until=str(may_end))
+            eventually(lambda: times(path, "a begins"), "its beginning")
+            redis.execute_command(*lets.split())
+            may_end.touch()
+            eventually(lambda: redis.info("errorstats").keys() & {"errorstat_OOM", "errorstat_READONLY"}, "its end")
+            redis.execute_command(*takes.split())
+            finishes(job)
+    assert len(times(path, "a begins")) == 1
+
+
 def test_its_history_tells_what_held_it(world: World) -> None:
     """The record of a job names what held it back, and how long the function ran."""
     path, q = world.path("told"), world.queue()

@@ -8,7 +8,11 @@ import threading
 import time
 from typing import Any, Final, Self
 
-from redis.exceptions import RedisError
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry as RedisRetry
 from rq.job import Job, Retry
 
 from notifier.notification.throttled import was_sent
@@ -19,6 +23,26 @@ from workers.rq.functions import Pickles
 
 SENT: Final = 1
 NOT_SENT: Final = 2
+PASSING: Final = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError)
+
+
+class Patience(RedisRetry):
+    """How a horse asks Redis again. RQ's commands may be sent twice: they add to nothing but a worker's counters.
+
+    It waits before redis-py looks at the error: where a key is watched RQ goes round at once, for as long as it fails.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NoBackoff(), 10, PASSING)
+
+    def call_with_retry(self, do: Any, fail: Any, *args: Any, **options: Any) -> Any:
+        """As redis-py's, a second after an error."""
+
+        def failed(*error: Any) -> Any:
+            time.sleep(1)
+            return fail(*error)
+
+        return super().call_with_retry(do, failed, *args, **options)
 
 
 class Horse:

@@ -94,7 +94,6 @@ def pull(
     args = PullFields(
         *(worker.clock, room.max_jobs, worker.lease_us, int(worker.leads), worker.name),
         claimant=worker.claimant or worker.name,
-        on_join=rules.on_join,
         keep=worker.keep.encode(),
         rooms=json.dumps(room.by_route) if room.by_route else "",
         rules=rules.text,

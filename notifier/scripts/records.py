@@ -60,10 +60,9 @@ class PullFields(NamedTuple):
     """The arguments of *pull*; the caller's lanes follow, the most urgent first.
 
     max_jobs: most that are put in backlogs, and that are leased. leads: '1' for an idle leader, see idle_leaders.lua.
-    claimant: see claims.lua. on_join: what candidates find in their backlogs, JSON {category: 'collapse', 'note', after
-    how many a digest goes, or false}; for a category that is not among them *steer* is to say in the job's meta that it
-    is as 'default' before it comes to a backlog. keep: see ends.lua. rooms: the routes by which the caller may send so
-    many more and no more, JSON {route: how many}, or ''. rules: of everyone, see rule_table.lua.
+    claimant: see claims.lua. keep: see ends.lua. rooms: the routes by which the caller may send so many more and no
+    more, JSON {route: how many}, or ''. rules: of everyone, see rule_table.lua; for a category that is not among them
+    *steer* is to say in the job's meta that it is as 'default' before it comes to a backlog.
     targets: of jobs that an earlier reply asked for, JSON {job id: targets}, see targets.lua; or ''.
     rates: the version of the published rates that the caller has looked at; '' if there were none.
     """
@@ -74,7 +73,6 @@ class PullFields(NamedTuple):
     leads: Text
     worker: Text
     claimant: Text
-    on_join: Text
     keep: Text
     rooms: Text
     rules: Text

@@ -26,8 +26,8 @@ BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by
 class RuleTable:
     """The rules for *pull* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
 
-    on_join: what comes finds in its backlog, as *pull* takes it. text: the table. own_rules: the version of the own
-    rules, alike in all processes with the same; '' where nobody has any.
+    text: the table. own_rules: the version of the own rules, alike in all processes with the same; '' where nobody has
+    any.
     """
 
     def __init__(
@@ -52,9 +52,8 @@ class RuleTable:
         self._clock_of_users = {**clock, "of_users": True}
         self.chosen_version = digest(_chosen_by(policies), clock, self.own_rules)
         categories = policies.categories.values()
-        of_category = ",".join(f"{json.dumps(c.name)}:{policy_json(c.policy)}" for c in categories)
         rest: dict[str, Any] = {
-            "bypass": {c.name: True for c in categories if c.bypass},
+            "categories": {c.name: self._of_category(c) for c in categories},
             "lanes": [*LANES, *(lane for lane in lanes if lane not in LANES)],
             "chosen": self.chosen_version,
         }
@@ -62,19 +61,13 @@ class RuleTable:
             "version": version,
             "own": self.own_rules,
             "clock": clock if policies.uses_local_time else None,
-            "costs": {c.name: c.cost for c in categories if c.cost > 1},
-            "overall": {c.name: self._of_all(c.overall) for c in categories if c.overall and not c.bypass},
-            "apps": {c.name: c.app for c in categories if c.app},
-            "ignores_quiet": {c.name: True for c in categories if c.ignores_quiet},
-            "digests": {c.name: c.digest.within_us for c in categories if c.digest},
-            "drops": {c.name: True for c in categories if c.when_blocked == "drop"},
+            "bypasses": any(c.bypass for c in categories),
             **self._limits(),
         }
         rest |= {name: of for name, of in some.items() if of}
-        self.on_join = json.dumps({c.name: _on_join(c) for c in categories}, separators=(",", ":"))
         devices = ",".join(f'"{name}":[{of}]' for name, of in _of_device(policies, policies.everyone).items())
         users = f'"users":[{policy_json(policies.everyone)}]' + (f',"devices":{{{devices}}}' if devices else "")
-        self.text = f'{{{users},"categories":{{{of_category}}},{json.dumps(rest, separators=(",", ":"))[1:-1]}}}'
+        self.text = f"{{{users},{json.dumps(rest, separators=(',', ':'))[1:-1]}}}"
 
     def own_fields(self) -> Iterator[tuple[str, str]]:
         """The fields and values of the hash that tells of users with rules of their own, see `users_rules.lua`."""
@@ -98,6 +91,20 @@ class RuleTable:
                 for mute in chosen.mutes
             ]
         return f"{number}\n{text}", ENCODE(told)
+
+    def _of_category(self, category: Category) -> dict[str, Any]:
+        joins = category.counts and ("collapse" if category.when_blocked == "collapse" else "note")
+        some = {
+            "bypass": category.bypass,
+            "cost": category.cost > 1 and category.cost,
+            "app": category.app,
+            "overall": category.overall and not category.bypass and self._of_all(category.overall),
+            "ignores_quiet": category.ignores_quiet,
+            "digest": category.digest and category.digest.within_us,
+            "drops": category.when_blocked == "drop",
+            "join": category.digest.after if category.digest else joins,
+        }
+        return {"policy": json.loads(policy_json(category.policy)), **{name: of for name, of in some.items() if of}}
 
     def _limits(self) -> dict[str, Any]:
         limits = self._policies.limits.items()
@@ -184,12 +191,6 @@ def _of_device(policies: Policies, user: Policy) -> dict[str, str]:
         else:
             found[name] = f"[{'false' if held.is_empty else policy_json(held)},{policy_json(bypassing)}]"
     return found
-
-
-def _on_join(category: Category) -> str | int | bool:
-    if category.digest:
-        return category.digest.after
-    return category.counts and ("collapse" if category.when_blocked == "collapse" else "note")
 
 
 def share_of(limit: int, partitions: int) -> int:

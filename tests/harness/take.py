@@ -93,5 +93,6 @@ def enter(redis: Any, worker: calls.Worker, room: Room, *categories: str) -> Pul
 
 def know(rules: RuleTable, categories: Iterable[str]) -> None:
     """Have a table take these categories for configured, with the rules of `default`."""
-    on_join = json.loads(rules.on_join)
-    rules.on_join = json.dumps(dict.fromkeys(categories, on_join["default"]) | on_join)
+    table = json.loads(rules.text)
+    table["categories"] = dict.fromkeys(categories, table["categories"]["default"]) | table["categories"]
+    rules.text = json.dumps(table)

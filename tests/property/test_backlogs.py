@@ -244,9 +244,14 @@ def test_a_burst_is_dropped_at_once(redis: Redis) -> None:
 def test_lower_lanes_do_not_starve(redis: Redis) -> None:
     """Every eighth send of a user in several lanes comes from the lowest, the other seven from the most urgent."""
     world = World(redis, Policies(Policy(gap_us=S)))
+    world.enqueue("ann", "urgent", "urgent")
+    assert world.round() == 1  # it goes as it comes, and what follows waits
+    settle_all(world)
     for lane in ("urgent", "bulk"):
         for _ in range(20):
             world.enqueue("ann", lane, lane)
+    assert world.round() == 0
+    world.now += S
     order: list[str] = []
     while len(order) < 24:
         assert world.round() == 1

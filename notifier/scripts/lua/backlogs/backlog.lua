@@ -13,7 +13,7 @@ local function new_backlog(rules, user, category, lane, why)
   local of = rules_of(rules, category)
   local name = user.name
   return {category = category, lane = lane, key = backlog_key(name, category), sent = sent_key(name, category),
-    policy = of.policy, bypass = of.bypass, drops = of.drops, cost = of.cost, why = why}
+    policy = of.policy, bypass = of.bypass, drops = of.drops, cost = of.cost or 1, why = why}
 end
 
 local HASH, O = ('#o'):byte(1, 2) -- HASH: so begins what is no category; O: and behind it what tells of an orphan

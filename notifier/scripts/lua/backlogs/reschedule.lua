@@ -1,5 +1,5 @@
 --! on_demand step_aside lower passes_lowered reschedule
---! needs backlogs_key bypasses_any claim_of FAR gather history is_background is_dropped job_key LOWERED MAX_RANK
+--! needs backlogs_key claim_of FAR gather history is_background is_dropped job_key LOWERED MAX_RANK
 --! needs next_for order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at
 --! needs set_part_wake_ups set_wake_ups text waits
 -- Reschedule: what does not go now, and when its user is looked at again.
@@ -99,7 +99,7 @@ local function set_all_wake_ups(look, user, lanes, kept)
     for _, backlog in ipairs(user.backlogs) do
       if not backlog.waits_for then least = math.min(least, backlog.at) end
     end
-    local of_user = bypasses_any(look.rules) and 0 or next_for(user.sent, user.policy, 1)
+    local of_user = look.rules.bypasses and 0 or next_for(user.sent, user.policy, 1)
     set_part_wake_ups(user.name, whole.lanes, part_wake_up(user.name, whole, now, of_user, least, user.sends > 0))
   end
   for lane in pairs(lanes) do

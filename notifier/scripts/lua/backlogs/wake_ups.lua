@@ -1,5 +1,5 @@
 --! on_demand sign_of why_of set_wake_up set_wake_ups set_user_wake_ups
---! needs backlog_key backlogs_key bypasses_any CLOSED closed_backlogs history idle_leaders is_closed is_dropped
+--! needs backlog_key backlogs_key CLOSED closed_backlogs history idle_leaders is_closed is_dropped
 --! needs job_key LANES lanes_of LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
 --! needs read_backlogs rules_read seconds serves set_part_wake_ups text waits wake_ups_due
 -- Wake-ups: when a user who waits is looked at again.
@@ -107,7 +107,7 @@ local function set_user_wake_ups(rules, name, policy, now)
   user.backlogs, user.next = {}, found[3] and {} or nil
   if not (found[1] or closed) then redis.call('DEL', backlogs_key(name)) end
   if #found > 2 * MAX_LINES then -- a visit looks at them a part at a time
-    local opens = bypasses_any(rules) and 0 or next_for(user.sent, policy, 1)
+    local opens = rules.bypasses and 0 or next_for(user.sent, policy, 1)
     return set_part_wake_ups(name, lanes_of(found), math.min(math.max(now, opens), now + LONGEST_PART))
   end
   for i = 1, #found, 2 do

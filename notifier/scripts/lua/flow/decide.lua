@@ -147,7 +147,7 @@ local function by_providers(look, user, backlog, job)
   local paused = look.circuits and paused_by(look, user, backlog)
   if paused then return 'waits_for_route', {waits_for = {paused}, paused = true} end
   if not job.targets then return 'unread' end
-  local app = rules.apps and rules.apps[backlog.category]
+  local app = rules_of(rules, backlog.category).app
   local plan = plan_of(job.targets, app)
   local said = plan
   if look.circuits or left or job.answered or plan.limited or counts_devices(rules, user.index, plan) then
@@ -173,7 +173,7 @@ end
 --   'behind'  see *split_targets*
 local function decide(look, user, backlog, job)
   local verdict, said = by_providers(look, user, backlog, job)
-  local paced = verdict == 'go' and look.rules.overall and paced_by(look, user, backlog)
+  local paced = verdict == 'go' and paced_by(look, user, backlog)
   if paced then return 'waits_for_route', {waits_for = {paced}} end
   return verdict, said
 end

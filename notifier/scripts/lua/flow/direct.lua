@@ -76,9 +76,8 @@ end
 
 -- is_simple: whether *opens_at* tells all of when the next of a category may go.
 local function is_simple(category)
-  local rules = look.rules
-  return rules.categories[category] and not (rules.digests and rules.digests[category]
-    or rules.overall and rules.overall[category])
+  local of = look.rules.categories[category]
+  return of and not (of.digest or of.overall)
 end
 
 -- clock_fields: of a job's hash that rules by the clock go by, as *first_time* has them.

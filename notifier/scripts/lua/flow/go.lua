@@ -19,7 +19,7 @@ local function spend(look, user, backlog, permit, needs, open)
   local rules = look.rules
   count_sends(look, user, backlog, permit)
   spend_room(rules, look.rooms, needs, look.now)
-  local overall = rules.overall and rules_of(rules, backlog.category).overall
+  local overall = rules_of(rules, backlog.category).overall
   if overall then count_overall(look, overall, backlog.category, permit) end
   if look.circuits then
     for _, need in ipairs(needs) do note_probe(look, need.route) end

@@ -21,10 +21,10 @@
 --   rates: false; or the version of others that hold by now than the caller has looked at, '' if none are published any
 --   more: it is to look at them, and nothing was taken.
 --! first_write
---! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text
---! needs job_key lane_shares least_share let_go_of_held look_by note_candidate note_due orders read_circuits
---! needs read_rules remember same_waiting steering supersede take_over_dead text users_rules visit waits wake_leaders
---! needs write_claims write_gathered write_projects
+--! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text job_key
+--! needs lane_shares least_share let_go_of_held look_by note_candidate note_due orders read_circuits
+--! needs read_rules remember rules_of same_waiting steering supersede take_over_dead text users_rules visit
+--! needs waits wake_leaders write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
@@ -137,11 +137,10 @@ local function lease_rq_job(id, from)
   rq_jobs[#rq_jobs + 1] = permit
 end
 
+local rules = read_rules(ARGV[PULL.rules])
 local digest_is_full -- the one that a candidate has joined: it is to go
-local on_join = cjson.decode(ARGV[PULL.on_join])
 local function join(id, user, category, collapse_id, order)
-  local how = on_join[category]
-  if how == nil then how = on_join.default end
+  local how = rules_of(rules, category).join
   local digest = type(how) == 'number'
   if digest then collapse_id = DIGEST end
   if not how or type(collapse_id) ~= 'string' then return order end
@@ -172,7 +171,7 @@ local look = {
   now = now, lease_us = lease, until_text = until_text, worker = worker, claimant = ARGV[PULL.claimant], lanes = lanes,
   rank = rank, -- lane -> its place among the caller's
   due = due,
-  rules = read_rules(ARGV[PULL.rules]),
+  rules = rules,
   circuits = nil, -- what is held of routes, by name; or nil
   rooms = ARGV[PULL.rooms] ~= '' and cjson.decode(ARGV[PULL.rooms]) or nil,
   most = most, -- so many may be leased in all
@@ -191,7 +190,7 @@ local look = {
 local function place(id, from)
   if look.leases[id] then return true end -- it stood in a queue twice
   digest_is_full = false
-  local what, user, lane, is_new = enter_backlog(now, id, join, on_join, from)
+  local what, user, lane, is_new = enter_backlog(now, id, join, rules.categories, from)
   is_new = is_new or digest_is_full
   if what == 'entered' then direct.waits[user] = true end
   if what == 'rq_job' then

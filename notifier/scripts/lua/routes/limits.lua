@@ -2,7 +2,7 @@
 --! exports write_projects
 --! needs date_sends device_key next_for record text
 -- The platforms' own limits; see targets.lua.
--- In the rule table: apps {category: app}; limited: true if there is any limit; and by platform
+-- In the rule table: of a category its app; limited: true if there is any limit; and by platform
 --   devices      for each policy in users, the policies of one device: for what those rules hold, and for what bypasses
 --                them; or false where the user's own rules are narrower
 --   background   the policy of background pushes; collapsible: {burst, interval}; projects: {limit, interval, bucket}

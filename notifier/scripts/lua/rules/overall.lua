@@ -1,6 +1,6 @@
 --! on_demand overall_opens count_overall close_overall overall_key
 --! needs date_sends note_due route_key text
--- Overall: the pace of a category for all users together, which the rule table has as overall {category: {limit, µs}}.
+-- Overall: the pace of a category for all users together, which the rule table has as its overall: {limit, µs}.
 --   @overall:<category>  zset permit -> µs, as a user's sends: in the future while in flight, the settling time after
 -- It counts messages, each as one, whatever it costs its user. Where it is full, the category is held as a route is
 -- whose project is full, see routes.lua.

@@ -5,8 +5,7 @@
 -- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:
 -- calendar windows, unit 'day', 'week' or 'month'. Where anybody's has, the rule table has clock {version: of the data,
 -- zone: of who names none, lead_us: µs that must be left until quiet hours begin, of_users: true if only users chose
--- such rules, whose zones are in @zones:users then}, and ignores_quiet {category: true}: the user's quiet hours do not
--- hold it.
+-- such rules, whose zones are in @zones:users then}. The user's quiet hours do not hold a category with ignores_quiet.
 --   @zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
 --   It tells of three years. A worker writes it that *pull* has told that a zone is missing. It is there once a rule
 --   goes by the clock.

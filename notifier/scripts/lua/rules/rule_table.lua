@@ -1,50 +1,34 @@
---! exports rules_read read_rules rules_of bypasses_any is_dropped digest_at
+--! exports rules_read read_rules rules_of is_dropped digest_at
 --! needs is_counting job_key number text
 -- The rule table, as notifier/scripts/rule_table.py writes it. A policy is told of in rules.lua. What nobody uses is
--- left out, save users, categories, bypass and lanes.
+-- left out, save users, categories and lanes.
 --   users          array of policies: of everyone, and behind it of the users who are met, see users_rules.lua
---   categories     {category: policy}; a category that is not (or no longer) among them follows those of 'default'
---   bypass         {category: true}: no rules hold it back
+--   categories     {category: its rules}; a category that is not (or no longer) among them follows those of 'default'
+--     policy; bypass: no rules hold it back; cost: as how many sends one counts; app, see limits.lua; overall: {limit,
+--     µs}, see overall.lua; ignores_quiet, see quiet_hours.lua; digest: µs in which one gathers; drops: what the rules
+--     hold back is dropped; join: what comes finds in its backlog: 'collapse', 'note', or after how many a digest goes
+--   bypasses       whether any of them bypasses the rules
 --   lanes          array
---   costs          {category: as how many sends one counts}
---   overall        {category: {limit, µs}}, of all users together, see overall.lua
---   digests        {category: µs in which a digest gathers}
---   drops          {category: true}: what the rules hold back is dropped
 --   prefers        whether any user has preferences, see users_rules.lua; *read_rules* says so
 --   forgets        whether anybody was forgotten whose sends still count, see forgotten.lua; the same
 --   version        where the caller follows rules that may change
 --   own, chosen    versions, see users_rules.lua; no `own` where nobody has rules of their own
---   clock, ignores_quiet                             see quiet_hours.lua
---   apps, limited, devices, background, collapsible, projects   see limits.lua
+--   clock          see quiet_hours.lua
+--   limited, devices, background, collapsible, projects   see limits.lua
 local rules_read = {} -- the version of the table that was read last
 local function read_rules(json)
   local rules, rare = cjson.decode(json), redis.call('EXISTS', '@counting', '@preferences', '@forgotten') > 0
   rules.prefers = rare and redis.call('EXISTS', '@preferences') == 1
   rules.forgets = rare and redis.call('EXISTS', '@forgotten') == 1
-  rules_read.version, rules.of = rules.version, {}
+  rules_read.version = rules.version
   if rare and is_counting() then
     for _, policy in ipairs(rules.users) do policy.counted = true end
-    for _, policy in pairs(rules.categories) do policy.counted = true end
+    for _, of in pairs(rules.categories) do of.policy.counted = true end
   end
   return rules
 end
 
--- rules_of: what holds for a category, made once: {policy, bypass, drops, cost: as how many sends one counts, digest,
--- overall, ignores_quiet}.
-local function rules_of(rules, category)
-  local of = rules.of[category]
-  if not of then
-    local name = rules.categories[category] and category or 'default'
-    local function said(by_category) return by_category and by_category[name] end
-    of = {policy = rules.categories[name], bypass = rules.bypass[name], drops = said(rules.drops),
-      cost = said(rules.costs) or 1, digest = said(rules.digests), overall = said(rules.overall),
-      ignores_quiet = said(rules.ignores_quiet)}
-    rules.of[category] = of
-  end
-  return of
-end
-
-local function bypasses_any(rules) return next(rules.bypass) ~= nil end
+local function rules_of(rules, category) return rules.categories[category] or rules.categories.default end
 
 -- is_untried: no worker has tried it, so it is dropped where its category lets nothing wait and the rules hold it back.
 local function is_untried(id)
@@ -62,7 +46,7 @@ end
 -- held back gathers others, and goes no sooner than the time is over or there are enough. One that a worker has had
 -- does not.
 local function digest_at(rules, backlog, at, now)
-  local within = rules.digests and rules_of(rules, backlog.category).digest
+  local within = rules_of(rules, backlog.category).digest
   if not within then return at end
   local key = job_key(backlog.head)
   local job = redis.call('HMGET', key, 'push_gather', 'push_collapse')

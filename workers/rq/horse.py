@@ -39,7 +39,7 @@ class Patience(RedisRetry):
         """As redis-py's, a second after an error."""
 
         def failed(*error: Any) -> Any:
-            time.sleep(1)
+            threading.Event().wait(1)
             return fail(*error)
 
         return super().call_with_retry(do, failed, *args, **options)

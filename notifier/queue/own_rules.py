@@ -6,6 +6,7 @@ Their names say which rules are followed. They last a day after the last *pull* 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any, Final
@@ -25,7 +26,7 @@ MAX_CHOSEN: Final = 100_000  # what users chose; each mute until a moment of its
 
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
     """Write the rules of users who have their own, all at once for those who read them; one worker does for all."""
-    key, draft = redis_key("own_rules", rules.own_rules), redis_key("own_rules", "draft", worker)
+    key = redis_key("own_rules", rules.own_rules)
     if not rules.own_rules or await redis.exists(key):
         return
     writer = redis_key("own_rules_writer", rules.own_rules)
@@ -34,7 +35,7 @@ async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
             await asyncio.sleep(WRITTEN_IN_S / LOOKS)
             if await redis.exists(key):
                 return
-    await redis.delete(draft)
+    draft = redis_key("own_rules", "draft", secrets.token_hex(8))  # a worker may write two at once
     fields = rules.own_fields()
     while some := list(islice(fields, AT_ONCE)):
         await run_async(redis, write("HSET", draft, *map(to_bytes, chain.from_iterable(some))))

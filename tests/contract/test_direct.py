@@ -463,7 +463,26 @@ def test_own_rules_are_published_where_they_are_missing(redis_server: EmbeddedRe
     pulled = worker.pull()
     assert not asks(pulled)
     assert [each.job_id for each in pulled.leased] == ["two", "four", "five"], "a gap of all, and none of the vip's"
-    assert not redis.exists(f"notifier:own_rules:draft:{worker.name}")
+    assert not redis.keys("notifier:own_rules:draft:*")
+
+
+def test_a_worker_may_publish_the_own_rules_of_two_versions_at_once(redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """It may be told that those it follows are missing while it takes up others: each has its own users' alone."""
+    users = [f"u{n}" for n in range(3_000)]
+    old, new = (
+        RuleTable(Policies(Policy(), users={user: Policy(gap_us=gap_us) for user in users}), version=str(gap_us))
+        for gap_us in (S, 2 * S)
+    )
+
+    async def publish() -> None:
+        client = AsyncRedis.from_url(redis_server.url)
+        await asyncio.gather(*(own_rules.publish(client, rules, "w") for rules in (old, new)))
+        await client.aclose()
+
+    asyncio.run(publish())
+    for rules in (old, new):
+        written = redis.hgetall(f"notifier:own_rules:{rules.own_rules}")
+        assert written == {name.encode(): value.encode() for name, value in rules.own_fields()}
 
 
 def test_what_a_user_chose_is_written_down_once(worker: Worker) -> None:

@@ -80,6 +80,9 @@ class AsyncNotifier(OfOneLoop, Producer):
         for at in self._partitions:
             await at.client.aclose()
         self._leave()
+
+    def _leave(self, client: Any = None) -> None:
+        super()._leave(client)
         self._slots = asyncio.Semaphore(MAX_CALLS)
 
     async def __aenter__(self) -> Self:

@@ -100,6 +100,7 @@ class FakeNotifier(Notifier):
         made._asks = self._asks  # noqa: SLF001 - as above
         made._slots = asyncio.Semaphore(MANY)  # noqa: SLF001 - who waits for one binds it to a loop
         made._is_used_here = lambda: None  # type: ignore[method-assign] # noqa: SLF001 - any loop may: it has no connections
+        made._leave = lambda *_: None  # type: ignore[method-assign] # noqa: SLF001 - so another may, whether or not this closed it
         return made
 
     @property

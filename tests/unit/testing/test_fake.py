@@ -536,6 +536,7 @@ def test_any_event_loop_may_use_an_asyncio_one() -> None:
         await asyncio.to_thread(asyncio.run, aio.send(note("anna")))
         await asyncio.gather(*(aio.send(note("anna")) for _ in range(MAX_CALLS + 1)))
 
+    asyncio.run(aio.aclose())  # as a web framework's client does at the end of a test
     for _ in range(2):
         asyncio.run(story())
 

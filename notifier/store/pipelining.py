@@ -105,7 +105,7 @@ def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError], o
     return [each for each in ended if not isinstance(each, NotifierError)]
 
 
-def on_all(partitions: Sequence[Partition], do: Callable[[Any], T]) -> list[T]:
+def on_all(partitions: Sequence[Partition], do: Callable[[Any], T], of_others: str = "; done in the others") -> list[T]:
     """Run this in each partition, one after the other. Raises as `whole`, when all others are done."""
     found: list[T | NotifierError] = []
     for at in partitions:
@@ -114,7 +114,7 @@ def on_all(partitions: Sequence[Partition], do: Callable[[Any], T]) -> list[T]:
                 found.append(ask(partial(do, at.client)))
         except RedisUnusableError as error:
             found.append(error)
-    return whole(partitions, found, "; done in the others")
+    return whole(partitions, found, of_others)
 
 
 def _resumed(steps: Exchange[Any], reply: Any) -> Callable[[], Step]:

@@ -133,7 +133,7 @@ def withdraw(redis: Any) -> bool:
     """Let every worker's own file hold again, in all partitions; False where nothing was published."""
     partitions = Partitions.around(redis)
     # Asked for itself: where the answer to the second is lost, it is repeated, and finds nothing more.
-    were = on_all(partitions, lambda at: at.hexists(redis_key("rates"), "rates"))
+    were = on_all(partitions, lambda at: at.hexists(redis_key("rates"), "rates"), "; nothing was withdrawn")
     on_all(partitions, _take_back)
     return any(were)
 

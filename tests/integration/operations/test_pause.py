@@ -19,6 +19,7 @@ from notifier.operations.action_log import read_actions, record_action
 from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
 from notifier.settings import parse_settings
 from notifier.store.partitions import Partition, Partitions
+from notifier.store.published import publish, published_now, withdraw
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
@@ -74,6 +75,10 @@ def test_what_holds_in_some_partitions_is_written_down(redis: Redis) -> None:
     assert redis.hget("notifier:route:category:chat", "who") == b"anna"
     with pytest.raises(RedisUnusableError):
         resume_it(both, "category:chat", "anna", log)
+    publish(redis, {}, 0)
+    with pytest.raises(RedisUnusableError, match=r"asked for partitions 0 of 2; nothing was withdrawn$"):
+        withdraw(both)
+    assert published_now(redis).version
     resumed, paused = read_actions(redis, 9)
     assert (paused.action, resumed.action) == ("pause", "resume")
     assert paused.answer.startswith("not everywhere: ")

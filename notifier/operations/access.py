@@ -61,7 +61,7 @@ ROLES: Final[Mapping[str, Role]] = {
     "worker": Role((), (*READING, *RQ), room="*", rq_channels=("pubsub:*",)),
     "server": Role(
         ("enqueue", "cancel", "circuit", "forget", "limit_usage", "prefer"),
-        (*READING, *STREAMS, "xtrim"),
+        (*READING, *STREAMS, "wait", "xtrim"),
         room="audit",
     ),
     "readonly": Role((), (*READING, *SCRIPTS)),

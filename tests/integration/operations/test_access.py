@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from notifier import AsyncNotifier, Permit, RedisUnusableError
+from notifier import AsyncNotifier, NotReplicatedError, Permit, RedisUnusableError
 from notifier.cli.app import app
 from notifier.limiter import Limiter
 from notifier.operations import access
@@ -186,6 +186,9 @@ def test_a_server_can_show_and_act(tmp_path: Path, guarded: EmbeddedRedis, admin
     with notifier(config) as operator:
         operator.send(note("ada"))
         assert operator.forget("ada", hard=True).cancelled == 1
+    config.write_text(config.read_text(encoding="utf-8").replace("redis:", "redis:\n  wait_replicas: 1", 1), "utf-8")
+    with notifier(config) as operator, pytest.raises(NotReplicatedError, match="0 of 1 replicas"):
+        operator.send(note("ada"))
     assert refused(admin) == []
 
 

@@ -832,6 +832,10 @@ def test_config_init_asks_again_at_a_wrong_answer(run: Run, tmp_path: Path, monk
     assert [each in done.out + done.err for each in said] == [True] * 3
     apns = load_settings(tmp_path / "n.yaml", {}).providers.apns
     assert (apns.team_id, apns.key_id, apns.topic) == ("TEAMTEAM12", "ABCDE12345", "com.example.app")
+    monkeypatch.setattr(sys, "stdin", io.StringIO('"100000001"\n100000001\n'))
+    done = run("config", "init", str(tmp_path / "h.yaml"), "--platform", "hms", "--key-file", "secret")
+    assert done.status == 0
+    assert "which has digits only" in done.out + done.err, "an answer goes without the quotes of YAML"
 
 
 def test_config_init_overwrites_no_schema(run: Run, tmp_path: Path) -> None:

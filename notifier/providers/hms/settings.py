@@ -26,7 +26,7 @@ class HmsApp(Section):
     @classmethod
     def _is_a_number(cls, value: str) -> str:
         if value and not (value.isascii() and value.isdigit()):  # a part of the address that messages are sent to
-            raise ValueError('is not an id of AppGallery Connect; give its digits in quotes, as in "104200001"')
+            raise ValueError("is not an id of AppGallery Connect, which has digits only, such as 104200001")
         return value
 
 

@@ -112,6 +112,13 @@ def test_what_the_program_refused_counts(kind: str, route: str, status: int) -> 
         assert [served.get(route).status, served.get().status] == [status, 429]
 
 
+@pytest.mark.parametrize("kind", ["fastapi", "flask", "django", "django async"])
+def test_what_another_limiter_could_not_be_asked_of_does_not_count(kind: str) -> None:
+    """It is answered by 503, and what is a 5xx is given back."""
+    with site(kind, in_memory(kind), WebLimit("api", "1/minute", not_counted=SERVER_ERRORS)) as served:
+        assert [served.get(route).status for route in ("away", "hello", "hello")] == [503, 200, 429]
+
+
 @pytest.mark.usefixtures("redis")
 def test_an_error_counts_where_nothing_else_is_said(redis_server: EmbeddedRedis) -> None:
     """Without `not_counted`, what fails counts as what succeeds."""

@@ -276,8 +276,9 @@ def exceeded(error: LimitExceeded) -> Refusal:
 
 def status_of(error: Exception, known: Mapping[type[Exception], int]) -> int:
     """The status of the response to an error: that of its kind, where the framework knows it."""
-    by_kind: dict[type[Exception], int] = {LimitExceeded: 429, **known}
-    return next((status for kind, status in by_kind.items() if isinstance(error, kind)), 500)
+    if isinstance(error, LimitExceeded):
+        return exceeded(error).status
+    return next((status for kind, status in known.items() if isinstance(error, kind)), 500)
 
 
 def unreachable() -> Verdict:

@@ -59,6 +59,15 @@ def test_every_public_name_is_in_the_reference(package: object) -> None:
     assert set(package.__all__) <= {item.rpartition(".")[2] for item in shown}
 
 
+def test_every_public_name_says_what_it_is() -> None:
+    """No name of the reference has a signature alone: no linter asks for its docstring."""
+    _, *items = re.split(r"^#{3,4} ", generate.python(), flags=re.MULTILINE)
+    silent = [
+        item.partition("\n")[0] for item in items if not item.partition("\n```\n")[2].partition("\n## ")[0].strip()
+    ]
+    assert silent == []
+
+
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python spell signatures otherwise")
 @pytest.mark.parametrize("page", generate.PAGES)
 def test_what_is_made_from_the_code_is_up_to_date(page: str) -> None:

@@ -166,7 +166,8 @@ class Record:
     def describe(self, zone: tzinfo | None = UTC) -> str:
         """In one line: 'accepted 12:00:00.0, held 4.2 s by user 10/1m, sent 12:00:04.2, apns 200 after 45 ms'.
 
-        With the date, where it ended on another day. zone: of the clock; None is that of this computer.
+        With the date, where it ended on another day.
+        zone: of the clock; None is that of this computer.
         """
 
         def clock(at: datetime) -> str:

@@ -14,7 +14,8 @@ from django.utils.functional import SimpleLazyObject
 from fastapi import WebSocket
 from redis import Redis
 
-from notifier.limiter import AsyncLimiter, AsyncMemoryLimiter, Limiter, MemoryLimiter
+from notifier import Policy
+from notifier.limiter import AsyncLimiter, AsyncMemoryLimiter, Hold, Limiter, LimitExceeded, MemoryLimiter
 from notifier.limiter.middleware import (
     SERVER_ERRORS,
     ASGILimits,
@@ -28,6 +29,7 @@ from notifier.limiter.middleware import (
 from notifier.limiter.middleware import django as of_django
 from notifier.limiter.middleware import fastapi as of_fastapi
 from notifier.limiter.middleware import flask as of_flask
+from notifier.limiter.middleware.guard import exceeded
 from notifier.testing.embedded import EmbeddedRedis
 from tests.integration.web_rig import Site, answer, fastapi_app, plain_wsgi, serve_asgi, site
 
@@ -178,6 +180,8 @@ def test_what_check_raises_is_a_429(kind: str) -> None:
     assert (reply.status, reply.headers["Retry-After"]) == (429, "30")
     assert reply.problem["violated-policies"] == ["5/1m"]
     assert b"secret" not in reply.body
+    blocked = exceeded(LimitExceeded("secret", Hold(30_000_000, "blocked"), Policy()))
+    assert (blocked.status, blocked.detail) == (429, "blocked; try again in 30 s")
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])

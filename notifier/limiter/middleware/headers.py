@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from notifier.limiter.protocol import Hold
+from notifier.limiter.protocol import BLOCKED, Hold
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.kinds.gap import Gap
 from notifier.rules.policy import Policy
@@ -58,11 +58,12 @@ def whole_seconds(us: int) -> int:
 def quota_exceeded(names: Sequence[str], holds: Sequence[Hold]) -> dict[str, Any]:
     """The body of a 429."""
     left = whole_seconds(max(hold.time_left_us for hold in holds))
+    why = BLOCKED if [*names] == [BLOCKED] else f"{' and '.join(names)} used up"
     return {
         "type": f"{PROBLEMS}quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
-        "detail": f"{' and '.join(names)} used up; try again in {left} s",
+        "detail": f"{why}; try again in {left} s",
         "violated-policies": list(names),
     }
 

@@ -241,6 +241,7 @@ def test_some_are_exempt_and_some_may_do_more(kind: str) -> None:
         assert [served.get(X_User="bob", X_Plan="paid").status for _ in range(3)] == [200, 200, 429]
         assert [served.get("health", X_User="ann").status, served.get(method="HEAD", X_User="ann").status] == [200, 200]
         assert served.get(quote("größe"), X_User="ann").status == 200
+        assert served.get(quote("größe".encode().decode("latin-1")), X_User="ann").status == 429
         assert [served.get().status for _ in range(3)] == [200] * 3
 
 

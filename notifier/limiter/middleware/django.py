@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -128,7 +129,7 @@ def _is_async(view: View) -> bool:
 def _asked(request: HttpRequest) -> WebRequest:
     meta = {name: value for name, value in request.META.items() if isinstance(value, str)}
     meta.setdefault("REQUEST_METHOD", request.method or "GET")
-    return of_environ(meta, request)
+    return replace(of_environ(meta, request), path=request.path)  # that in META is decoded already
 
 
 async def _ask_async(guard: Guard, asked: WebRequest) -> Verdict:

@@ -149,6 +149,7 @@ def in_turn(client: Any, do: Callable[[], T]) -> T:
 async def in_turn_async(client: Any, do: Callable[[], Awaitable[T]]) -> T:
     pool = getattr(client, "connection_pool", None)
     if pool is None:
+        await client.initialize()  # once: in a crowd of first calls redis-py ends connections that it has just begun
         return await do()
     turns = _tasks.get(pool) or _tasks.setdefault(pool, asyncio.Semaphore(_most(pool)))
     within = _within_s(pool)

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
-from notifier.providers.transport.cut import cut
+from notifier.providers.transport.cut import abort, cut
 
 MAX_ANSWERS: Final = 16  # to one request: hints, and then the answer
 HEADS_BYTES: Final = 49_152  # of the heads of all these; of what is more nothing is read
@@ -64,7 +64,7 @@ class Handler(ResponseHandler):
             if self.transport is None:
                 return
             if not self._asked or self._answers > MAX_ANSWERS or self._answer_bytes > self._most:
-                self.transport.abort()  # whoever waits has its turn first, and takes what came of a body
+                abort(self.transport, self._socket)  # whoever waits has its turn first, and takes what came of a body
                 return
             super().data_received(part)
 

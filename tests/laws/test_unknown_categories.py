@@ -15,7 +15,9 @@ from redis import Redis
 from rq.worker import SimpleWorker
 
 from notifier.queue import backlogs, calls
+from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
+from notifier.scripts.rule_table import RuleTable
 from notifier.store.connection import time_us
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import audit
@@ -97,3 +99,22 @@ def test_what_a_worker_reads_under_a_lease_is_nobody_else_s(redis: Redis, data: 
         ForkedRqJobs(SimpleWorker([lane], connection=redis), AllowedFunctions([]), tuning).release_scheduled()
         assert lane.job_ids == []
         assert audit(redis) == []
+
+
+def test_what_is_read_again_when_its_worker_died_had_a_place_before(redis: Redis) -> None:
+    """Law 2: somebody wrote over the meta of one that waits for its next try, so a worker reads it, and dies."""
+    first, lane, rules = time_us(redis), queue(redis), RuleTable(Policies())
+
+    def pull(after_us: int) -> calls.Pulled:
+        reader = calls.Worker(lanes=[lane.name], lease_us=10_000_000, clock=str(first + after_us))
+        return run(redis, calls.pull(reader, calls.Room(9), rules))
+
+    job = calls.Job("tried", lane.name, b"x", b'{"user": "ann", "category": "default"}', targets="- fcm:n|one")
+    run(redis, calls.enqueue([job], dedupe_for_us=1, stamp="", clock=str(first)))
+    (leased,) = pull(0).leased
+    again = calls.Settlement("tried", leased.permit, "ann", "default", False, "later", "retried", detail="1000000")
+    run(redis, calls.settle([again], rules, calls.Worker(clock=str(first))))
+    redis.hset("rq:job:tried", "meta", "written over")
+    for after_us in (2_000_000, 60_000_000, 120_000_000):
+        assert [job_id for job_id, _ in pull(after_us).rq_jobs] == ["tried"]
+    assert redis.hget("notifier:stats", "superseded") is None

@@ -4,11 +4,11 @@
 -- What dead workers had in flight. What may have been sent is an orphan, see orphans.lua. look: of *pull*.
 local SUSPECT = 2
 -- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once. meta: its user and
--- category, of whose claim it is none any more; or nil.
-local function put_back(look, id, key, job, meta)
+-- category, of whose claim it is none any more; or nil. is_read: it was only read.
+local function put_back(look, id, key, job, meta, is_read)
   redis.call('ZREM', '@leases', id)
   if job.permit then redis.call('ZREM', '@rq:wip:' .. job.origin, id .. ':' .. job.permit) end
-  if job.status == 'queued' and job.order then -- somebody enqueued it again while it was in flight
+  if job.status == 'queued' and job.order and not is_read then -- somebody enqueued it again while it was in flight
     ends.tell(look.now, id, 'superseded')
     forget(key)
     tally('superseded')
@@ -40,9 +40,10 @@ local function take_over(look, id)
   end
   if not history.was_held(read[14]) then history.note(id, read[14], look.now - look.lease_us, 'f') end
   local counted = job.permit and counted_of(job.permit, read[15])
-  -- What has no place in a backlog was only read, what was counted as no send was not sent: they are no orphans.
-  local meta = job.order and counted and is_text(id) and steering(read[8])
-  if not meta or counted.nothing then return put_back(look, id, key, job, meta) end
+  -- What was only read, or counted as no send, was not sent: it is no orphan.
+  local is_read = counted and counted.read
+  local meta = counted and not is_read and is_text(id) and steering(read[8])
+  if not meta or counted.nothing then return put_back(look, id, key, job, meta, is_read) end
   local lapses = tonumber(redis.call('ZSCORE', '@leases', id))
   mark_orphan(id, meta.user, meta.category)
   stay_in_flight(id, job.permit, counted, meta.user, meta.category, read[10], read[11], lapses,

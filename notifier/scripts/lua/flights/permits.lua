@@ -3,10 +3,12 @@
 -- A permit is a number, and says nothing else: the fence of a lease, and a member of the sets of sends. What was
 -- counted under it stands in the job's hash, for as long as that permit is the job's:
 --   push_counted  JSON {permit, cost: as how many sends, devices: for how many devices they were counted too,
---                 nothing: true if no send was counted: the job had expired, or is dropped}. Without it, one send was.
+--                 nothing: true if no send was counted: the job had expired, or is dropped; read: true if none was and
+--                 the job is only to be read}. Without it, one send was.
 
-local function text_of_counted(permit, cost, devices, nothing)
-  return cjson.encode({permit = permit, cost = cost, devices = devices and #devices, nothing = nothing or nil})
+local function text_of_counted(permit, cost, devices, nothing, read)
+  return cjson.encode({permit = permit, cost = cost, devices = devices and #devices, nothing = nothing or nil,
+    read = read})
 end
 
 local ONE = {cost = 1}

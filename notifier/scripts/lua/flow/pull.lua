@@ -23,8 +23,8 @@
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text job_key
 --! needs lane_shares least_share let_go_of_held look_by note_candidate note_due orders read_circuits
---! needs read_rules remember rules_of same_waiting steering supersede take_over_dead text users_rules visit
---! needs waits wake_leaders write_claims write_gathered write_projects
+--! needs read_rules remember rules_of same_waiting steering supersede take_over_dead text text_of_counted
+--! needs users_rules visit waits wake_leaders write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
 local lanes, reply = {unpack(ARGV, PULL.n + 1)}, {}
@@ -127,7 +127,7 @@ end
 local function lease_rq_job(id, from)
   local key, permit = job_key(id), text(redis.call('INCR', '@seq'))
   local origin, status = unpack(redis.call('HMGET', key, 'origin', 'status'))
-  redis.call('HSET', key, 'push_permit', permit)
+  redis.call('HSET', key, 'push_permit', permit, 'push_counted', text_of_counted(permit, 1, nil, nil, true))
   if not from and status == 'scheduled' then
     redis.call('ZREM', '@rq:scheduled:' .. origin, id)
     redis.call('HSET', key, 'status', 'queued')

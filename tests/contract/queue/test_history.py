@@ -424,6 +424,12 @@ def test_what_is_folded_blames_no_worker(adder: Any) -> None:
     assert sum(delay.seconds for delay in told.delays) == pytest.approx(40 * 1.029)
 
 
+@pytest.mark.parametrize("found", ["", " ", "x" * 600, " " * 600, f"{NOON} " + "x" * 600])
+def test_whatever_stands_there_is_no_error_of_the_script(adder: Any, found: str) -> None:
+    """Anybody may write into a job's hash: the script goes on, and what holds the job is noted behind it."""
+    assert adder(keys=declared(), args=[found, str(NOON + S), "q"]).endswith(b" q")
+
+
 def test_a_full_redis_lets_one_be_cancelled(hand: Hand) -> None:
     """The record does not stand in the way of what frees memory: one that is queued can be cancelled, and is told."""
     job_id = hand.accept()

@@ -21,7 +21,7 @@ local history = {keep = nil, max = 0, by = '\n\n\n'}
 
 -- fold: what held it back for the same reason becomes one, in the order of the first; answers are forgotten.
 local function fold(noted)
-  local accepted, held = noted:match('^(%S+) (.*)$')
+  local accepted, held = noted:match('^(%S*) ?(.*)$') -- anybody may have written there, and anything
   local order, sums, last, since = {}, {}, nil, nil
   for at, why in held:gmatch('(%d+) (%S+)') do
     why = why:gsub('^f.*', 's')

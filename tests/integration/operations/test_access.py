@@ -192,6 +192,18 @@ def test_a_server_can_show_and_act(tmp_path: Path, guarded: EmbeddedRedis, admin
     assert refused(admin) == []
 
 
+@pytest.mark.parametrize("role", ["producer", "server"])
+def test_who_enqueues_may_wait_for_replicas(role: str, tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> None:
+    """It is told how many there are, and not that it may not ask."""
+    config = config_of(role, tmp_path, guarded)
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document["redis"] |= {"wait_replicas": 1, "socket_timeout": "1s"}
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    with notifier(config) as producer, pytest.raises(NotReplicatedError, match="0 of 1 replicas have it so far"):
+        producer.send(note("ada"))
+    assert refused(admin) == []
+
+
 def test_who_reads_can_see_everything(tmp_path: Path, guarded: EmbeddedRedis, admin: Redis) -> None:
     """The commands that show something work for who may only read: nothing of it is refused."""
     config = config_of("readonly", tmp_path, guarded)

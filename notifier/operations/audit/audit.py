@@ -161,7 +161,9 @@ def repair_beside(redis: Any, lease_us: int) -> threading.Thread:
 
     def repair() -> None:
         with suppress(NotifierError), redis_answers():  # Redis is away: the next worker that starts repairs
-            marks = redis.smembers(redis_key("halfway"))  # of what failed before this audit
+            marks = set()  # of what failed before this audit, which removes a key of another type
+            with suppress(ResponseError):
+                marks = redis.smembers(redis_key("halfway"))
             for _ in Audit(redis, lease_us=lease_us, repair=True).findings():
                 pass
             if marks:

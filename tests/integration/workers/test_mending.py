@@ -96,3 +96,10 @@ def test_what_fails_meanwhile_is_left_to_the_next_repair(
     assert begun(redis_server).is_over()
     repair(redis, first)
     assert not redis.exists(redis_key("halfway"))
+
+
+def test_what_is_no_set_of_marks_hinders_no_repair(redis: Redis, redis_server: EmbeddedRedis) -> None:
+    """The audit removes it, as each key that is of another type."""
+    redis.set(redis_key("halfway"), "1")
+    repair(redis, begun(redis_server))
+    assert not redis.exists(redis_key("halfway"))

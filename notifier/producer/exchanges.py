@@ -43,7 +43,6 @@ from notifier.units import clock_us, from_bytes, moment
 if TYPE_CHECKING:
     from notifier.settings import Settings
 
-# RQ's timeout of a job. PushWorker has deadlines of its own; a stock tool that reads the job wants a number.
 CHUNK: Final = 100  # notifications that one call enqueues or cancels: about a millisecond of Redis's time
 LOOK: Final = 500  # users in one step
 

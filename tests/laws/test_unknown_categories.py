@@ -80,6 +80,26 @@ def test_what_a_worker_read_long_ago_is_not_said_of_a_job_that_has_gone_on(redis
     assert redis.zrange("notifier:backlog:{ann}:sale", 0, -1) == [job.id.encode()]
 
 
+def test_whom_an_earlier_job_was_for_is_not_said_of_the_next_of_its_id(redis: Redis) -> None:
+    """A worker was asked for its devices, and Redis was away; meanwhile it ended, and its id was used again."""
+    reader, rules = calls.Worker(lanes=["default"], lease_us=10_000_000), RuleTable(Policies())
+
+    def pull(targets: dict[str, str]) -> calls.Pulled:
+        return run(redis, calls.pull(reader, calls.Room(9, {"fcm": 9}), rules, targets))
+
+    def enqueue() -> None:
+        kwargs, meta = {"user": "ann"}, {"user": "ann", "category": "default"}
+        queue(redis).enqueue("notifier.deliver", kwargs=kwargs, meta=meta, job_id="used")
+
+    enqueue()
+    assert [job_id for job_id, *_ in pull({}).asked] == ["used"]
+    redis.delete("rq:job:used", "notifier:backlog:{ann}:default", "notifier:backlogs:{ann}")
+    enqueue()
+    assert [job_id for job_id, *_ in pull({"used": "- fcm:n|earlier"}).asked] == ["used"]
+    assert [leased.job_id for leased in pull({"used": "- fcm:n|now"}).leased] == ["used"]
+    assert redis.hget("rq:job:used", "push_targets") == b"- fcm:n|now"
+
+
 @pytest.mark.parametrize(("data", "waits"), [(b"x", True), (b"x" * 300_000, False)], ids=["its time", "large"])
 def test_what_a_worker_reads_under_a_lease_is_nobody_else_s(redis: Redis, data: bytes, waits: bool) -> None:
     """Law 2: its category is unknown, so a worker reads it under a lease: RQ's upkeep leaves it there.

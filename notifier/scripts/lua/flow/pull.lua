@@ -238,7 +238,9 @@ reply[PULLED.unpublished] = users_rules.is_missing and 1 or 0
 direct.begin(look)
 if ARGV[PULL.targets] ~= '' then
   for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
-    if redis.call('EXISTS', job_key(id)) == 1 then redis.call('HSET', job_key(id), 'push_targets', targets) end
+    -- One without a place has come under this id since the caller was asked.
+    local waits_still = redis.call('HEXISTS', job_key(id), 'push_order') == 1
+    if waits_still then redis.call('HSET', job_key(id), 'push_targets', targets) end
   end
 end
 -- half_of_room: what falls due does not keep back what arrives.

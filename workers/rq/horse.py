@@ -27,8 +27,9 @@ PASSING: Final = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, Rea
 
 
 class Patience(RedisRetry):
-    """How a horse asks Redis again. RQ's commands may be sent twice: they add to nothing but a worker's counters.
+    """How a horse asks Redis again. RQ's commands may be sent twice: they add to a worker's counters.
 
+    And to its queue a job that has failed and is tried again at once: it is tried twice where that answer was lost.
     It waits before redis-py looks at the error: where a key is watched RQ goes round at once, for as long as it fails.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
@@ -195,6 +195,22 @@ def test_a_refund_finds_a_permit_that_is_hidden(redis: Redis) -> None:
     one.forget()
     assert InRedis(redis).refund(permit)
     assert isinstance(one.acquire(POLICIES[0], "default"), Permit)
+
+
+def test_what_comes_meanwhile_is_found_by_its_tag(redis: Redis) -> None:
+    """To look through all keys takes its time: what was accepted after the beginning is not of the forgotten."""
+    one, found = hand(redis, POLICIES[0]), list[str]()
+    for place in ("", "keys"):
+        run(redis, forget(WHO, ["chat"], "hide", place, clock=one.clock))
+        if not place:
+            one.accept(replace(job("new", WHO, "chat", tags=["thread"]), tagged=WHO))
+
+    def meet(met: Sequence[Met], _: int) -> Exchange[None]:
+        found.extend(each.job_id for each in met)
+        yield from ()
+
+    exchange(redis, Walk(Kind(tag="thread"), meet).of_user(WHO))
+    assert found == ["new"]
 
 
 def test_what_is_hidden_goes_with_the_limits(redis: Redis) -> None:

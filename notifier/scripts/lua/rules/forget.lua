@@ -7,7 +7,7 @@
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
 local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
-local BESIDE = {'@arriving:', '@tagged:', '@collapse:', '@history:'} -- keys of the user that tell of no send
+local BESIDE = {'@collapse:', '@history:'} -- keys of the user that tell of no send
 local WHOSE = '{' .. user .. '}'
 local STREAMS = {'@feedback', '@events', '@trace', '@actions:users', '@actions'}
 
@@ -41,6 +41,7 @@ end
 local function begin()
   local places = {KEYSPACE}
   if sends == 'delete' then remember(user) end
+  redis.call('DEL', '@arriving:' .. WHOSE, '@tagged:' .. WHOSE) -- what comes from now on stands there, and stays
   forget_backlogs()
   for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane

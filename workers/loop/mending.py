@@ -82,8 +82,7 @@ class Mender:
 
     async def mend(self, error: Exception) -> None:
         """Find what the error came of, and set it right or aside; where Redis is away, the next time."""
-        if self._failed_at is None:
-            await self.mark()  # this worker may be killed before it repairs
+        await self.mark()  # this worker may be killed before it repairs; another's repair may have passed the place
         self.note_failed()
         with contextlib.suppress(RedisError):
             await self._find(error)

@@ -98,6 +98,18 @@ def test_what_fails_meanwhile_is_left_to_the_next_repair(
     assert not redis.exists(redis_key("halfway"))
 
 
+def test_what_fails_meanwhile_with_who_has_failed_before_is_left_too(
+    redis: Redis, redis_server: EmbeddedRedis, audits: list[Any]
+) -> None:
+    """Its own repair is still to come, and it may be killed before; the repair that ends now began too early."""
+    first = begun(redis_server)
+    fail(first)
+    second = begun(redis_server)
+    audits.append(lambda: fail(second))
+    repair(redis, first)
+    assert begun(redis_server).is_over()
+
+
 def test_what_is_no_set_of_marks_hinders_no_repair(redis: Redis, redis_server: EmbeddedRedis) -> None:
     """The audit removes it, as each key that is of another type."""
     redis.set(redis_key("halfway"), "1")

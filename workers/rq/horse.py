@@ -23,7 +23,9 @@ from workers.rq.functions import Pickles
 
 SENT: Final = 1
 NOT_SENT: Final = 2
-PASSING: Final = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError)
+FULL: Final = (OutOfMemoryError, ReadOnlyError)
+PASSING: Final = (RedisConnectionError, RedisTimeoutError, *FULL)
+AWAY_S, FULL_S, AGAIN_S = 120.0, 10.0, 1.0
 
 
 class Patience(RedisRetry):
@@ -31,17 +33,21 @@ class Patience(RedisRetry):
 
     And to its queue a job that has failed and is tried again at once: it is tried twice where that answer was lost.
     It waits before redis-py looks at the error: where a key is watched RQ goes round at once, for as long as it fails.
+    For so long, and not so often: to connect is asked again by itself, and alone where no connection is left.
     """
 
     def __init__(self) -> None:
-        super().__init__(NoBackoff(), 10, PASSING)
+        super().__init__(NoBackoff(), -1, PASSING)
 
     def call_with_retry(self, do: Any, fail: Any, *args: Any, **options: Any) -> Any:
         """As redis-py's, a second after an error."""
+        began = time.monotonic()
 
-        def failed(*error: Any) -> Any:
-            threading.Event().wait(1)
-            return fail(*error)
+        def failed(error: Exception, *count: Any) -> None:
+            threading.Event().wait(AGAIN_S)
+            fail(error, *count)
+            if time.monotonic() - began > (FULL_S if isinstance(error, FULL) else AWAY_S):
+                raise error
 
         return super().call_with_retry(do, failed, *args, **options)
 

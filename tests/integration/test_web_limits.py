@@ -423,7 +423,7 @@ def test_django_may_ask_its_database_for_the_user(kind: str) -> None:
 
 def test_django_says_which_limiter_a_view_takes() -> None:
     """Whether a view is async is known for certain when it is called. An async one takes any."""
-    with pytest.raises(TypeError, match="a Limiter or MemoryLimiter, not AsyncMemoryLimiter"):
+    with django_urls(), pytest.raises(TypeError, match="a Limiter or MemoryLimiter, not AsyncMemoryLimiter"):
         of_django.rate_limit(IN_MEMORY, A_LIMIT)(answer)(HttpRequest())
 
 

@@ -31,7 +31,7 @@ from notifier.limiter.middleware import fastapi as of_fastapi
 from notifier.limiter.middleware import flask as of_flask
 from notifier.limiter.middleware.guard import exceeded
 from notifier.testing.embedded import EmbeddedRedis
-from tests.integration.web_rig import Site, answer, fastapi_app, plain_wsgi, serve_asgi, site
+from tests.integration.web_rig import Site, answer, django_urls, fastapi_app, plain_wsgi, serve_asgi, site
 
 START = "1700000040000000"
 OF_DJANGO = ("django async", "django async class", "django async dispatch", "django async middleware")

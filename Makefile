@@ -49,12 +49,12 @@ $(STAMP): requirements.lock pyproject.toml
 # Environments beside .venv, whose pip fills them.
 BESIDE = $(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check
 
-# As .venv, of the Python that PYTHON names: .venv-py3.13, say.
+# As .venv, of the Python that PYTHON names: .venv-py3.13, say. An older Python's pip may not run there.
 .venv-py%/.installed-by-make: requirements.lock pyproject.toml | setup
 	@echo "Installing into $(@D) …" >&2
-	@test -x $(@D)/bin/python || $(PYTHON) -m venv --without-pip $(@D)
-	@$(BESIDE) -r $<
-	@$(BESIDE) --no-deps --no-build-isolation -e .
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python $(INSTALL) --use-pep517 -r $<
+	@$(@D)/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Of other packages: .venv-apns2 from requirements-apns2.lock, and so on.

@@ -4,8 +4,8 @@ local LATE = 1000000 -- from so many µs on it is told how long nobody looked at
 
 -- noted_until: push_history as the head goes. opened: µs at which its rules let it go.
 local function noted_until(now, noted, opened)
-  local held = noted:match('(%d+) [uc]%S*$')
-  if held and opened and opened < now - LATE and opened > (history.accepted_at(noted) or now) + held then
+  local held = opened and opened < now - LATE and noted:match('(%d+) [uc]%S*$')
+  if held and opened > (history.accepted_at(noted) or now) + held then
     noted = history.add(noted, opened, 'k')
   end
   return history.add(noted, now, 'f')

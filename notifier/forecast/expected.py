@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from notifier.forecast.replay import DROPPED, EXPIRED, HIGH, Before, Replay
 from notifier.forecast.trace import Event
-from notifier.notification.job import decode_targets
+from notifier.notification.job import accepted_us, decode_targets
 from notifier.notification.notification import at_service, route
 from notifier.queue.circuits import FAR_US, OVERALL, Held, find_routes, worst
 from notifier.queue.history import WORDS
@@ -107,7 +107,8 @@ class Record:
         """The zone that the first in a backlog names, or '', and since when it waits, µs; of none that it comes now."""
         heads = self.backlogs.get(category)
         fields = dict(zip(FIELDS, heads[0][2], strict=True)) if heads else {}
-        since = fields.get("push_since") or (fields.get("push_history") or b"").partition(b" ")[0] or self.now_us
+        noted = fields.get("push_history")
+        since = fields.get("push_since") or (accepted_us(noted) if noted else self.now_us)
         return (fields.get("push_zone") or b"").decode(), int(since)
 
 
@@ -296,7 +297,7 @@ class Forecast:
         deadline, since, noted, zone, targets, gather, wait = ((value or b"").decode() for value in told)
         # What a worker has had has no collapse id any more, and gathers no others.
         digest = self._policies.category(category).digest is not None and collapse is not None
-        at_us = min(int(since or noted.partition(" ")[0] or self._now_us), self._now_us)  # as in `by_the_clock`
+        at_us = min(int(since or (accepted_us(noted) if noted else self._now_us)), self._now_us)  # as in `by_the_clock`
         expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
         event = Event(at_us, category, order < -HIGH / 2, expires_us, zone=zone or None)
         else_us, otherwise = self._otherwise(targets, category)

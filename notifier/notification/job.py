@@ -30,7 +30,7 @@ from notifier.notification.notification import (
 )
 from notifier.notification.platforms import find
 from notifier.texts import readable
-from notifier.units import moment
+from notifier.units import from_bytes, moment
 
 FUNCTION: Final = "notifier.deliver"
 
@@ -59,11 +59,16 @@ def accepted_at(text: bytes | None, noted: bytes | None = None) -> datetime | No
     """
     try:
         if noted:
-            return moment(int(noted.partition(b" ")[0]))
+            return moment(accepted_us(noted))
         at = datetime.fromisoformat((text or b"").decode())
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
+
+
+def accepted_us(noted: str | bytes) -> int:
+    """When one was accepted, in µs: what `push_history` begins with. Raises ValueError or OverflowError."""
+    return int(float(from_bytes(noted).partition(" ")[0]))
 
 
 def deliver(**_notification: Any) -> NoReturn:

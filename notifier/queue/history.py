@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
+from notifier.notification.job import accepted_us
 from notifier.queue.circuits import OVERALL, paused_words
 from notifier.rules.marks import rule_words
 from notifier.scripts.keys import user_key
@@ -283,11 +284,6 @@ def _read(
         tuple(moment(at) for at, _ in answered),
         tuple(reply for _, text in answered for reply in _replies(text)),
     )
-
-
-def accepted_us(noted: str) -> int:
-    """When one was accepted, in µs: what `push_history` begins with. Raises ValueError or OverflowError."""
-    return int(float(noted.partition(" ")[0]))
 
 
 def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:

@@ -104,7 +104,7 @@ class RuleTable:
             "drops": category.when_blocked == "drop",
             "join": category.digest.after if category.digest else joins,
         }
-        return {"policy": json.loads(policy_json(category.policy)), **{name: of for name, of in some.items() if of}}
+        return {"policy": _policy_table(category.policy), **{name: of for name, of in some.items() if of}}
 
     def _limits(self) -> dict[str, Any]:
         limits = self._policies.limits.items()
@@ -206,8 +206,12 @@ def bucket_us(interval_us: int) -> int:
 @lru_cache(maxsize=1024)
 def policy_json(policy: Policy) -> str:
     """A policy as the scripts read it, see `rules.lua`."""
+    return ENCODE(_policy_table(policy))
+
+
+def _policy_table(policy: Policy) -> dict[str, Any]:
     if policy.is_empty:
-        return "{}"
+        return {}
     table: dict[str, Any] = {"gap": 0, "windows": [], "horizon": policy.horizon_us}
     for rule in policy.rules:
         rule.write(table)
@@ -218,4 +222,4 @@ def policy_json(policy: Policy) -> str:
     if closed := policy.closed:
         week = [WEEK_US]
         table["quiet"] = [[c.from_us, c.to_us, *(week if c.every_us == WEEK_US else ())] for c in closed]
-    return ENCODE(table)
+    return table

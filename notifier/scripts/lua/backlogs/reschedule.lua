@@ -111,9 +111,12 @@ end
 -- the user stood in; since: since when the user was due.
 local function reschedule(look, user, lanes, since)
   -- Where nothing went, a lane of others keeps its wake-up: they alone have looked at its heads' devices and routes.
-  local kept = {}
-  for _, backlog in ipairs(user.backlogs) do
-    if user.sends == 0 and backlog.rank == MAX_RANK then kept[backlog.lane], lanes[backlog.lane] = true, nil end
+  local kept
+  if user.sends == 0 then
+    kept = {}
+    for _, backlog in ipairs(user.backlogs) do
+      if backlog.rank == MAX_RANK then kept[backlog.lane], lanes[backlog.lane] = true, nil end
+    end
   end
   if user.backlogs[1] or user.whole then
     set_times(look, user)

@@ -4,9 +4,9 @@ local LATE = 1000000 -- from so many µs on it is told how long nobody looked at
 
 -- noted_until: push_history as the head goes. opened: µs at which its rules let it go.
 local function noted_until(now, noted, opened)
-  local held = opened and opened < now - LATE and noted:match('(%d+) [uc]%S*$')
-  if held and opened > (history.accepted_at(noted) or now) + held then
-    noted = history.add(noted, opened, 'k')
+  if opened and opened < now - LATE then
+    local accepted, held = noted:match('^(%d+).* (%d+) [uc]%S*$')
+    if held and opened > accepted + held then noted = history.add(noted, opened, 'k') end
   end
   return history.add(noted, now, 'f')
 end

@@ -1,6 +1,6 @@
 --! exports gather write_gathered
--- gather: keeps a write for `write_gathered`, which makes one call of all those of a key: what a call costs is for the
--- most part the call itself. For what the script does not read again. command: 'ZADD' or 'ZREM'.
+-- gather: postpones a write until `write_gathered`, which writes all members of a key by one call, as most of a call's
+-- cost is the call itself. Only for what the script does not read again. command: 'ZADD' or 'ZREM'.
 local MAX_GATHERED = 1000
 local gathered = {ZADD = {}, ZREM = {}}
 

@@ -1,14 +1,18 @@
 --! exports job_key
--- In a job's hash, beside RQ's fields: push_order (its place in the backlog), push_permit (set while it is in
--- flight: the fence), push_begun (the permit under which a suspect was begun), push_deadline (µs), push_attempts,
--- push_crashes, push_refusals (how often it was refused without an attempt being spent), push_zone and push_since (see
--- quiet_hours.lua), push_answered, push_outcome, push_targets (see targets.lua),
--- push_collapse (the id under which it stands in @collapse), push_count (how many it stands for), push_by
--- (which job superseded it), push_reason (why it was dropped), push_arriving (it stands in @arriving),
--- push_read (its meta told nothing: µs at which a worker was given its data, or 1: it was read), push_gather (until
--- when a digest gathers, µs),
--- push_orphan (see orphans.lua), push_counted (see permits.lua), push_tagged (see tagged.lua), push_history
--- (see history.lua), push_rq_job (the permit under which RQ got it, behind a '0' if nothing limits
--- it; its meta steers nothing then), push_meta (see steer.lua), push_wait (µs until which it keeps its backlog
--- waiting), push_dedupe (its key), push_sent (it may have reached its user).
+-- Our fields in a job's hash, beside RQ's:
+--   push_order     its place in the backlog             push_permit    set while it is in flight: the fence
+--   push_deadline  µs at which it expires               push_begun     the permit under which a suspect was begun
+--   push_attempts, push_crashes                         push_refusals  how many refusals spent no attempt
+--   push_answered, push_outcome                         push_sent      it may have reached its user
+--   push_count     how many jobs it stands for          push_collapse  the id under which it stands in @collapse
+--   push_by        the job that superseded it           push_reason    why it was dropped
+--   push_dedupe    its key                              push_arriving  it stands in @arriving
+--   push_wait      µs until which its backlog waits for it
+--   push_gather    µs until which a digest gathers
+--   push_read      its meta could not be read: µs at which a worker got its data, or 1 once the worker has read it
+--   push_rq_job    the permit under which RQ got it, with '0' before it if no rule limits it; its meta is ignored then
+--   push_zone, push_since  see quiet_hours.lua          push_targets   see targets.lua
+--   push_orphan    see orphans.lua                      push_counted   see permits.lua
+--   push_tagged    see tagged.lua                       push_history   see history.lua
+--   push_meta      see steer.lua
 local function job_key(id) return '@rq:job:' .. id end

@@ -1,11 +1,11 @@
 --! exports LANES LOWERED is_background backlog_key backlogs_key sent_key collapse_key arriving_key claim_key
 --! exports waiting_key
--- The keys that take a user or a category. All names stand in notifier/scripts/keys.py; a script writes '@' and
--- a name for one of ours, @rq:… for one of RQ's, and the loader puts the prefixes in their place.
+-- The keys that contain a user or a category. notifier/scripts/keys.py lists all keys. A script writes '@<name>' for a
+-- key of ours and '@rq:<name>' for one of RQ's; the loader replaces both by the prefixes.
 local LANES = {'urgent', 'default', 'bulk'}
--- A background push that waits for its device stands behind the alerts of its backlog: its order is so much higher.
-local LOWERED = 4503599627370496 -- 2^52: behind all arrivals
--- is_background: whether a job's push_targets (see targets.lua) hold one.
+-- Added to the order of a background push that waits for its device: it moves behind all alerts of its backlog.
+local LOWERED = 4503599627370496 -- 2^52
+-- is_background: whether a job's push_targets (see targets.lua) contain a background push.
 local function is_background(targets) return targets and string.find(targets, ':b[ |]') ~= nil end
 
 local function backlog_key(user, category) return '@backlog:{' .. user .. '}:' .. category end

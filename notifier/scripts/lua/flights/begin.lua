@@ -1,6 +1,6 @@
--- begin: notes that a suspect, a job with which two workers died, is being sent now, alone.
+-- begin: notes that the caller sends a suspect now: a job that two workers had in flight when they died.
 -- ARGV 1 job id  2 permit
--- returns 1, or 0 where the lease is no longer the caller's: it must not be sent then
+-- returns 1, or 0 if the caller has lost the lease and must not send the job
 --! first_write
 --! needs job_key
 local key = job_key(ARGV[1])

@@ -1,36 +1,35 @@
 --! exports read_claims claim_of write_claims release keep_claim
 --! needs claim_key text
--- Order between workers: while heads of a backlog are in flight with one worker, the next go to that worker alone, or
--- two would race each other to the provider. What is in flight is always counted, also where a gap lets only one be:
--- rules change while sends are under way. The claim goes with the last that is settled, or with the lease of a worker
--- that died.
---   @claim:{user}:<category>  string '<how many> <until µs> <routes that some leave out, or -> <claimant>'
--- claimant: a worker that knows all that it has in flight. Where the answer to a lease was lost it does not, and goes
--- on as another claimant: so what was leased keeps its place before those behind it until its lease ends.
-local read_ahead, claims = {}, {} -- key -> as it stands there; and as this call has it
+-- A claim keeps the order between workers: while a worker has jobs of a backlog in flight, only this worker gets the
+-- next ones. Two workers would race each other to the provider. Every job in flight is counted, also where a gap allows
+-- only one, because rules may change during a send. The claim ends when its last job is settled, or when the lease of a
+-- dead worker ends.
+--   @claim:{user}:<category>  string '<jobs> <until µs> <routes that some of them leave out, or -> <claimant>'
+-- claimant: a worker that knows all jobs that it has in flight. A worker that has lost the reply to a pull does not
+-- know them, and goes on as another claimant: no later job overtakes the unknown ones before their lease ends.
+local read_ahead, claims = {}, {} -- key -> its string in Redis; and key -> the claim as this call changes it
 
--- read_claim: what such a string says; nil for none.
+-- read_claim: parses the string of a claim; nil without one.
 local function read_claim(claim)
   if not claim then return nil end
   local n, ends, routes, owner = string.match(claim, '^(%d+) (%d+) (%S+) (.*)$')
   return {n = tonumber(n), ends = ends, routes = routes, owner = owner}
 end
 
--- ms: for how long, as text.
+-- ms: how long the key lasts, as text.
 local function write_claim(key, n, ends, routes, owner, ms)
   redis.call('SET', key, text(n) .. ' ' .. ends .. ' ' .. routes .. ' ' .. owner, 'PX', ms)
 end
 
 local function ms_of(us) return text(math.ceil(us / 1000)) end
 
--- read_claims: those of these keys, for *claim_of*; in one command.
+-- read_claims: reads these keys by one command, for *claim_of*.
 local function read_claims(keys)
   for i, said in ipairs(#keys > 0 and redis.call('MGET', unpack(keys)) or {}) do read_ahead[keys[i]] = said end
 end
 
--- claim_of: {n: how many of the backlog are in flight with this claimant, elsewhere: whether some are with another,
--- left: the routes that some of them leave out, as they were shut, {route: true}, or nil, taken: 0}. Who takes more
--- counts them in `taken`, and adds to `left`.
+-- claim_of: {n: jobs of the backlog in flight, elsewhere: whether another claimant has them, left: {route: true}, the
+-- shut routes that some of them leave out, or nil, taken: 0}. A caller that takes more jobs adds to `taken` and `left`.
 local function claim_of(user, category, claimant, now)
   local key = claim_key(user, category)
   if claims[key] then return claims[key] end
@@ -55,7 +54,7 @@ local function routes_in(left)
   return table.concat(names, '|')
 end
 
--- write_claims: what was taken is in flight with this claimant now.
+-- write_claims: adds the jobs that this call took to the claimant's claims.
 local function write_claims(claimant, lease, until_text)
   local ms = ms_of(lease)
   for key, claim in pairs(claims) do
@@ -64,7 +63,7 @@ local function write_claims(claimant, lease, until_text)
   end
 end
 
--- release: so many have been settled, {key: n}. Nearly always they are the last.
+-- release: takes settled jobs out of their claims, {key: n}. They are nearly always the last ones.
 local function release(released, now)
   local keys = {}
   for key in pairs(released) do keys[#keys + 1] = key end
@@ -80,7 +79,7 @@ local function release(released, now)
   end
 end
 
--- keep_claim: what this claimant has in flight lasts longer.
+-- keep_claim: renews a claim if this claimant has it.
 local function keep_claim(key, claimant, lease, until_text)
   local held = read_claim(redis.call('GET', key))
   if held and held.owner == claimant then write_claim(key, held.n, until_text, held.routes, claimant, ms_of(lease)) end

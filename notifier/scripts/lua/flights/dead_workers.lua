@@ -1,10 +1,10 @@
 --! on_demand take_over_dead
 --! needs claim_key counted_of ends forget history is_text job_key leased_job look_again mark_orphan number release
 --! needs stay_in_flight steering tally text write_lasting
--- What dead workers had in flight. What may have been sent is an orphan, see orphans.lua. look: of *pull*.
+-- Jobs of dead workers. A job that may have been sent becomes an orphan, see orphans.lua. look: of *pull*.
 local SUSPECT = 2
--- put_back: what was in flight with a dead worker, and of which nothing was sent, goes back at once. meta: its user and
--- category, of whose claim it is none any more; or nil. is_read: it was only read.
+-- put_back: puts a job back of which the dead worker sent nothing. meta: its user and category, whose claim lets it go;
+-- or nil. is_read: whether the worker had only read the job.
 local function put_back(look, id, key, job, meta, is_read)
   redis.call('ZREM', '@leases', id)
   if job.permit then redis.call('ZREM', '@rq:wip:' .. job.origin, id .. ':' .. job.permit) end
@@ -23,7 +23,7 @@ local function put_back(look, id, key, job, meta, is_read)
   look.place(id)
 end
 
--- take_over: what a dead worker had in flight is in flight with the caller now, as an orphan, see orphans.lua.
+-- take_over: leases a dead worker's job to the caller as an orphan, or puts it back.
 local function take_over(look, id)
   local key = job_key(id)
   local read = redis.call('HMGET', key, 'origin', 'push_permit', 'push_crashes', 'push_begun', 'status', 'push_order',
@@ -31,8 +31,8 @@ local function take_over(look, id)
     'push_counted')
   local job = {origin = read[1], permit = read[2], status = read[5], order = read[6], again = read[7]}
   if not job.origin then return redis.call('ZREM', '@leases', id) end
-  -- A worker that dies takes along all that it held, and any of it may be to blame. A job whose workers died twice is a
-  -- suspect: from then on it is begun alone, and a death counts against it only if it had been begun.
+  -- Any job that a dead worker had in flight may have killed it. After two deaths a job is a suspect: workers send it
+  -- alone from then on, and a further death counts against it only if the worker had begun to send it.
   local crashes, is_orphan = number(read[3]) or 0, read[9]
   if not is_orphan and (crashes < SUSPECT or read[4] == job.permit) then
     crashes = crashes + 1
@@ -40,7 +40,7 @@ local function take_over(look, id)
   end
   if not history.was_held(read[14]) then history.note(id, read[14], look.now - look.lease_us, 'f') end
   local counted = job.permit and counted_of(job.permit, read[15])
-  -- What was only read, or counted as no send, was not sent: it is no orphan.
+  -- A job that was only read, or for which no send was counted, was not sent: it is no orphan.
   local is_read = counted and counted.read
   local meta = counted and not is_read and is_text(id) and steering(read[8])
   if not meta or counted.nothing then return put_back(look, id, key, job, meta, is_read) end
@@ -52,7 +52,7 @@ local function take_over(look, id)
     {[LEASED.attempts] = number(read[13]), [LEASED.crashes] = crashes, [LEASED.answered] = read[11]})
 end
 
--- take_over_dead: as many of those whose leases have ended as the caller takes in all. Returns how many.
+-- take_over_dead: takes over jobs whose leases have ended, as many as the caller has room for. Returns how many.
 local function take_over_dead(look)
   local lapsed = redis.call('ZRANGEBYSCORE', '@leases', '-inf', text(look.now), 'LIMIT', 0, look.most)
   for _, id in ipairs(lapsed) do take_over(look, id) end

@@ -1,9 +1,10 @@
 --! exports read_job count_sends lease_job leased_job
 --! needs gather is_empty job_key number record
--- Lease: what leaves its place is in flight with a worker, under a permit, until the worker settles it or dies.
+-- Lease: a job that leaves its queue or backlog is in flight with a worker, under a permit, until the worker settles it
+-- or dies.
 
--- read_job: what the head `id` of a backlog needs to go, or nil where the job was deleted or cancelled meanwhile (by
--- RQ: *sweep* ends it), and its origin.
+-- read_job: the fields of a backlog's head that decide whether it may go. Returns nil and its origin if RQ's tools have
+-- deleted or cancelled the job; *sweep* ends it.
 local function read_job(id)
   local data, origin, status, deadline, attempts, crashes, answered, targets, collapse, count, refusals, noted,
     not_before =
@@ -17,8 +18,8 @@ local function read_job(id)
     noted = noted, not_before = not_before and number(not_before)}
 end
 
--- count_sends: what goes under `permit` counts for the user and the category from now on. While it is in flight it is
--- dated at the end of its lease, the latest at which it may be sent; *settle* dates it then.
+-- count_sends: counts the sends of `permit` for the user and the category. Until *settle* writes the true time, a send
+-- is dated at the end of its lease, the latest moment at which it can happen.
 local function count_sends(look, user, backlog, permit)
   local policy, own, at = user.policy, backlog.policy, look.now + look.lease_us
   if not is_empty(policy) then
@@ -29,18 +30,18 @@ local function count_sends(look, user, backlog, permit)
   end
 end
 
--- lease_job: the job is the worker's. More fields of its hash may follow. look.leases: the ids of those whose lease is
--- written in the end.
+-- lease_job: leases a job to the caller. Further fields of its hash may follow as arguments. look.leases: the ids of the
+-- jobs whose leases are written at the end.
 local function lease_job(look, id, permit, origin, ...)
   look.leases[id] = true
-  -- RQ fails what it finds expired in its started registry; the lease of ours is the one that ends.
+  -- RQ fails jobs whose entry in its started registry has expired. Ours never expires: our own lease ends instead.
   gather('ZADD', '@rq:wip:' .. origin, '+inf', id .. ':' .. permit)
   gather('ZADD', '@leases', look.until_text, id)
   redis.call('HSET', job_key(id), 'status', 'started', 'push_permit', permit, 'worker_name', look.worker, ...)
 end
 
--- leased_job: a LEASED of records.py, as the worker is told of it. deadline: µs, or nil. rare: its other fields, by
--- their places; nil where it is as a job that is new.
+-- leased_job: a LEASED of records.py for the worker. deadline: µs, or nil. rare: {place: value} of the other fields, or
+-- nil for a new job.
 local function leased_job(id, permit, user, category, data, deadline, now, rare)
   local leased = {id, permit, user, category, data, deadline and deadline - now or false}
   if not rare then return leased end

@@ -1,19 +1,19 @@
 --! on_demand ORPHAN CLOSED closed_backlogs is_closed mark_orphan stay_in_flight write_lasting
 --! needs backlogs_key date_sends device_key give_back job_key overall_key sent_key targets_of text
--- What stays in flight without an answer: the provider may still have it to read.
--- A worker *renews* what it sent and got no answer for, until the provider has shown that it has read it.
--- An orphan is what was in flight with a worker that died, or that ended before there was an answer. *pull* leases it
--- to the worker that finds it, under its old permit; that worker sends nothing, waits for the same proof, and settles
--- it as 'backlog'. Until then its user is closed: '#o:<job id>' (its category) stands beside the backlogs in
--- @backlogs:{user}, and nothing of the user's goes, save what bypasses the rules in another category. So order
--- holds although the dead come back in parts, and no rule is broken although their permits have lapsed.
--- push_orphan in the job's hash marks one.
+-- A job that was sent and not answered stays in flight, because the provider may still read it.
+-- A worker *renews* such a job until the provider has proved that it read it.
+-- An orphan is a job that was in flight with a worker that died, or that stopped before an answer came. *pull* leases
+-- the orphan, under its old permit, to the worker that finds it. That worker sends nothing, waits for the same proof,
+-- and settles the job as 'backlog'. Until then its user is closed: @backlogs:{user} has a field '#o:<job id>' (value:
+-- its category), and of this user only jobs that bypass the rules, in other categories, may go. So the order holds
+-- although a dead worker's jobs come back in parts, and no rule is broken although their permits have lapsed.
+-- push_orphan in the job's hash marks an orphan.
 local ORPHAN = '#o:'
 local OF_ORPHAN = '^' .. ORPHAN .. '(.*)$'
-local CLOSED = 60000000 -- µs until a closed user is looked at again, should nobody settle the orphan
+local CLOSED = 60000000 -- µs until a closed user is looked at again if nobody settles the orphan
 
--- closed_backlogs: the categories that have orphans, {category: true}, or nil where the user has none. fields: of
--- *read_backlogs*. Every orphan is leased, so what is not is forgotten.
+-- closed_backlogs: the categories that have orphans, {category: true}, or nil. fields: of *read_backlogs*. Every orphan
+-- is leased, so the mark of one without a lease is removed.
 local function closed_backlogs(user, fields)
   local closed
   for name, category in pairs(fields) do
@@ -34,7 +34,7 @@ local function mark_orphan(id, user, category)
   redis.call('HSET', backlogs_key(user), ORPHAN .. id, category)
 end
 
-local extend_by = {} -- key -> so many µs longer it is to last
+local extend_by = {} -- key -> µs by which *write_lasting* extends its life
 
 local function date_ahead(key, permit, cost, until_text, more)
   date_sends(key, permit, cost, until_text)
@@ -53,22 +53,22 @@ local function date_devices(targets, answered, permit, until_text, more)
   end
 end
 
--- stay_in_flight: leases a job until `until_us`, and dates its permit there, with the user, the category and the
--- devices. counted: see permits.lua. ends: the lease's end so far.
+-- stay_in_flight: extends a job's lease to `until_us`, and dates its sends there for the user, the category and the
+-- devices. counted: see permits.lua. ends: when the lease ended so far.
 local function stay_in_flight(id, permit, counted, user, category, targets, answered, ends, until_us, until_text)
   local cost, more = counted.cost, math.max(0, until_us - ends)
   redis.call('ZADD', '@leases', until_text, id)
   for _, sent in ipairs({sent_key(user), sent_key(user, category)}) do
     local at = redis.call('ZSCORE', sent, permit)
     date_ahead(sent, permit, cost, until_text, more)
-    -- Where the lease was over, a burst may have taken the send in, at its end.
+    -- If the lease was over, a burst may have counted the send at that end already.
     if at then give_back(sent, tonumber(at), cost) end
   end
   date_ahead(overall_key(category), permit, 1, until_text, more)
   if targets and counted.devices then date_devices(targets, answered, permit, until_text, more) end
 end
 
--- write_lasting: what is dated ahead is kept for as much longer.
+-- write_lasting: keys with sends that were dated later live longer by as much.
 local function write_lasting()
   for key, more in pairs(extend_by) do
     local left = redis.call('PTTL', key)

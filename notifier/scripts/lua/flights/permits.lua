@@ -1,10 +1,10 @@
 --! exports text_of_counted counted_of cost_in date_sends
 --! needs last_for number text
--- A permit is a number, and says nothing else: the fence of a lease, and a member of the sets of sends. What was
--- counted under it stands in the job's hash, for as long as that permit is the job's:
---   push_counted  JSON {permit, cost: as how many sends, devices: for how many devices they were counted too,
---                 nothing: true if no send was counted: the job had expired, or is dropped; read: true if none was and
---                 the job is only to be read}. Without it, one send was.
+-- A permit is a number: the fence of a lease, and a member of the sorted sets of sends. The job's hash says what was
+-- counted under its permit:
+--   push_counted  JSON {permit, cost: how many sends, devices: how many devices they were counted for as well,
+--                 nothing: true if no send was counted because the job had expired or is dropped, read: true if none
+--                 was counted because the worker only reads the job}. Without the field, one send was counted.
 
 local function text_of_counted(permit, cost, devices, nothing, read)
   return cjson.encode({permit = permit, cost = cost, devices = devices and #devices, nothing = nothing or nil,
@@ -21,15 +21,15 @@ local function counted_of(permit, said)
   return ONE
 end
 
--- cost_in: as how many sends a permit stands in a set, where the job's hash is gone.
+-- cost_in: how many sends a set has under a permit; for a job whose hash is gone.
 local function cost_in(sent, permit)
   local n = 1
   while redis.call('ZSCORE', sent, permit .. '#' .. n + 1) do n = n + 1 end
   return n
 end
 
--- date_sends: what stands in a set under a permit is sent at µs `at`, in text; without it never. horizon: where it may
--- have been dropped since: for how many µs it matters from now on. Returns how many have gone.
+-- date_sends: dates the sends of a permit in a set at µs `at`, as text, or removes them if `at` is nil. horizon: writes
+-- them also if they were trimmed meanwhile, and keeps the set for so many µs. Returns how many were removed.
 local function date_sends(sent, permit, cost, at, horizon)
   local gone = 0
   for n = 1, cost do

@@ -1,14 +1,14 @@
--- renew: keeps in flight what a worker sent and got no answer for, until it knows that the provider has read it.
--- ARGV 1 clock  2 lease µs; 0 gives them up to whoever looks next  3 the claimant, see claims.lua
---      4.. for each a FLIGHT, see records.py; what its devices answered is noted with 0
--- returns for each 1, or 0 where it is no longer in flight under this permit: nothing was changed then
+-- renew: keeps jobs in flight that a worker sent and that were not answered, or gives them up as orphans.
+-- ARGV 1 clock  2 lease µs; 0 leaves the jobs to the next worker that looks  3 the claimant, see claims.lua
+--      4.. a FLIGHT of records.py for each job; with a lease of 0 its devices' answers are noted
+-- returns for each job 1, or 0 if it is no longer in flight under this permit and nothing was changed
 --! first_write
 --! needs claim_key counted_of device_key job_key keep_claim mark_orphan note_due now_us stay_in_flight targets_of text
 --! needs write_lasting
 local now, lease, claimant = now_us(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local until_text, reply, kept = text(now + lease), {}, {}
 
--- close_answered: what these devices have answered took place by now; nobody who goes on with the job counts them.
+-- close_answered: dates the sends to devices that have answered at now, as later workers count only the other devices.
 local function close_answered(targets, before, answered, permit)
   local left = {}
   for _, target in ipairs(targets_of(targets, answered, nil)) do left[target.device] = true end
@@ -37,7 +37,7 @@ local function renew(at)
     note_due(now)
     return 1
   end
-  -- Where the lease was over, its permit and its claim may be as well: the user stays closed for it.
+  -- A lease that was over may have lost its permit and its claim as well: the user stays closed for this job.
   if origin and tonumber(ends) <= now then mark_orphan(id, user, category) end
   stay_in_flight(id, permit, counted, user, category, targets, before, tonumber(ends), now + lease, until_text)
   kept[claim_key(user, category)] = true

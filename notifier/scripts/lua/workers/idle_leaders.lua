@@ -1,15 +1,16 @@
 --! on_demand newest_rules idle_leaders serves note_due look_by wake_ups_due wake_leaders
 --! needs text
--- Idle leaders: of the idle workers that serve the same lanes one leads. It sleeps until the next thing falls due
--- there.
---   @leaders         hash: the lanes of an idle leader, in ABC order with commas between -> µs until it sleeps
---   @leader:<lanes>  string: its name; @wake:<lanes>: the list on which it is woken, by the µs of what is due
--- Whoever makes something due earlier in one of these lanes notes that here, and wakes the leader. Lanes without an
--- idle leader are not in the hash: busy workers look by themselves. Beside them, because it is read at every call
--- anyway, stand #rules, the version of the rules that a worker took up last, #since, µs when that was, and #walked, the
--- #since that stood there when the last walk over all wake-ups began.
+-- Idle leaders: one of the idle workers that serve the same lanes leads. It sleeps until the next wake-up or job in
+-- these lanes falls due.
+--   @leaders         hash: lanes of an idle leader, sorted, with commas between -> µs until which it sleeps
+--   @leader:<lanes>  string: the leader's name
+--   @wake:<lanes>    list on which the leader is woken; an entry is the µs at which something is due
+-- A script that makes something due earlier in one of these lanes writes the new time here and wakes the leader. Lanes
+-- without an idle leader are not in the hash: busy workers look by themselves. Because every call reads the hash, it
+-- also has #rules, the version of the rules that a worker followed last, #since, µs when it began to, and #walked, the
+-- value of #since when the last walk over all wake-ups began.
 local newest_rules = {} -- {version, since}
-local known_leaders -- lanes -> µs; both are read once in a call
+local known_leaders -- lanes -> µs; a call reads both tables once
 local function idle_leaders()
   if known_leaders then return known_leaders end
   local fields = redis.call('HGETALL', '@leaders')
@@ -22,7 +23,7 @@ end
 
 local function serves(lanes, lane) return string.find(',' .. lanes .. ',', ',' .. lane .. ',', 1, true) ~= nil end
 
--- note_due: something falls due at µs `at`; in `lane`, or where that is nil for whoever looks first.
+-- note_due: wakes the leaders that sleep beyond µs `at`, at which something falls due; in `lane`, or in any if it is nil.
 local function note_due(at, lane)
   for lanes, till in pairs(idle_leaders()) do
     if at < tonumber(till) and (not lane or serves(lanes, lane)) then
@@ -34,7 +35,7 @@ local function note_due(at, lane)
   end
 end
 
--- look_by: a user is looked at in `lane` by µs `at`.
+-- look_by: makes a user due in `lane` at µs `at` or earlier.
 local function look_by(user, lane, at)
   redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(at), user)
   note_due(at, lane)

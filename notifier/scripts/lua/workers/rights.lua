@@ -1,10 +1,10 @@
--- rights: refuses who may not run one of these commands, which a script would learn in its middle.
+-- rights: tells before the work whether the client may run these commands; a script would fail in its middle.
 -- ARGV the names of the commands
--- returns nil, or the error of a client that is refused the first of them
-local key, refused = '@full' -- never there: each command is tried with it
+-- returns nil, or the error for the first command that Redis refuses
+local key, refused = '@full' -- a key that never exists, with which each command is tried
 for _, name in ipairs(ARGV) do
   local words, why = {}
-  repeat -- Redis looks how many arguments there are before it looks for the right
+  repeat -- Redis checks the number of arguments before it checks the right
     local reply = redis.pcall(name, unpack(words))
     why = type(reply) == 'table' and reply.err or ''
     words[#words + 1] = key

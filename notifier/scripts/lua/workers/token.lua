@@ -1,9 +1,9 @@
--- token: what all workers share under one name for an hour, such as the token of a team; the first to replace what
--- everybody saw wins.
+-- token: a sealed token that all workers share for an hour, such as that of an APNs team. Of several workers that
+-- replace the same token, the first wins.
 -- KEYS 3 hash {sealed, made}
--- ARGV 1 seen: what the caller found there, '' for nothing  2 offered in its place, '' to look only
---      3 µs since the epoch at which the offered one was made
--- returns {what stands there now or '', µs at which it was made, µs now on Redis's clock}
+-- ARGV 1 the token that the caller saw, '' for none  2 the token offered in its place, '' to look only
+--      3 µs since the epoch at which the offered token was made
+-- returns {the token now or '', µs at which it was made, µs now on Redis's clock}
 --! first_write
 --! needs now_us text
 local LASTS_US = 3600 * 1000000

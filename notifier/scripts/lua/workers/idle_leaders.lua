@@ -23,7 +23,7 @@ end
 
 local function serves(lanes, lane) return string.find(',' .. lanes .. ',', ',' .. lane .. ',', 1, true) ~= nil end
 
--- note_due: wakes the leaders that sleep beyond µs `at`, at which something falls due; in `lane`, or in any if it is nil.
+-- note_due: wakes leaders that sleep beyond µs `at`, when something falls due: in `lane`, or in any lane if it is nil.
 local function note_due(at, lane)
   for lanes, till in pairs(idle_leaders()) do
     if at < tonumber(till) and (not lane or serves(lanes, lane)) then

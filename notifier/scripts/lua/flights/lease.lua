@@ -30,8 +30,8 @@ local function count_sends(look, user, backlog, permit)
   end
 end
 
--- lease_job: leases a job to the caller. Further fields of its hash may follow as arguments. look.leases: the ids of the
--- jobs whose leases are written at the end.
+-- lease_job: leases a job to the caller. Further fields of its hash may follow as arguments. look.leases: {id: true} of
+-- the jobs whose leases are written at the end.
 local function lease_job(look, id, permit, origin, ...)
   look.leases[id] = true
   -- RQ fails jobs whose entry in its started registry has expired. Ours never expires: our own lease ends instead.

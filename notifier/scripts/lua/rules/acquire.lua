@@ -1,4 +1,4 @@
--- acquire: the right to send to a user now, by all rules but the hours of the clock on the user's wall, or by none.
+-- acquire: asks for the right to send to a user now. Quiet hours are the only rules that it does not check.
 -- KEYS 3 the user's sends  4 the user's sends of the category
 -- ARGV an ACQUIRE, see records.py
 -- returns {now, time left µs (0: admitted), '' | 'user' | 'category', rule (see *rule_mark*; of a calendar window its
@@ -14,7 +14,7 @@ policies[1].counted, policies[2].counted = counting, counting
 local days = cjson.decode(ARGV[ACQUIRE.days])
 local at, scope, rule = 0, '', ''
 
--- hold_by_calendar: what is full lets go when its day ends; or later, if that has ended since the caller looked.
+-- hold_by_calendar: a full calendar window opens when its day ends, or at the next µs if that day is over by now.
 local function hold_by_calendar(sent, policy, whose)
   for n, window in ipairs(policy.calendar or {}) do
     local begins, ends = unpack(days[window[2]])
@@ -36,8 +36,8 @@ if at > now then return {now, at - now, scope, rule} end
 if ARGV[ACQUIRE.take] == '1' then
   for i, policy in ipairs(policies) do
     if not is_empty(policy) then
-      -- The workers' rules may be others than the caller's, and ask for longer: as long as the set lives after its
-      -- latest send. So long this one is kept too, and those before it.
+      -- Workers may follow other rules than the caller, with longer windows. How long the set would live after its
+      -- latest send shows how long; keep this send and those before it as long.
       local sent = KEYS[i + 2]
       local left, latest = redis.call('PTTL', sent), redis.call('ZREVRANGE', sent, 0, 0, 'WITHSCORES')[2]
       local longest = latest and now + left * 1000 - latest or 0

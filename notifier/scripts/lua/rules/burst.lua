@@ -1,16 +1,15 @@
 --! on_demand keep_burst burst_next give_back
 --! needs last_for text
--- A burst {capacity, every µs} is a token bucket: it refills by one token each `every` µs. One number tells all of it,
--- the µs at which it is full again: until then (that - now) / every tokens are missing.
---   @burst:{user}[:<category>]   hash capacity and every -> that number, and up to which µs the sends of the set beside
---     it are in it; 8 bytes each
--- Each rule has its own, so none that is shorter shortens another. What stands in the set later than that µs is in
--- flight, at the end of its lease, or dated ahead, or has come since; each send is taken in once, when it is over.
+-- A burst {capacity, every µs} is a token bucket that refills by one token each `every` µs. Its whole state is one
+-- number, `full`: the µs at which it is full again. Until then (full - now) / every tokens are missing.
+--   @burst:{user}[:<category>]   hash, capacity and every -> `full`, and `till`: the sends up to this µs of the sorted
+--     set beside it are counted in `full`; 8 bytes each
+-- Each rule has a field of its own, so a shorter rule does not shorten a longer one. Sends after `till` are in flight,
+-- dated at the end of their lease, or new. Each send is counted in `full` once, when it is over.
 local MAX_TAKEN_IN = 1000
 local function burst_key(sent) return (string.gsub(sent, ':%l+:', ':burst:', 1)) end
 
--- full_after: the µs at which it is full again with these sends, {permit, µs, …} from the latest to the earliest, added
--- to what `full` tells.
+-- full_after: `full` after these sends as well, {permit, µs, …} from the latest to the earliest.
 local function full_after(full, sends, burst)
   for i = #sends, 2, -2 do
     local at = tonumber(sends[i])
@@ -19,20 +18,20 @@ local function full_after(full, sends, burst)
   return full
 end
 
--- keep_burst: takes in what was sent before now, and keeps that as long as it can matter. Without now it only reads.
--- Returns when the bucket is full again, up to which µs sends are in that, and how many are later.
+-- keep_burst: counts the sends before now in `full`, and keeps the key as long as it can matter. Without `now` it only
+-- reads. Returns `full`, `till`, and how many sends are later than `till`.
 local function keep_burst(sent, burst, now)
   local key, field = burst_key(sent), struct.pack('>I8I8', burst[1], burst[2])
   local full, at = 0, 0
   local state = redis.call('HGET', key, field)
   if state then full, at = struct.unpack('>i8i8', state) end
-  local back = now and math.max(0, at + 1 - now) or 0 -- the clock was set back: as much is used as before
+  local back = now and math.max(0, at + 1 - now) or 0 -- if the clock was set back: as many tokens are missing as before
   full, at = full - back, at - back
   local later = redis.call('ZCOUNT', sent, '(' .. text(at), '+inf')
   local sends = now and later > 0 and redis.call('ZREVRANGEBYSCORE', sent, '(' .. text(now), '(' .. text(at),
     'WITHSCORES', 'LIMIT', 0, MAX_TAKEN_IN) or {}
   if #sends == 0 and back == 0 then return full, at, later end
-  -- So many are there only where the rule is new: as if the bucket had been empty at the first that was read.
+  -- Only a new rule finds so many sends: assume that the bucket was empty at the first send that was read.
   if #sends == 2 * MAX_TAKEN_IN then full = sends[#sends] + burst[1] * burst[2] end
   full, at = full_after(full, sends, burst), now - 1
   local lasts = math.ceil((math.max(full, now) - now + burst[1] * burst[2]) / 1000) + 1
@@ -41,8 +40,8 @@ local function keep_burst(sent, burst, now)
   return full, at, redis.call('ZCOUNT', sent, '(' .. text(at), '+inf')
 end
 
--- burst_next: the first µs at which `cost` more are in the bucket. Of sends in flight it is not known when they come,
--- and as many as leave room for `cost` hold nothing back wherever they are; the others count when their leases end.
+-- burst_next: the first µs at which the bucket has `cost` tokens. Nobody knows yet when a send in flight happens. As
+-- many of them as leave room for `cost` hold nothing back whenever they happen; the others count at their leases' ends.
 local function burst_next(sent, burst, cost, now)
   local full, at, later = keep_burst(sent, burst, now)
   local free = burst[1] - cost
@@ -53,8 +52,8 @@ local function burst_next(sent, burst, cost, now)
   return full - math.max(0, free - later) * burst[2]
 end
 
--- give_back: n sends of µs `at`, which are no longer in the set, were never made. The others may have found the bucket
--- full because of them: then no more comes back than those leave.
+-- give_back: gives back the tokens of n sends at µs `at` that were never made and are out of the set. The bucket gets no
+-- more tokens than the sends after `at` leave.
 local function give_back(sent, at, n)
   local key = burst_key(sent)
   local states = redis.call('HGETALL', key)
@@ -65,7 +64,7 @@ local function give_back(sent, at, n)
       local sends = redis.call('ZREVRANGEBYSCORE', sent, text(till), text(at - burst[1] * burst[2]), 'WITHSCORES',
         'LIMIT', 0, MAX_TAKEN_IN)
       if #sends < 2 * MAX_TAKEN_IN then
-        -- As if it had been empty before these.
+        -- The pessimistic bound: as if the bucket had been empty before these sends.
         full = math.max(full - n * burst[2], full_after(at, sends, burst))
         redis.call('HSET', key, states[i], struct.pack('>i8i8', full, till))
       end

@@ -1,29 +1,29 @@
 --! on_demand MANY MAX_FOLDED is_counting counted_nth fold
 --! needs text
--- What windows count in buckets. A user's sends stand as themselves, in their sorted set, for as long as an exact
--- rule can ask for one (policy.exact_us). Older ones, which are later than none of those, are folded into
---   @counts:{user}[:<category>]  zset µs -> how many, in all, up to then
--- one entry for each bucket of time in which there were any: the time of its latest send. So a bucketed window takes a
--- send to be as late as the latest of its bucket, and one look-up finds the n-th latest however large its limit is. The
--- first entry has lapsed: what it counted is known to be over. @counting is there while anybody may have
--- counts: rules without buckets ask them too, because a rule may have had some before it was changed.
+-- Windows that count in buckets. The sorted set has each send of a user by itself for as long as an exact rule can ask
+-- for it (policy.exact_us). Older sends are folded into
+--   @counts:{user}[:<category>]  zset µs -> how many sends, in all, up to then
+-- with one entry for each bucket of time that has sends: the time of its latest send. So a bucketed window takes each
+-- send to be as late as the latest of its bucket, and one look-up finds the n-th latest send, however large the limit
+-- is. The first entry has lapsed: it only says how many sends are over. @counting exists while any user may have counts.
+-- Rules without buckets read the counts too, because a rule may have had buckets before it was changed.
 local COUNTING = '@counting'
 local MANY = 8 -- fewer sends than this are not set aside
-local MAX_FOLDED = 100 -- so many at once, no more
+local MAX_FOLDED = 100 -- at once
 
 local function is_counting() return redis.call('EXISTS', COUNTING) == 1 end
 
--- beside: the key of another name for whom a key @sent:… is.
+-- beside: the key with another name, for the user and category of a key @sent:….
 local function beside(sent, name) return name .. string.sub(sent, #'@sent' + 1) end
 
--- counted_nth: when the n-th latest of the counted was, or nil.
+-- counted_nth: when the n-th latest of the folded sends was, or nil.
 local function counted_nth(sent, n)
   local key = beside(sent, '@counts')
   local total = tonumber(redis.call('ZREVRANGE', key, '0', '0', 'WITHSCORES')[2] or 0)
   return n <= total and redis.call('ZRANGEBYSCORE', key, text(total - n + 1), '+inf', 'LIMIT', 0, 1)[1] or nil
 end
 
--- fold: counts sends, the oldest of a set, {permit, µs, …}.
+-- fold: adds sends to the counts: the oldest of a set, {permit, µs, …}.
 local function fold(sent, policy, sends, now)
   local key, precision, horizon = beside(sent, '@counts'), policy.bucket_us, policy.horizon
   local last = redis.call('ZREVRANGE', key, '0', '0', 'WITHSCORES')

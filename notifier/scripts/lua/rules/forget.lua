@@ -1,13 +1,13 @@
--- forget: takes away what is kept of a user beside what waits and what is being sent, a page at a time.
+-- forget: deletes what Redis keeps of a user, save jobs that wait or are in flight; one page for each call.
 -- ARGV a FORGET, see records.py, and the configured categories
--- returns {cursor to go on from in this place, '0' at its end; further places to look through after it}
+-- returns {cursor of the next page in this place, '0' at its end; further places to look through after it}
 --! first_write
 --! needs backlog_key backlogs_key drop_hold drop_sends hide in_flight job_key LANES leave_lane now_us
 --! needs remember SENDS
 local now, user, sends = now_us(ARGV[FORGET.clock]), ARGV[FORGET.user], ARGV[FORGET.sends]
 local place, cursor, most = ARGV[FORGET.place], ARGV[FORGET.cursor], tonumber(ARGV[FORGET.at_once])
 local KEYSPACE, KEYS_AT_ONCE = 'keys', 4
-local BESIDE = {'@collapse:', '@history:'} -- keys of the user that tell of no send
+local BESIDE = {'@collapse:', '@history:'} -- keys of the user that record no sends
 local WHOSE = '{' .. user .. '}'
 local STREAMS = {'@feedback', '@events', '@trace', '@actions:users', '@actions'}
 
@@ -16,9 +16,9 @@ local function of_user(text_of_meta)
   return ok and type(meta) == 'table' and meta.user == user
 end
 
--- forget_backlogs: the wake-ups of a user in whose backlogs nothing stands any more, the places at routes, a pause, and
--- what stands beside the backlogs. Else they would name the user until a worker has looked. Where something came
--- meanwhile, or is in flight unanswered, all stays.
+-- forget_backlogs: deletes the wake-ups of a user whose backlogs are empty, the user's entries at routes, a pause, and
+-- the fields beside the backlogs: else they name the user until a worker looks. Deletes nothing if a new job has come
+-- meanwhile, or if an orphan is in flight.
 local function forget_backlogs()
   local fields = redis.call('HGETALL', backlogs_key(user))
   for i = 1, #fields, 2 do
@@ -31,7 +31,7 @@ local function forget_backlogs()
   drop_hold('user:' .. user)
 end
 
--- scope_of: ':chat' where a key is `first`, the user and that category; '' where it is `first` and the user.
+-- scope_of: ':<category>' of a key '<first>{user}:<category>', '' of '<first>{user}', or false.
 local function scope_of(key, first)
   local whole = first .. WHOSE
   local of = key:sub(1, #whole) == whole and key:sub(#whole + 1)
@@ -41,7 +41,7 @@ end
 local function begin()
   local places = {KEYSPACE}
   if sends == 'delete' then remember(user) end
-  redis.call('DEL', '@arriving:' .. WHOSE, '@tagged:' .. WHOSE) -- what comes from now on stands there, and stays
+  redis.call('DEL', '@arriving:' .. WHOSE, '@tagged:' .. WHOSE) -- only here: later pages would delete new arrivals
   forget_backlogs()
   for _, lane in ipairs(LANES) do
     places[#places + 1] = '@rq:failed:' .. lane
@@ -51,7 +51,7 @@ local function begin()
   return {'0', places}
 end
 
--- forget_ended: jobs of the user's that have ended, in a registry of RQ's.
+-- forget_ended: deletes the user's ended jobs in a registry of RQ's.
 local function forget_ended()
   local found = redis.call('ZSCAN', place, cursor, 'COUNT', most)
   for i = 1, #found[2], 2 do
@@ -65,8 +65,8 @@ local function forget_ended()
   return {found[1], {}}
 end
 
--- names_user: whether an entry is of the user: by a field that says so, or by the meta of a job. In what operators did,
--- another name may be alike: a pause is of 'user:ann', and only what was cancelled of a user is of 'ann category chat'.
+-- names_user: whether a stream's entry is about the user: by a field, or by the meta of a job. In the log of actions
+-- only a pause, 'user:ann', and a cancel of a user, 'ann category chat', name users; other names may look alike.
 local function names_user(fields)
   local entry = {}
   for i = 1, #fields, 2 do entry[fields[i]] = fields[i + 1] end
@@ -83,14 +83,14 @@ local function forget_entries()
   return {#entries == most and entries[#entries][1] or '0', {}}
 end
 
--- is_dedupe: whether a key is a dedupe key of the user: it says how many characters the user's name has.
+-- is_dedupe: whether a key is a dedupe key of the user. Such a key has the number of characters of the user's name.
 local function is_dedupe(key)
   local characters = select(2, user:gsub('[^\128-\191]', ''))
   local whole = '@dedupe:' .. characters .. ':' .. WHOSE .. ':'
   return key:sub(1, #whole) == whole
 end
 
--- drop: deletes a key of sends; of what is in flight see *drop_sends*. of: of *scope_of*.
+-- drop: deletes a key of sends; *drop_sends* keeps those in flight. of: of *scope_of*.
 local function drop(key, kind, of)
   if kind ~= 'sent' then return redis.call('DEL', key) end
   local categories = of == '' and {unpack(ARGV, FORGET.n + 1)} or {of:sub(2)}
@@ -109,7 +109,7 @@ local function forget_key(key)
   end
 end
 
--- forget_keys: nobody could name dedupe keys, and what is of categories that are not configured any more.
+-- forget_keys: looks through all keys, as nobody can name dedupe keys and keys of categories that are not configured.
 local function forget_keys()
   local found = redis.call('SCAN', cursor, 'COUNT', KEYS_AT_ONCE * most)
   for _, key in ipairs(found[2]) do

@@ -1,7 +1,6 @@
--- prefer: puts what a user chose in the place of what stands there, where that is what the caller has read. What waits
--- for the user is looked at again at once.
+-- prefer: replaces a user's preferences, if they still are what the caller has read, and makes the user due at once.
 -- ARGV a PREFER, see records.py
--- returns {1}, or {0, what stands there}: then nothing was done. Doing it twice changes nothing.
+-- returns {1}, or {0, the preferences that Redis has} if nothing was done. Idempotent.
 --! needs look_again now_us
 local KEPT = 10000
 local now, user, who = now_us(ARGV[PREFER.clock]), ARGV[PREFER.user], ARGV[PREFER.who]

@@ -1,17 +1,18 @@
 --! on_demand by_the_clock
 --! needs history job_key nth number rules_of text
--- Quiet hours and calendar windows go by the clock on the user's wall; zones.py has the same, and says what it means.
--- A policy may have quiet {{from, to, every}, …}: when nothing is sent, by quiet hours and send hours, in µs since
--- midnight; or since Monday's midnight, where every is a week and not left out. And calendar {{limit, unit}, …}:
--- calendar windows, unit 'day', 'week' or 'month'. Where anybody's has, the rule table has clock {version: of the data,
--- zone: of who names none, lead_us: µs that must be left until quiet hours begin, of_users: true if only users chose
--- such rules, whose zones are in @zones:users then}. The user's quiet hours do not hold a category with ignores_quiet.
+-- Quiet hours and calendar windows go by the user's local time. zones.py does the same in Python, and explains it.
+-- A policy may have
+--   quiet     {{from, to, every}, …}: quiet hours, and the times outside the send hours. In µs since midnight, or since
+--             Monday's midnight if `every` is a week; without `every` it is a day
+--   calendar  {{limit, unit}, …}: calendar windows; unit 'day', 'week' or 'month'
+-- If any policy has one of them, the rule table has clock {version: of the zone data, zone: for users without one,
+-- lead_us: µs that must be left before quiet hours begin, of_users: true if only users chose such rules; their zones
+-- are in @zones:users then}. A user's quiet hours do not hold a category with ignores_quiet.
 --   @zones  hash zone -> {v: version, s: since µs, …, o: offset µs, …, u: until µs, m: first day of a month, …}
---   It tells of three years. A worker writes it that *pull* has told that a zone is missing. It is there once a rule
---   goes by the clock.
--- In a job's hash: push_zone, if it names one; push_since: µs at which it first entered its backlog.
--- One that did before anybody had such a rule has none: it has waited since it was accepted or, as far as anybody
--- knows, since now.
+--   An entry covers three years. *pull* tells a worker that a zone is missing, and the worker writes it.
+-- In a job's hash: push_zone, if the job names a zone; push_since: µs at which it first entered its backlog.
+-- A job that entered before any such rule existed has no push_since: it has waited since it was accepted, or, if that
+-- is unknown too, since now.
 local DAY, MARGIN = 86400000000, 3456000000000
 local THURSDAY = 3 * DAY -- since Monday: 1 January 1970 was a Thursday
 
@@ -22,7 +23,7 @@ local function index_of(zone, at)
   return 1
 end
 
--- first_outside: the first µs from `at` on at which the clock reads no time from `from` to `to`.
+-- first_outside: the first µs from `at` on at which the local time is not between `from` and `to`.
 local function first_outside(zone, from, to, at, every)
   every = every or DAY
   while true do
@@ -57,7 +58,7 @@ local function next_start(zone, unit, at)
 end
 
 local zones = {}
--- zone_of: a zone's table, or false where there is none that is exact around now and as new as the caller's.
+-- zone_of: a zone's table, or false if Redis has none that is exact around now and as new as the caller's data.
 local function zone_of(rules, name, now)
   local zone = zones[name]
   if zone == nil then
@@ -82,7 +83,7 @@ local function pace_after_quiet(policy)
   return math.max(pace, policy.gap or 0)
 end
 
--- quiet_of: the quiet hours that hold the head of a backlog, of its user and of its category.
+-- quiet_of: the quiet hours that apply to the head of a backlog: its user's and its category's.
 local function quiet_of(rules, user_policy, backlog)
   local quiet = {}
   for _, hours in ipairs(not rules_of(rules, backlog.category).ignores_quiet and user_policy.quiet or {}) do
@@ -92,10 +93,9 @@ local function quiet_of(rules, user_policy, backlog)
   return quiet
 end
 
--- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a backlog go, where
--- the other rules do at `at`; or nil, and the name of the zone without which nobody knows. backlog.by becomes what
--- decides it, see *set_wake_ups*. backlog.arrives: {zone or nil, µs}, of a head that has just come, in place of what
--- its hash does not tell yet.
+-- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a backlog go. at:
+-- when the other rules let it go. Returns nil and the name of the zone if that zone is missing. Sets backlog.by to the
+-- rule that decides, see *set_wake_ups*. backlog.arrives: {zone or nil, µs} of a new head whose hash is not written yet.
 local function by_the_clock(rules, user, backlog, at, now)
   local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end
@@ -108,13 +108,13 @@ local function by_the_clock(rules, user, backlog, at, now)
   at = math.max(at, now)
   for i, scope in ipairs(scopes) do
     for _, window in ipairs(scope[2].calendar or {}) do
-      -- One more fits into the day after the one of the limit-th latest.
+      -- One more may go on the day after the day of the limit-th latest send.
       local latest = nth(scope[1], scope[2], math.max(1, window[1] - backlog.cost + 1), redis.call('ZCARD', scope[1]))
       local opens = latest and next_start(zone, window[2], tonumber(latest)) or 0
       if opens > at then at, backlog.by = opens, (i == 1 and 'u' or 'c') .. text(window[1]) .. '/' .. window[2] end
     end
   end
-  for _ = 1, quiet[1] and 2 + 8 * #quiet or 0 do -- one may begin where another ends, on each day of a week
+  for _ = 1, quiet[1] and 2 + 8 * #quiet or 0 do -- quiet hours may begin where others end, on each day of a week
     local opens, waited = at, false
     for _, hours in ipairs(quiet) do
       local begins = first_outside(zone, hours[2], hours[1], opens, hours[3])
@@ -130,5 +130,5 @@ local function by_the_clock(rules, user, backlog, at, now)
     if opens == at then break end
     at, backlog.by = opens, 'q'
   end
-  return math.min(at, zone.u - MARGIN) -- where the table ends it is asked again, of a newer one
+  return math.min(at, zone.u - MARGIN) -- at the table's end a newer one is asked
 end

@@ -1,7 +1,7 @@
--- refund: takes back a permit, because nothing reached the user; what waits is looked at again at once.
+-- refund: gives a permit back, because nothing reached the user, and makes the user due at once.
 -- KEYS 3 the user's sends  4 the user's sends of the category
 -- ARGV 1 clock  2 permit  3 cost  4 user
--- returns 1, or 0 where the permit has lapsed or was refunded before
+-- returns 1, or 0 if the permit has lapsed or was refunded before
 --! needs date_sends give_back look_again now_us remember
 remember(ARGV[4])
 local permit, found = ARGV[2], 0

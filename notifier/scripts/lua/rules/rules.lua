@@ -1,23 +1,24 @@
 --! exports is_empty nth next_for rule_mark record
 --! needs burst_next counted_nth fold keep_burst last_for MANY MAX_FOLDED text
--- A policy, as notifier/scripts/rule_table.py writes it: {} where nothing holds, else
+-- A policy, as notifier/scripts/rule_table.py writes it: {} without rules, else
 --   gap        the least µs between two sends, or 0
 --   windows    {limit, µs, limit, µs, …}
 --   horizon    for how many µs a send matters to any rule
---   exact_us   µs that a send is kept as itself, whatever else counts it; from here on, what is not needed is left out
---   bucket_us  how wide a bucket is, of the windows that count what is older in buckets, see counts.lua
+-- and, where they are needed,
+--   exact_us   µs for which the set has each send by itself, see counts.lua
+--   bucket_us  width of the buckets in which windows count older sends, see counts.lua
 --   quiet, calendar   quiet hours and calendar windows, see quiet_hours.lua
 --   burst      {capacity, every µs}: a token bucket, see burst.lua
--- The sends it judges are a sorted set, permit -> µs: in the future while in flight, the settling time after. A send of
--- cost n stands as n members: the permit, permit#2, …
+-- A policy judges the sends in a sorted set, permit -> µs: in the future while in flight, the settling time after. A
+-- send of cost n is n members: the permit, permit#2, …
 local BURST = -2
 
 local function is_empty(policy) return not policy.horizon end
 
--- may_be_counted: whether sends under a policy may stand in counts; counted: those of anybody may, see counts.lua.
+-- may_be_counted: whether sends under a policy may be folded into counts. counted: any user has counts, see counts.lua.
 local function may_be_counted(policy) return policy.counted or policy.bucket_us end
 
--- nth: when the n-th latest send was, or nil. count: how many stand in the set.
+-- nth: when the n-th latest send was, or nil. count: the size of the set.
 local function nth(sent, policy, n, count)
   if n <= count then
     local rank = n == 1 and '0' or text(n - 1)
@@ -26,9 +27,9 @@ local function nth(sent, policy, n, count)
   return may_be_counted(policy) and counted_nth(sent, n - count)
 end
 
-local is_new = {} -- the sets of which it was seen in this call that nothing stands there
--- next_for: the first µs at which `cost` more sends fit `policy`, and the rule that decides it:
--- 0 the gap, n the n-th window, BURST, -1 none. One look-up by rank for each rule, however long the window is.
+local is_new = {} -- the sets that this call has found empty
+-- next_for: the first µs at which `policy` allows `cost` more sends, and the rule that decides it: 0 the gap, n the n-th
+-- window, BURST, -1 none. It costs one look-up by rank for each rule, however long the window is.
 -- now: see *keep_burst*.
 local function next_for(sent, policy, cost, now)
   local at, rule = 0, -1
@@ -42,7 +43,7 @@ local function next_for(sent, policy, cost, now)
   end
   for i = 1, #windows, 2 do
     -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
-    -- What costs more than a limit, as the rules have changed, is let go when nothing else counts.
+    -- A cost above the limit, possible after a change of rules, is allowed when no other send counts.
     local rank = windows[i] - cost
     if rank < 0 then rank = 0 end
     local leaves = (rank < count or counted) and nth(sent, policy, rank + 1, count)
@@ -55,15 +56,15 @@ local function next_for(sent, policy, cost, now)
   return at, rule
 end
 
--- rule_mark: the rule that decides, in words for `rule_words` of notifier/rules/marks.py: '<limit>/<µs>' is a window,
--- 'g<µs>' a gap, 't<limit>/<µs>' a burst.
+-- rule_mark: the deciding rule as text: '<limit>/<µs>' a window, 'g<µs>' a gap, 't<limit>/<µs>' a burst. `rule_words` of
+-- notifier/rules/marks.py reads it.
 local function rule_mark(policy, rule)
   if rule == 0 then return 'g' .. text(policy.gap) end
   if rule == BURST then return 't' .. text(policy.burst[1]) .. '/' .. text(policy.burst[2]) end
   return text(policy.windows[2 * rule - 1]) .. '/' .. text(policy.windows[2 * rule])
 end
 
--- set_aside: takes the sends out of the set that no rule can ask for as themselves, into counts.
+-- set_aside: moves the sends out of the set into the counts that no exact rule can ask for any more.
 local function set_aside(sent, policy, now)
   local until_text = text(now - policy.exact_us)
   local old = redis.call('ZRANGEBYSCORE', sent, '-inf', until_text, 'WITHSCORES', 'LIMIT', 0, MAX_FOLDED)
@@ -72,16 +73,16 @@ local function set_aside(sent, policy, now)
   redis.call('ZREMRANGEBYRANK', sent, 0, #old / 2 - 1)
 end
 
--- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now; as text. Nearly all sends of a call
--- under one policy are as far ahead, so it is written once.
+-- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now, as text. Nearly all sends of a call have
+-- the same policy and `ahead`, so the text is made once.
 local function lasts(policy, ahead)
   if policy.ahead ~= ahead then policy.ahead, policy.lasts = ahead, text(math.ceil(ahead / 1000) + 1) end
   return policy.lasts
 end
 
-local renewed = {} -- a set -> how long it lasts from this call on
--- record: a send at µs `at`, `stamp` in text; the set lives as long as a rule can still ask for it. `trim` drops the
--- lapsed: not needed for what the rules answer, only for memory, so now and then is enough.
+local renewed = {} -- set -> ms for which this call keeps it
+-- record: adds a send at µs `at` (`stamp` as text). The set lives as long as a rule can ask for this send. `trim` deletes
+-- lapsed sends. That only saves memory, so callers ask for it now and then.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if policy.burst then keep_burst(sent, policy.burst, now) end
   if policy.exact_us then set_aside(sent, policy, now)

@@ -1,20 +1,20 @@
 --! exports users_rules muted_until
--- Which rules a user follows: those of everyone, others of the user's own, or what comes of the user's choice. What a
--- choice says the scripts do not read: a worker writes down what comes of it, once for all who chose the same.
---   @own_rules:<version>  hash ':<user>' -> the number of the user's own rules; and the number -> these rules, JSON
---     {policy: see rules.lua, devices: {platform: of this policy, see limits.lua}}
---   @preferences  hash user -> JSON, see notifier/rules/preferences.py. Where it is there, the rules have `prefers`.
---   @chosen:<version>  hash '<number of own rules, or none>\n<what stands in @preferences>' -> JSON {policy, devices:
---     as of own rules, clock: where only users' rules go by it, z: the user's zone if one is chosen,
+-- Which rules a user follows: everyone's, rules of the user's own, or rules that result from the user's preferences. The
+-- scripts do not interpret preferences: a worker computes the rules, once for all users with the same preferences.
+--   @own_rules:<version>  hash ':<user>' -> the number of the user's own rules; and number -> these rules, as JSON
+--     {policy: see rules.lua, devices: {platform: the policy's limits of a device, see limits.lua}}
+--   @preferences  hash user -> JSON, see notifier/rules/preferences.py. If the key exists, the rules have `prefers`.
+--   @chosen:<version>  hash '<number of own rules, or none>\n<the user's entry of @preferences>' -> JSON {policy,
+--     devices: as of own rules, clock: if only users' rules go by the local time, z: the user's zone if one is chosen,
 --     m: {{until µs, whether to drop, {category, …} or nil for all}, …}}
--- A worker writes @own_rules that takes up these rules, or that *pull* has told that it `is_missing`. What was written
--- for a version lasts a day after the last call that asked for it.
--- chosen: user -> what comes of the choice. unknown: user -> the choice of which nobody has written that down yet.
+-- The worker that starts to follow a version writes its @own_rules; so does one that *pull* tells that it `is_missing`.
+-- Both keys last for a day after the last call that used them.
+-- chosen: user -> the entry of @chosen. unknown: user -> preferences without an entry.
 local users_rules = {chosen = {}, unknown = {}, is_missing = false}
 local LASTS = '86400' -- s
-local rules, own_key, chosen_key -- of *begin*; no key where nobody has rules of their own, or chose anything
-local numbers, texts = {}, {} -- user -> the number of own rules, and the choice; false for none
-local indexes, found = {}, {} -- number -> index in rules.users; field of @chosen -> what it says, false for nothing
+local rules, own_key, chosen_key -- of *begin*; a key is nil if no user has own rules, or preferences
+local numbers, texts = {}, {} -- user -> the number of own rules, and the preferences; false for none
+local indexes, found = {}, {} -- number -> index in rules.users; field of @chosen -> its value, or false
 
 function users_rules.begin(of_call)
   rules = of_call
@@ -24,7 +24,7 @@ function users_rules.begin(of_call)
   if chosen_key then redis.call('EXPIRE', chosen_key, LASTS) end
 end
 
--- read: asks for these users at once.
+-- read: reads what *index_of* needs of these users, in few commands.
 function users_rules.read(users)
   if #users == 0 then return end
   if own_key and not users_rules.is_missing then
@@ -36,13 +36,13 @@ function users_rules.read(users)
   for i, text in ipairs(redis.call('HMGET', '@preferences', unpack(users))) do texts[users[i]] = text end
 end
 
--- of_user: what `known` has of a user, or a field of a hash.
+-- of_user: the user's value in `known`, else read from a field of a hash.
 local function of_user(known, user, key, field)
   if known[user] == nil then known[user] = redis.call('HGET', key, field) end
   return known[user]
 end
 
--- add: a policy comes behind those in rules.users, and what it is for a device in rules.devices. Returns its index.
+-- add: appends a policy to rules.users, and its limits of devices to rules.devices. Returns its index.
 local function add(own)
   local users, index = rules.users, #rules.users
   own.policy.counted = users[1].counted
@@ -51,7 +51,7 @@ local function add(own)
   return index
 end
 
--- what_comes_of: a choice of somebody with own rules of this number, or none.
+-- what_comes_of: the entry of @chosen for preferences, of a user with own rules of this number or none; or false.
 local function what_comes_of(text, number)
   local field = (number or '') .. '\n' .. text
   if found[field] == nil then
@@ -65,8 +65,8 @@ local function what_comes_of(text, number)
   return found[field]
 end
 
--- index_of: of a user's policy in rules.users, and in each of rules.devices; or nil where a worker has yet to write
--- down who has rules of their own, or what comes of the user's choice.
+-- index_of: the index of a user's policy in rules.users and in each of rules.devices. Returns nil while a worker has yet
+-- to write @own_rules, or the user's entry of @chosen.
 function users_rules.index_of(user)
   if not (own_key or chosen_key) then return 0 end
   if users_rules.is_missing then return nil end
@@ -82,7 +82,8 @@ function users_rules.index_of(user)
   return indexes[number]
 end
 
--- muted_until: until which µs nothing of a category is sent, and whether it is dropped; or nil. chosen: of *chosen*.
+-- muted_until: the µs until which the user has muted a category, and whether its messages are dropped; or nil.
+-- chosen: of users_rules.chosen.
 local function muted_until(chosen, category, now)
   local till, drops = nil, false
   for _, mute in ipairs(chosen.m or {}) do

@@ -52,8 +52,8 @@ local function burst_next(sent, burst, cost, now)
   return full - math.max(0, free - later) * burst[2]
 end
 
--- give_back: gives back the tokens of n sends at µs `at` that were never made and are out of the set. The bucket gets no
--- more tokens than the sends after `at` leave.
+-- give_back: gives back the tokens of n sends at µs `at` that were never made and are out of the set. The bucket gets
+-- no more tokens than the sends after `at` leave.
 local function give_back(sent, at, n)
   local key = burst_key(sent)
   local states = redis.call('HGETALL', key)

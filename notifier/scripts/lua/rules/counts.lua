@@ -5,8 +5,8 @@
 --   @counts:{user}[:<category>]  zset µs -> how many sends, in all, up to then
 -- with one entry for each bucket of time that has sends: the time of its latest send. So a bucketed window takes each
 -- send to be as late as the latest of its bucket, and one look-up finds the n-th latest send, however large the limit
--- is. The first entry has lapsed: it only says how many sends are over. @counting exists while any user may have counts.
--- Rules without buckets read the counts too, because a rule may have had buckets before it was changed.
+-- is. The first entry has lapsed: it only says how many sends are over. @counting exists while any user may have
+-- counts. Rules without buckets read the counts too, because a rule may have had buckets before it was changed.
 local COUNTING = '@counting'
 local MANY = 8 -- fewer sends than this are not set aside
 local MAX_FOLDED = 100 -- at once

@@ -95,7 +95,8 @@ end
 
 -- by_the_clock: the first µs from `at` on at which quiet hours and calendar windows let the head of a backlog go. at:
 -- when the other rules let it go. Returns nil and the name of the zone if that zone is missing. Sets backlog.by to the
--- rule that decides, see *set_wake_ups*. backlog.arrives: {zone or nil, µs} of a new head whose hash is not written yet.
+-- rule that decides, see *set_wake_ups*. backlog.arrives: {zone or nil, µs} of a new head whose hash is not written
+-- yet.
 local function by_the_clock(rules, user, backlog, at, now)
   local quiet, calendar = quiet_of(rules, user.policy, backlog), user.policy.calendar or backlog.policy.calendar
   if not (calendar or quiet[1]) then return at end

@@ -48,9 +48,9 @@ local function is_dropped(backlog)
   return backlog.mutes or backlog.drops and is_untried(backlog.head)
 end
 
--- digest_at: when the head of a backlog may go that the rules admit at `at`. In a category with a digest, a head that was
--- held back gathers others, and goes once the time is over or the digest is complete. A head that a worker has had in
--- flight gathers nothing.
+-- digest_at: when the head of a backlog may go that the rules admit at `at`. In a category with a digest, a head that
+-- was held back gathers others, and goes once the time is over or the digest is complete. A head that a worker has had
+-- in flight gathers nothing.
 local function digest_at(rules, backlog, at, now)
   local within = rules_of(rules, backlog.category).digest
   if not within then return at end

@@ -28,8 +28,8 @@ local function nth(sent, policy, n, count)
 end
 
 local is_new = {} -- the sets that this call has found empty
--- next_for: the first µs at which `policy` allows `cost` more sends, and the rule that decides it: 0 the gap, n the n-th
--- window, BURST, -1 none. It costs one look-up by rank for each rule, however long the window is.
+-- next_for: the first µs at which `policy` allows `cost` more sends, and the rule that decides it: 0 the gap, n the
+-- n-th window, BURST, -1 none. It costs one look-up by rank for each rule, however long the window is.
 -- now: see *keep_burst*.
 local function next_for(sent, policy, cost, now)
   local at, rule = 0, -1
@@ -56,8 +56,8 @@ local function next_for(sent, policy, cost, now)
   return at, rule
 end
 
--- rule_mark: the deciding rule as text: '<limit>/<µs>' a window, 'g<µs>' a gap, 't<limit>/<µs>' a burst. `rule_words` of
--- notifier/rules/marks.py reads it.
+-- rule_mark: the deciding rule as text: '<limit>/<µs>' a window, 'g<µs>' a gap, 't<limit>/<µs>' a burst. `rule_words`
+-- of notifier/rules/marks.py reads it.
 local function rule_mark(policy, rule)
   if rule == 0 then return 'g' .. text(policy.gap) end
   if rule == BURST then return 't' .. text(policy.burst[1]) .. '/' .. text(policy.burst[2]) end
@@ -73,16 +73,16 @@ local function set_aside(sent, policy, now)
   redis.call('ZREMRANGEBYRANK', sent, 0, #old / 2 - 1)
 end
 
--- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now, as text. Nearly all sends of a call have
--- the same policy and `ahead`, so the text is made once.
+-- lasts: for how many ms a set is kept whose latest send is `ahead` µs from now, as text. Nearly all sends of a call
+-- have the same policy and `ahead`, so the text is made once.
 local function lasts(policy, ahead)
   if policy.ahead ~= ahead then policy.ahead, policy.lasts = ahead, text(math.ceil(ahead / 1000) + 1) end
   return policy.lasts
 end
 
 local renewed = {} -- set -> ms for which this call keeps it
--- record: adds a send at µs `at` (`stamp` as text). The set lives as long as a rule can ask for this send. `trim` deletes
--- lapsed sends. That only saves memory, so callers ask for it now and then.
+-- record: adds a send at µs `at` (`stamp` as text). The set lives as long as a rule can ask for this send. `trim`
+-- deletes lapsed sends. That only saves memory, so callers ask for it now and then.
 local function record(sent, policy, permit, at, stamp, now, trim, cost)
   if policy.burst then keep_burst(sent, policy.burst, now) end
   if policy.exact_us then set_aside(sent, policy, now)

@@ -1,6 +1,6 @@
 --! exports users_rules muted_until
--- Which rules a user follows: everyone's, rules of the user's own, or rules that result from the user's preferences. The
--- scripts do not interpret preferences: a worker computes the rules, once for all users with the same preferences.
+-- Which rules a user follows: everyone's, rules of the user's own, or rules that result from the user's preferences.
+-- The scripts do not interpret preferences: a worker computes the rules, once for all users with the same preferences.
 --   @own_rules:<version>  hash ':<user>' -> the number of the user's own rules; and number -> these rules, as JSON
 --     {policy: see rules.lua, devices: {platform: the policy's limits of a device, see limits.lua}}
 --   @preferences  hash user -> JSON, see notifier/rules/preferences.py. If the key exists, the rules have `prefers`.
@@ -65,8 +65,8 @@ local function what_comes_of(text, number)
   return found[field]
 end
 
--- index_of: the index of a user's policy in rules.users and in each of rules.devices. Returns nil while a worker has yet
--- to write @own_rules, or the user's entry of @chosen.
+-- index_of: the index of a user's policy in rules.users and in each of rules.devices. Returns nil while a worker has
+-- yet to write @own_rules, or the user's entry of @chosen.
 function users_rules.index_of(user)
   if not (own_key or chosen_key) then return 0 end
   if users_rules.is_missing then return nil end

@@ -1,11 +1,10 @@
 --! exports ends
 --! needs history job_key text
--- What is left of what ends, as callers say: '<s> <µs> <ms> <ms> <n>'. The undelivered are kept for the s, records of
--- the delivered for the µs. Each end of a notification is an entry of the stream @events, as old as the first ms at
--- most, and a record of its user as history.lua says, kept for the second ms, n at most. With 0 nothing is written.
--- failed: the s. delivered: the µs.
+-- How long ended notifications are kept. Callers say it as text, '<s> <µs> <ms> <ms> <n>': undelivered jobs for s
+-- (ends.failed), delivered jobs for µs (ends.delivered), entries of the stream @events for the first ms, records of the
+-- history (see history.lua) for the second ms, and at most n records of a user. 0 keeps nothing.
 local ends = {}
-local PLAIN = {dropped = true, superseded = true} -- whose detail no provider wrote
+local PLAIN = {dropped = true, superseded = true} -- outcomes whose detail was not written by a provider
 
 function ends.read(keep)
   local failed, delivered, events, records, max = string.match(keep, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
@@ -13,7 +12,7 @@ function ends.read(keep)
   if records ~= '0' then history.keep, history.max = tonumber(records), tonumber(max) end
 end
 
--- told_of: of a job that waits, what its end is told with.
+-- told_of: `told` of *ends.tell* for a job that waits, read from its hash.
 local function told_of(id)
   local job = redis.call('HMGET', job_key(id), 'meta', 'push_history')
   local ok, meta = pcall(cjson.decode, job[1] or '')
@@ -21,8 +20,8 @@ local function told_of(id)
   return {meta = job[1], user = category and meta.user, category = tostring(category), noted = job[2]}
 end
 
--- ends.tell: a notification ended as `outcome`. detail: why, or by which job. told: {user, category, noted,
--- meta}; nil is as its hash has it, and so is meta.
+-- ends.tell: writes the event and the record of a notification that ended as `outcome`. detail: why, or the job that
+-- superseded it. told: {user, category, noted, meta}; it, or meta, is read from the job's hash if it is nil.
 function ends.tell(now, id, outcome, detail, told)
   if not (ends.keep or history.keep) then return end
   told = told or told_of(id)

@@ -1,13 +1,12 @@
 --! exports add_to_minute
 --! needs text
--- The numbers of each minute: @minute:<minutes since 1970>, a hash field -> how many, kept for three days.
+-- The counters of each minute: @minute:<minutes since 1970>, a hash field -> number, kept for three days.
 --   a|<category>                     accepted
---   o|<outcome>|<category>|<route>   what a settlement was counted under; the routes of several devices with +
---                                    between; none where no worker sent it
+--   o|<outcome>|<category>|<route>   settled; routes of several devices with + between, '' if no worker sent it
 --   e|poison                         set aside, because workers died on it
 --   late|<category>|<n>, answer|<route>|<n>   histograms, see workers/sending/numbers.py; <n> is 's' for the sum in us
 
--- add_to_minute: adds these, {field: how many}, with two commands however many they are; a third begins a minute.
+-- add_to_minute: adds {field: number}, by two commands for any number of fields; a third command begins a new minute.
 local function add_to_minute(now, adds)
   local fields, values = {}, {}
   for field in pairs(adds) do fields[#fields + 1] = field end

@@ -1,20 +1,20 @@
--- circuit: what a worker has seen of a route: it opens the circuit or closes it.
+-- circuit: opens or closes the circuit of a route, by what a worker has seen of the route.
 -- ARGV a CIRCUIT, see records.py
--- returns 'opened', 'closed', 'paused' or 'resumed' where this changed it; 'alone' where the trouble is the caller's
---   own, as others get through: nothing is held, and the caller should leave the work to them; else ''
--- Who opened it and was proved wrong by another worker is doubted until it gets through itself. When *pull* lets a
--- probe go: held_routes.lua, and *probe_at* of routes.lua.
+-- returns 'opened', 'closed', 'paused' or 'resumed' if the circuit changed; 'alone' if other workers get through: the
+--   trouble is the caller's own, no circuit opens, and the caller should leave the work to the others; else ''
+-- If a worker opens a circuit and another worker gets through, the first worker is doubted until it gets through
+-- itself. held_routes.lua, and *probe_at* of routes.lua, say when *pull* lets a probe go.
 --! first_write
 --! needs change_hold circuit_of drop_hold FAR note_due now_us waiting_key route_key text
 local now, worker, route, seen = now_us(ARGV[CIRCUIT.clock]), ARGV[CIRCUIT.who], ARGV[CIRCUIT.route], ARGV[CIRCUIT.seen]
-local OTHERS_PROBE = 200000 -- µs after it opened: then a worker that had no trouble itself may probe
-local RETRIES = 1000000 -- µs in which whoever may have mended it is the only one to probe
-local RECENT, DOUBTED = 5000000, 600000000 -- µs that a success, and a doubt, count for
-local MANY = 100 -- workers that got through
+local OTHERS_PROBE = 200000 -- µs after the circuit opened; from then on a worker without trouble may probe
+local RETRIES = 1000000 -- µs in which only the worker that may have mended the route probes
+local RECENT, DOUBTED = 5000000, 600000000 -- µs for which a success counts, and a doubt
+local MANY = 100 -- entries of workers that got through, from which old ones are deleted
 local reached, doubted = '@reached:' .. route, '@doubted:' .. route
 local hold = circuit_of(route)
 
--- is_recent: what is ahead by as much is of before Redis's clock was set back, and says nothing now.
+-- is_recent: a time far ahead was written before Redis's clock was set back, and is not recent either.
 local function is_recent(at, most) return math.abs(now - tonumber(at)) < most end
 
 local function others_reach_it()
@@ -25,7 +25,7 @@ local function others_reach_it()
   return false
 end
 
--- forget_old: names of workers are random where nobody chose them, so those that have gone are many in time.
+-- forget_old: deletes entries of workers that have gone. Names of workers are random by default, so they add up.
 local function forget_old()
   local at = redis.call('HLEN', reached) > MANY and redis.call('HGETALL', reached) or {}
   for i = 1, #at, 2 do
@@ -33,7 +33,7 @@ local function forget_old()
   end
 end
 
--- let_go: what waited is let go of, a batch with each pull.
+-- let_go: closes the circuit. Each pull lets a batch of the waiting users go.
 local function let_go()
   if redis.call('EXISTS', waiting_key(route)) == 0 then drop_hold(route)
   else change_hold(route, hold, 'state', 'closing', 'until', text(now)) end
@@ -46,7 +46,7 @@ local function up()
   redis.call('HSET', reached, worker, text(now))
   redis.call('PEXPIRE', reached, text(DOUBTED / 1000))
   if not hold or hold.state ~= 'open' then return '' end
-  -- What was under way when the provider said that it is full may still be taken: that is no room for more.
+  -- A full provider may still accept sends that were under way when it said so. That does not mean room for more.
   if hold.kind == 'full' and hold.prober ~= worker then return '' end
   for field in pairs(hold) do
     local other = field:match('^w:(.*)$')
@@ -59,15 +59,15 @@ local function up()
   return 'closed'
 end
 
--- down: opens the circuit for `first` µs; where a probe has come to nothing, for half as long again, up to `most`.
--- share: what both are multiplied by.
+-- down: opens the circuit for `first` µs. After a failed probe it stays open for half as long again, up to `most`. Both
+-- are multiplied by `share`.
 local function down(kind, reason, first, most, share)
-  local full = kind == 'full' -- as it is for all workers alike
+  local full = kind == 'full' -- true for all workers alike
   if hold and hold.state == 'paused' then return '' end
   if not full then redis.call('HDEL', reached, worker) end
   if hold and hold.state == 'open' then
     local at = now + first * share
-    if hold.prober == worker then -- its probe came to nothing
+    if hold.prober == worker then -- its probe failed
       local interval = math.max(first, math.min(math.floor(1.5 * hold.interval), most))
       at = now + interval * share
       change_hold(route, hold, 'interval', text(interval), 'until', text(at), 'others', text(at), 'prober', '',
@@ -99,7 +99,7 @@ local function next_probe()
   return ''
 end
 
--- retry: a worker has begun with a configuration that may have mended it. It probes first.
+-- retry: a worker has started with a configuration that may have mended the route. It probes first.
 local function retry()
   if hold and hold.state == 'open' and hold.kind ~= 'full' then
     local at = text(now + RETRIES)

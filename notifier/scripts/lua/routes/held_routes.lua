@@ -1,9 +1,9 @@
 --! on_demand let_go_of_held
 --! needs backlog_key change_hold CLAIM drop_hold job_key lane_shares lanes_of probe_at read_backlogs read_circuits
 --! needs rests_key steering text waiting_key
--- What is held, see routes.lua, and may go now: what waited for a route that is open again, or has room, and the probe
--- of one that is not. look: of *pull*.
--- let_go: what waited for `of` is looked at now; the rest of a notification goes back to its place.
+-- Lets users go that wait for a route, see routes.lua, once the route works again or has room; lets probes go by routes
+-- that do not work. look: of *pull*.
+-- let_go: a user that waited for `of` is looked at now; the rest of a notification goes back to its place.
 local function let_go(look, of, member, at)
   local id, lane, user = member:match('^j(.+)$'), member:match('^u(%S+) (.+)$')
   if id then
@@ -15,7 +15,7 @@ local function let_go(look, of, member, at)
   if lanes_of(read_backlogs(user))[lane] then look.look_at(user, lane, look.due, at) end
 end
 
--- how_many: of what waits for a route may go now.
+-- how_many: how many of those that wait for a route may go now.
 local function how_many(look, hold)
   local now, most = look.now, look.most
   if hold.state == 'closing' then return most end
@@ -25,7 +25,7 @@ local function how_many(look, hold)
   return hold.state == 'full' and math.min(most, tonumber(hold.room)) or 1
 end
 
--- share_rooms: as many of what waits in each lane for room on a route as this worker has room for.
+-- share_rooms: divides the room that this worker has on each busy route among the lanes that wait for it.
 local function share_rooms(look, holds, names)
   local rooms, rank, waiting = look.rooms or {}, look.rank, {}
   for _, of in ipairs(names) do
@@ -45,8 +45,8 @@ local function share_rooms(look, holds, names)
 end
 
 local MAX_PASSED = 10000
--- first_served: at which place, from 0, the first stands that waits for `of` in a lane of the caller's: a probe of
--- another lane would be another worker's, who may have been the one to have trouble. At 0 where there is none.
+-- first_served: the place, from 0, of the first that waits for `of` in a lane of the caller's, or 0. Another worker
+-- would send a probe of another lane, and that worker may be the one that had the trouble.
 local function first_served(look, of)
   for from = 0, MAX_PASSED, 100 do
     local some = redis.call('ZRANGE', waiting_key(of), from, from + 99)
@@ -59,8 +59,8 @@ local function first_served(look, of)
   return 0
 end
 
--- let_go_of_held: of what is held, as much as may go now. Returns the routes whose circuit is open, and µs of the next
--- thing due.
+-- let_go_of_held: lets as many go as may go now. Returns the routes whose circuit is open, and the µs at which the next
+-- may go.
 local function let_go_of_held(look)
   local holds, names = read_circuits()
   local now, shut, next_due = look.now, {}, math.huge
@@ -79,7 +79,7 @@ local function let_go_of_held(look)
       local waiting = redis.call('ZRANGE', waiting_key(of), at, at + n - 1, 'WITHSCORES')
       if #waiting > 0 then
         redis.call('ZREMRANGEBYRANK', waiting_key(of), at, at + n - 1)
-        if hold.category then -- each in turn, as *decide* has it; it is dropped once nobody has come for it
+        if hold.category then -- *decide* lets them go in turn; the hold is dropped once nobody waits for it
           change_hold(of, hold, 'turn', text(math.max(1, math.floor(2 * hold.room / #waiting))))
           n = 0
         end
@@ -90,7 +90,7 @@ local function let_go_of_held(look)
     local left = redis.call('ZCARD', waiting_key(of))
     if hold.state == 'open' then shut[#shut + 1] = of
     elseif left == 0 and (n > 0 or hold.state == 'busy') then drop_hold(of) end
-    -- What is busy is looked at by whoever gets room, when a send has ended.
+    -- A busy route is looked at by the worker that gets room when a send has ended.
     if hold.state ~= 'busy' and (left > 0 or hold.state == 'open' and hold.probe ~= '1') then
       next_due = math.min(next_due, hold.state == 'closing' and now or probe_at(hold, look.worker, now))
     end

@@ -1,16 +1,18 @@
 --! on_demand counts_devices devices_open spend_devices close_device lacking spend_room project_frees
 --! exports write_projects
 --! needs date_sends device_key next_for record text
--- The platforms' own limits; see targets.lua.
--- In the rule table: of a category its app; limited: true if there is any limit; and by platform
---   devices      for each policy in users, the policies of one device: for what those rules hold, and for what bypasses
---                them; or false where the user's own rules are narrower
---   background   the policy of background pushes; collapsible: {burst, interval}; projects: {limit, interval, bucket}
+-- Limits that a platform sets; see targets.lua.
+-- In the rule table: a category has its app; limited: true if there is any limit; and by platform
+--   devices      for each policy in users, two policies of a device: for messages under those rules, and for messages
+--                that bypass them; or false if the user's rules are narrower
+--   background   the policy of background pushes
+--   collapsible  {burst, interval}
+--   projects     {limit, interval, bucket}
 --   @device:<device>      zset permit -> µs, as a user's sends
 --   @device:<device>:c    µs at which the bucket of collapsible messages is full again (GCRA)
 --   @project:<route>      hash bucket -> messages
 
--- device_policy: what counts the sends to a device, or nil.
+-- device_policy: the policy that counts the sends to a device, or nil.
 local function device_policy(rules, index, target, bypass)
   local of_users = rules.devices and rules.devices[target.platform]
   if of_users then
@@ -20,7 +22,7 @@ local function device_policy(rules, index, target, bypass)
   return target.kind == 'b' and rules.background and rules.background[target.platform]
 end
 
--- counts_devices: whether a send by this plan may be counted for one of its devices, whatever its kind.
+-- counts_devices: whether a send by this plan may count for one of its devices, whatever its kind.
 local function counts_devices(rules, index, plan)
   if not rules.devices then return false end
   for _, of in ipairs(plan.of) do
@@ -30,12 +32,12 @@ local function counts_devices(rules, index, plan)
   return false
 end
 
--- burst_of: how many collapsible messages a device may get at once, and one more each so many µs; or nil.
+-- burst_of: {how many collapsible messages a device may get at once, µs until it may get one more}, or nil.
 local function burst_of(rules, target)
   return target.kind == 'c' and rules.collapsible and rules.collapsible[target.platform] or nil
 end
 
--- devices_open: when all these devices have room, and when all do but those that are sent background pushes.
+-- devices_open: when all these devices have room, and when all have room that get no background push.
 local function devices_open(look, user, backlog, targets)
   local rules, at, for_alerts = look.rules, 0, 0
   for _, target in ipairs(targets) do
@@ -50,8 +52,8 @@ local function devices_open(look, user, backlog, targets)
   return at, for_alerts
 end
 
--- spend_devices: counts what goes to these under `permit`, in flight from now on. It may come as late as the end of the
--- lease, so until it is settled a bucket is fuller by the whole lease.
+-- spend_devices: counts the sends of `permit` to these devices. They may arrive as late as the end of the lease, so a
+-- bucket is fuller by a whole lease until *settle* corrects it.
 local function spend_devices(look, user, backlog, targets, permit)
   local rules, now, lease = look.rules, look.now, look.lease_us
   for _, target in ipairs(targets) do
@@ -65,21 +67,21 @@ local function spend_devices(look, user, backlog, targets, permit)
   end
 end
 
--- close_device: what was counted took place by now, or never. was_counted: it is known that this device was. late: its
--- lease has ended, and the sends may have been dropped since.
+-- close_device: dates a counted send at now, or gives it back if it never arrived. was_counted: this device was counted
+-- for certain. late: the lease has ended, and the send may have been trimmed since.
 local function close_device(look, job, target, was_counted, late)
   local key, policy = device_key(target.device), late and was_counted and device_policy(look.rules, job.index, target)
   date_sends(key, job.permit, 1, job.reached and look.now_text, policy and policy.horizon)
   local burst = was_counted and burst_of(look.rules, target)
   local full = burst and redis.call('GET', key .. ':c')
   if not full then return end
-  -- Of what never came the time since it was let go stays: those behind it were counted as that much later.
+  -- If the send never arrived, the time since the lease began stays in the bucket: later sends were counted after it.
   full = full - math.max(0, job.lease_ends - look.now) - (job.reached and 0 or burst[2])
   redis.call('SET', key .. ':c', text(full), 'KEEPTTL')
 end
 
--- A project's messages of the last interval, in buckets: the oldest counts until it has left the interval as a whole.
--- One that has not begun is of before Redis's clock was set back: it becomes part of the one that runs.
+-- project_of: a project's messages of the last interval, in buckets. The oldest bucket counts until all of it has left
+-- the interval. A bucket in the future was written before Redis's clock was set back, and joins the running one.
 local projects = {}
 local function project_of(rules, route, platform, now)
   local limit = rules.projects[platform]
@@ -109,12 +111,12 @@ local function project_of(rules, route, platform, now)
   return project
 end
 
--- lacking: the first of the needs for which there is no room now; and where it is a project that has none, the project
--- and how many are to fit. rooms: {route: how many more the caller may send}, or nil; other routes take any number.
+-- lacking: the first of the needs without room now. If its project is full, also the project, and how many must fit.
+-- rooms: {route: how many more the caller may send}, or nil; other routes take any number.
 local function lacking(rules, rooms, needs, now)
   for i = 1, #needs do
     local need = needs[i]
-    -- A notification with more devices than there is room goes as well, or it never would.
+    -- A notification with more devices than the room in all goes if there is any room, or it would never go.
     if rooms and (rooms[need.by] or 1) <= 0 then return need end
     local project = rules.projects and project_of(rules, need.route, need.platform, now)
     local cost = project and math.min(need.n, project.limit)
@@ -122,7 +124,7 @@ local function lacking(rules, rooms, needs, now)
   end
 end
 
--- spend_room: what goes takes its part of the projects and of the caller's room.
+-- spend_room: takes a notification's part of its projects' limits and of the caller's room.
 local function spend_room(rules, rooms, needs, now)
   for i = 1, #needs do
     local need = needs[i]

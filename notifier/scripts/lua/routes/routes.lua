@@ -1,39 +1,43 @@
 --! on_demand FAR CLAIM route_key rests_key RESTS_KEPT circuit_of read_circuits has_older_rest change_hold
 --! on_demand drop_hold probe_at
 --! needs waiting_key
--- What is held. A route ('apns', 'fcm', 'apns/driver', 'webpush@<host>': by which provider and app a device is
--- reached, and of browsers by which push service) is held while its circuit is open; its project's limit is held
--- under '<route>|full' while the minute is full; under 'overall:<category>|full' a category whose pace for all users is
--- reached; and under '<route>|busy|<lane>' what waits in a lane because a worker has as much under way by the route,
--- whatever the push service, as its provider bears. Who can go by nothing that is open waits there, and costs
--- nothing until *pull* lets go of what waits, first come, first served.
---   @routes            set of the names of what is held; there is none nearly always
---   @route:<name>      hash: state, until (µs), interval (what is set is no further ahead than this, a quarter of it
---                              and a second) and room; of a circuit also others (as until, for workers that had no
---                              trouble), kind, reason, since, probe, prober, last (whose probe came to nothing), first
---                              (who may have mended it, and probes at once), and 'w:<worker>' for each worker that
---                              could not get through
---   @waiting_for_route:<name>     zset member -> µs since when: 'u<lane> <user>', whose head there waits for this; or
---                              'j<job id>' -> its order in its backlog, the rest of a notification that other routes
---                              took (it stands in `later`): so rests come back, and probe, in the order of their
---                              backlogs
---   @rests:{user}:<category> <route>   zset job id -> order: the rests of this backlog that wait for the route;
---                              nothing younger of the backlog goes by it before them
--- Whose head has met a fault before (push_refusals) waits behind all others: its score is FAR higher.
--- state 'open': closed to all but the probe: once `until` has come, *pull* sets `probe` and lets one go. probe is ''
--- for none; '1' for any head; 'new' for one without push_refusals: so a fault that may be its message's own is proved
--- by another message, at once. prober: the worker that has it. state 'closing': open to all; who waits is let go of, a
--- batch with each pull. state 'full': until then no room. state 'paused': a person has stopped it (who, reason), until
--- then or until it is resumed. Beside routes people pause 'all:', 'lane:<lane>', 'category:<category>' and
--- 'user:<user>', under these names. state 'busy': each worker lets go of as many as it has room for. route, lane: of
--- which.
-local FAR = 4102444800000000 -- 2100: the time of a rest that waits for a route alone
+-- Holds. Each has a name and a state, and holds back heads of backlogs:
+--   '<route>'                   the route's circuit is open. A route is the provider and app by which a device is
+--                               reached, for browsers with the push service: 'apns', 'apns/driver', 'webpush@<host>'
+--   '<route>|full'              the route's project has used up its minute
+--   'overall:<category>|full'   the category has used up its rate for all users
+--   '<route>|busy|<lane>'       a worker has as many sends under way by the route as its provider bears; a lane waits
+-- A user whose head has no route that works waits here, and costs nothing until *pull* lets waiting users go, first
+-- come, first served.
+--   @routes            set of the names of the holds; nearly always empty
+--   @route:<name>      hash: state, until (µs), room, and interval: a time that is set lies ahead by at most 1.25 times
+--                              this and a second. A circuit also has others (like until, for workers without trouble),
+--                              kind, reason, since, probe, prober, last (whose probe failed last), first (the worker
+--                              that may have mended the route, and probes at once), and 'w:<worker>' for each worker
+--                              that could not get through
+--   @waiting_for_route:<name>     zset member -> µs since when: 'u<lane> <user>', whose head waits for this hold; or
+--                              'j<job id>' -> its order in its backlog: the rest of a notification that other routes
+--                              took (it is in `later`). So rests come back, and probe, in the order of their backlogs
+--   @rests:{user}:<category> <route>   zset job id -> order: the rests of this backlog that wait for the route; no
+--                              younger job of the backlog goes by the route before them
+-- A head that has met a fault before (push_refusals) waits behind all others: its score is FAR higher.
+-- The states:
+--   'open'     only a probe goes. When `until` has passed, *pull* sets `probe` and lets one head go. probe: '' none
+-- yet,
+--              '1' any head, 'new' a head without push_refusals: a fault that may lie in a message is proved by another
+--              message, at once. prober: the worker that sends the probe
+--   'closing'  all may go; each pull lets a batch of the waiting users go
+--   'full'     there is no room before `until`
+--   'paused'   a person (who, reason) has stopped it, until `until` or until it is resumed. People also pause 'all:',
+--              'lane:<lane>', 'category:<category>' and 'user:<user>', which are names of holds as well
+--   'busy'     each worker lets as many go as it has room for; the hold names its route and lane
+local FAR = 4102444800000000 -- µs, the year 2100: when a rest is due that waits for nothing but a route
 local LAST_PROBER_WAITS = 1200000 -- µs
-local CLAIM = 250000 -- so long *pull* waits for the probe that it let go before it lets go of another
+local CLAIM = 250000 -- µs that *pull* waits for a probe before it lets another go
 
 local function route_key(name) return '@route:' .. name end
 local function rests_key(backlog, route) return '@rests' .. string.sub(backlog, #'@backlog' + 1) .. ' ' .. route end
-local RESTS_KEPT = 2592000 -- s; what is left in it by one that was deleted
+local RESTS_KEPT = 2592000 -- s; a deleted job leaves its entry
 
 local function circuit_of(name)
   local fields, hold = redis.call('HGETALL', route_key(name)), {}
@@ -42,7 +46,7 @@ local function circuit_of(name)
   return hold
 end
 
--- read_circuits: all that is held, by name, and the names in order; or nil. A name without its hash holds nothing.
+-- read_circuits: the holds by name, or nil, and the sorted names. A name without its hash holds nothing.
 local function read_circuits()
   local holds, names = {}, {}
   for _, name in ipairs(redis.call('SMEMBERS', '@routes')) do
@@ -53,8 +57,8 @@ local function read_circuits()
   return #names > 0 and holds or nil, names
 end
 
--- has_older_rest: whether the rest of an older notification of the backlog waits for this route. One that does not any
--- more, because it was cancelled or has expired, is forgotten.
+-- has_older_rest: whether the rest of an older notification of the backlog waits for this route. Deletes entries of
+-- rests that were cancelled or have expired.
 local function has_older_rest(backlog, route, order)
   local key = rests_key(backlog, route)
   while true do
@@ -77,9 +81,9 @@ local function drop_hold(name)
   redis.call('DEL', route_key(name))
 end
 
--- probe_at: when this worker may let the next probe go. One that had no trouble itself need not wait long: if only the
--- others' network is broken, the route is up again at once. Whose probe was the last to come to nothing lets the others
--- go first, if there are any. What is further ahead than it is ever set is due: Redis's clock has been set back since.
+-- probe_at: when this worker may let the next probe go. A worker without trouble waits only briefly: if just the
+-- others' network is broken, the route works again at once. The worker whose probe failed last lets other workers go
+-- first. A time further ahead than any that is set is due: Redis's clock was set back.
 local function probe_at(hold, worker, now)
   if hold.first == worker then return 0 end
   local others = not hold['w:' .. worker] and hold.others

@@ -1,7 +1,7 @@
 """The calls by which notifications move: enqueue, pull, settle. One round trip each.
 
-Each function builds a `Call`; who holds a synchronous client runs it by `run`, who holds an asyncio one by
-`run_async`. The contracts stand in the scripts of the same names.
+Each function builds a `Call`. `run` runs it on a synchronous client, `run_async` on an asyncio client. The scripts of
+the same names state the contracts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from notifier.units import from_bytes, to_bytes
 DELIVERED: Final = (True, "delivered", "delivered", "", "")  # reached, state, word, detail, answered
 
 FIELDS_OF_JOB: Final = attrgetter(*Job.__slots__)
-COMMON: Final = Leased._fields.index("attempts")  # what stands behind is rare
+COMMON: Final = Leased._fields.index("attempts")  # most jobs have no fields from here on
 State = Literal["delivered", "failed", "dropped", "later", "wait", "backlog", "queue", "aside", "handed_to_rq"]
 
 
@@ -38,9 +38,9 @@ def enqueue(
     keep: Retention = KEEP_NOTHING,
     clock: str = "",
 ) -> Call[list[str | Refused]]:
-    """Accept jobs; the reply holds for each its id, or the id of the earlier one with its dedupe key, or why not.
+    """Accept jobs. The reply has for each its id, the id of the earlier job with its dedupe key, or the refusal.
 
-    max_waiting: how many may wait in all. keep: of what makes room for them.
+    max_waiting: how many may wait in all. keep: for how long jobs are kept that are dropped to make room.
     """
     in_all = "" if max_waiting is None else max_waiting
     keeps_history = "1" if keep.history_us else ""
@@ -51,7 +51,7 @@ def enqueue(
 
 
 class Plain(NamedTuple):
-    """A job of a plain producer, as Redis has it: its id, data, and meta, which tells nothing."""
+    """A job of a plain producer, as Redis has it. Its meta does not name a user."""
 
     job_id: bytes
     data: bytes
@@ -60,11 +60,15 @@ class Plain(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Name the worker that calls, its lanes, the most urgent first, and how long it leases what it takes.
+    """The worker that calls.
 
-    claimant: see claims.lua; '' is the worker's name. keep: what is left of what ends. leads: it leads the idle workers
-    of its lanes, see idle_leaders.lua. clock: for tests alone, µs in place of Redis's clock. rates: the version of
-    the published ones that it has looked at.
+    lanes: the most urgent first.
+    lease_us: how long it leases the jobs that it takes.
+    claimant: see claims.lua; '' is the worker's name.
+    keep: how long ended jobs are kept.
+    leads: whether it leads the idle workers of its lanes, see idle_leaders.lua.
+    clock: for tests alone, µs in place of Redis's clock.
+    rates: the version of the published rates that it has read.
     """
 
     name: str = ""
@@ -78,7 +82,7 @@ class Worker:
 
 
 class Room(NamedTuple):
-    """Count the jobs that a worker may take, in all and by route; a route that is not named takes any number."""
+    """How many jobs a worker may take, in all and by route; a route that is not named takes any number."""
 
     max_jobs: int
     by_route: Mapping[str, int] | None = None
@@ -87,9 +91,9 @@ class Room(NamedTuple):
 def pull(
     worker: Worker, room: Room, rules: RuleTable, targets: Mapping[str, str] = MappingProxyType({})
 ) -> Call[Pulled]:
-    """Lease what may go now of what has arrived and of what waits, and put the rest into its users' backlogs.
+    """Lease the new and waiting jobs that may go now, and put the other new ones into their users' backlogs.
 
-    targets: of jobs that an earlier reply asked for, by id.
+    targets: by id, of the jobs that an earlier reply asked for.
     """
     args = PullFields(
         *(worker.clock, room.max_jobs, worker.lease_us, int(worker.leads), worker.name),
@@ -122,7 +126,7 @@ def _in_turn(flat: list[Any], n: int) -> Iterator[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class DeadToken:
-    """A token that its provider called dead. gone_at_us: since when, if the provider said so; else since now."""
+    """A token that its provider called dead. gone_at_us: since when; None if the provider does not say: since now."""
 
     device: Device
     app: str | None
@@ -131,11 +135,12 @@ class DeadToken:
 
 
 class Settlement(NamedTuple):
-    """The end of a leased job; see *settle* for the states. gone: what is told in the feedback.
+    """The end of a leased job; see *settle* for the states.
 
-    route: by which it went, or was to go, for the numbers; those of several devices with + between.
+    gone: dead tokens for the feedback.
+    route: its route, for the numbers; routes of several devices with + between.
+    handed: when its providers got it, by the clock of `Measured.now_s`, and their answers; None if they did not get it.
     poison: it is set aside, because workers died on it.
-    handed: to its providers, by the clock that `settle` is given, and what they said; None where it was not.
     """
 
     job_id: str
@@ -156,8 +161,9 @@ class Settlement(NamedTuple):
 class Measured(NamedTuple):
     """A worker's measurements, for the numbers of this minute, see `minute.lua`.
 
-    labels: under which each settlement is counted; '' is not at all. numbers: to add. now_s: the time, by the clock of
-    `Settlement.handed`.
+    labels: under which each settlement is counted; '' counts nothing.
+    numbers: to add.
+    now_s: the time, by the clock of `Settlement.handed`.
     """
 
     labels: Sequence[str]
@@ -171,9 +177,9 @@ def settle(
     worker: Worker,
     measured: Measured | None = None,
 ) -> Call[list[bool]]:
-    """Close permits. The reply holds for each whether it was still this worker's to settle.
+    """Close permits. The reply has for each whether this worker still had the lease.
 
-    measured: what this minute's numbers are told of them; nothing where it is None.
+    measured: counted in this minute's numbers.
     """
     keep = worker.keep
     labels, numbers, now_s = measured or Measured([""] * len(settlements))
@@ -201,7 +207,7 @@ def _handed(handed: Handed, now_s: float) -> str:
 
 
 def _more(settlement: Settlement) -> bytes | str:
-    """Details that only some settlements have; '' where it was delivered."""
+    """The details that only some settlements have; '' for a plain delivery."""
     said = settlement[4:9]
     if said == DELIVERED and not settlement.gone:
         return ""

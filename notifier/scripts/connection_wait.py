@@ -1,7 +1,7 @@
-"""Waiting for a connection: redis-py raises where all of a pool's connections are in use, also if Redis is well.
+"""Waiting for a connection: redis-py raises an error if all connections of a pool are in use, even if Redis is well.
 
-So a crowd would look like an outage. Calls of ours take turns instead: as many at once as the pool has connections.
-Where others use the same pool, a call waits until they have given one back.
+So many calls at once would look like an outage. Our calls take turns instead: as many at once as the pool has
+connections. If the program uses the same pool, a call waits until the program gives a connection back.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from redis.exceptions import RedisError
 
 T = TypeVar("T")
 MAX_AT_ONCE: Final = 100
-WITHIN_S: Final = 5.0  # where the client has no timeout of its own
-FULL: Final = "Too many connections"  # what redis-py says, before anything was sent
+WITHIN_S: Final = 5.0  # if the client has no timeout of its own
+FULL: Final = "Too many connections"  # redis-py's message, before it sends anything
 AGAIN_S: Final = 0.002
 
-# Not a semaphore, which is Python: a signal's handler that raises in one, or asks, would leave its lock taken for ever.
+# Queues in C, not semaphores in Python: a signal handler that raises within a semaphore leaves its lock taken.
 _threads: WeakKeyDictionary[Any, SimpleQueue[None]] = WeakKeyDictionary()
 _tasks: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
-if hasattr(os, "register_at_fork"):  # the calls that are under way are the parent's
+if hasattr(os, "register_at_fork"):  # calls under way are the parent's
     os.register_at_fork(after_in_child=_threads.clear)
     os.register_at_fork(after_in_child=_tasks.clear)
 
 
 class _Whole(redis.ConnectionPool):
-    """A signal's handler takes nothing from it by raising; who finds none free waits.
+    """A pool that survives a signal handler that raises; a caller that finds no free connection waits.
 
-    What it broke off is closed: half made, or with an answer that nobody has read. What it lost does not count.
+    A connection that the handler broke off is closed: half made, or with an unread reply. A lost one does not count.
     """
 
     def reset(self) -> None:
         super().reset()
         self._in_use_connections = WeakSet()  # type: ignore[assignment]
-        self._lock = RLock()  # a handler may ask
+        self._lock = RLock()  # a signal handler may use the pool as well
 
     def make_connection(self) -> Any:
         self._created_connections = len(self._in_use_connections) + len(self._available_connections)
@@ -69,15 +69,16 @@ class _AsyncWhole(redis.asyncio.ConnectionPool):
 
 
 class OfOneLoop:
-    """Has connections of asyncio, which belong to the event loop that uses it first, until that closes it.
+    """An object with asyncio connections. It belongs to the first event loop that uses it, until that loop closes it.
 
-    Another would break its calls; the child of a fork would write on its connections, and it would read the answers.
+    Another event loop would break its calls. The child of a fork would write to its connections, and the parent would
+    read the replies.
     """
 
     _used_by: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     def _is_used_here(self) -> None:
-        """Raise RuntimeError in another."""
+        """Raise RuntimeError in another event loop or process."""
         here = os.getpid(), asyncio.get_running_loop()
         self._used_by = self._used_by or here
         if self._used_by != here:
@@ -86,29 +87,29 @@ class OfOneLoop:
             raise RuntimeError(f"this {name} belongs to another {which}: make one for each, or close it there")
 
     def _leave(self, client: Any = None) -> None:
-        """Let another use it, whose calls take turns of their own: a semaphore is of the loop that waited first."""
+        """Let another event loop use it. Its calls take new turns, as a semaphore belongs to one event loop."""
         self._used_by = None
         if (pool := getattr(client, "connection_pool", None)) is not None:
             _tasks.pop(pool, None)
         elif client is not None:
-            client._lock = None  # noqa: SLF001 - so does redis-py, which makes another
+            client._lock = None  # noqa: SLF001 - redis-py does the same, and makes another
 
 
 def make_whole(client: T) -> T:
-    """Return a client of redis-py's, not of a cluster, when its pool is whole."""
+    """Return a client of redis-py's, not of a cluster, with a pool that survives signal handlers."""
     pool: Any = client.connection_pool  # type: ignore[attr-defined]
     kind = _Whole if isinstance(pool, redis.ConnectionPool) else _AsyncWhole
     if not isinstance(pool, kind):
         pool.__class__ = type(kind.__name__, (kind, type(pool)), {})
         pool.reset()
-        if hasattr(redis, "DriverInfo"):  # else each connection looks redis-py's version up on the disk: 1 ms
+        if hasattr(redis, "DriverInfo"):  # else each connection reads redis-py's version from the disk: 1 ms
             pool.connection_kwargs.setdefault("driver_info", redis.DriverInfo())
     return client
 
 
 def _is_broken_off() -> bool:
-    # What redis-py raises itself, it raises when all is read, or has disconnected. Within an `except` block of the
-    # program's own a call costs a new connection, no more.
+    # redis-py raises its own errors only after it has read the reply or disconnected. In an `except` block of the
+    # program's, this costs no more than a new connection.
     ended_by = sys.exc_info()[1]
     return ended_by is not None and not isinstance(ended_by, RedisError)
 
@@ -124,7 +125,7 @@ def _when_free(do: Callable[[], T], ends: float) -> T:
 
 
 def in_turn(client: Any, do: Callable[[], T]) -> T:
-    """Return what `do` does with a connection of a `redis.Redis`; raise ConnectionError if none is free in time."""
+    """Run `do` once the pool of a `redis.Redis` has a free connection. Raises ConnectionError if none is in time."""
     pool = getattr(client, "connection_pool", None)
     if pool is None:  # a cluster's client
         return do()
@@ -149,7 +150,7 @@ def in_turn(client: Any, do: Callable[[], T]) -> T:
 async def in_turn_async(client: Any, do: Callable[[], Awaitable[T]]) -> T:
     pool = getattr(client, "connection_pool", None)
     if pool is None:
-        await client.initialize()  # once: in a crowd of first calls redis-py ends connections that it has just begun
+        await client.initialize()  # once: with many first calls at once redis-py closes new connections
         return await do()
     turns = _tasks.get(pool) or _tasks.setdefault(pool, asyncio.Semaphore(_most(pool)))
     within = _within_s(pool)

@@ -1,4 +1,4 @@
-"""The types of keys, as the catalogue of `keys` tells: what audits and repairs go by."""
+"""The types of keys, read from the catalogue in `keys`. Audits and repairs use them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from notifier.scripts.keys import CATALOGUE, in_force, redis_key, rq_key
 
-# RQ's, as far as a script or a worker of ours uses them.
+# The keys of RQ's that scripts or workers of ours use.
 OF_RQ: Final[Mapping[str, str]] = {
     "queue": "list", "wip": "zset", "scheduled": "zset", "failed": "zset", "finished": "zset", "canceled": "zset",
     "deferred": "zset", "job": "hash or set", "workers": "set", "queues": "set", "worker": "hash", "results": "stream",
@@ -31,12 +31,14 @@ def is_key(key: bytes, name: str) -> bool:
 
 
 def types_of(key: bytes) -> frozenset[str] | None:
-    """The types that Redis may say of a key, as the catalogue tells; None for a key of others."""
+    """The types that a key may have by the catalogue; None for a key of another program."""
     of_rq = key.startswith(f"{in_force().rqs}:".encode())
     told = TOLD.fullmatch(f" {OF_RQ.get(name_of(key))}" if of_rq else CATALOGUE.get(name_of(key), ""))
     if told is None:
         return None
-    if key.startswith(rq_key("worker", "").encode()) and key.endswith(b":executions"):  # RQ 3: what it runs now
+    if key.startswith(rq_key("worker", "").encode()) and key.endswith(
+        b":executions"
+    ):  # RQ 3: the worker's running jobs
         return frozenset(["set"])
     if key.startswith(rq_key("queue", "").encode()) and b":intermediate:first_seen:" in key:  # a time
         return frozenset(["string"])

@@ -1,17 +1,17 @@
-"""The Lua scripts, put together once from a verb and the pieces that it needs; `@name` becomes a key's name.
+"""Assembles each Lua script once, from its verb and the pieces that it needs; `@name` becomes the name of a key.
 
-The folders in `lua` are rooms by what they serve; each holds scripts and pieces.
+Each folder in `lua` is a room: the scripts and pieces that serve one purpose. A script or a piece may have these lines:
 
-A script and a piece say on lines `--! needs NAME …` what they use of other pieces, and a piece says on lines
-`--! exports NAME …` what others may use of it: all its other names are its own. A script whose first write must take
-no memory says `--! first_write`. A script that may end before it needs any piece says `--! pieces` where they are to
-come. A line `--! include NAME` stands for the text of a file that begins with `--! included`, which sees the names
-around it. What is said of names that are not there is an error when the script is loaded, and so is a field that no
-record of `records` has.
+- `--! needs NAME …`: the names of other pieces that it uses.
+- `--! exports NAME …`: the names of a piece that others may use. All its other names are private.
+- `--! on_demand NAME …`: in place of exports, for a piece that few calls need. Making functions takes longer than most
+  commands, so the piece is made when one of these names is first used; the script calls them `on_demand.NAME`. A piece
+  that only such pieces need is made on demand as well.
+- `--! first_write`: the first write of the script must take no memory.
+- `--! pieces`: where the pieces come, in a script that may end before it needs any.
+- `--! include NAME`: the text of a file that begins with `--! included`. That text sees the names around it.
 
-To make functions takes longer than most commands, so a piece that few calls need says `--! on_demand NAME …` in the
-place of its exports, and is made when one of these names is first used. In the script they become `on_demand.NAME`.
-So is each piece that only pieces on demand need there.
+A name that no piece exports, or a field that no record of `records` has, is an error when the script is loaded.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from notifier.scripts.pooled import send
 from notifier.scripts.records import RECORDS
 
 _TOLD: Final = re.compile(r"^--! (exports|on_demand|needs|first_write)(.*)\n", re.MULTILINE)
-# A Redis over maxmemory refuses a script's first write if that may take memory, and lets a script that has written come
-# to its end. What frees memory in the end must go on then, or a full Redis would stay full.
+# A Redis over maxmemory refuses a script's first write if that may take memory, but lets a script go on that has
+# written. Scripts that free memory begin with this write, or a full Redis would stay full.
 _FIRST_WRITE: Final = "redis.call('DEL', '@full')"
 _PIECES: Final = "--! pieces\n"
 INCLUDED: Final = "--! included\n"
@@ -46,7 +46,7 @@ _MADE_ALONE: Final = re.compile(r"^local (?:function )?(\w+)(?: = |\(|$)", re.MU
 _ASSIGNED: Final = re.compile(r"^ +([\w., ]+) = ", re.MULTILINE)
 _WORD: Final = re.compile(r"\w+")
 _CALLED: Final = re.compile(r"(?<![\w.:])(\w+)\(")
-# What stands in quotes, and what is the name of a field, is no use of a name.
+# Matches the uses of names. Text in quotes and names of fields are no uses.
 _USED: Final = re.compile(r"'(?:\\.|[^'\\])*'|--.*$|(?<![\w:])(?<![^.]\.)([a-zA-Z_]\w*)\b(?! = )", re.MULTILINE)
 _OWN: Final = re.compile(r"(?=\b(?:local |for |function[^(\n]*\()([\w, ]+))")
 _LATE: Final = "on_demand = setmetatable({{}}, {{__index = function(_, name)\n{}end\nreturn on_demand[name]\nend}})\n"
@@ -57,7 +57,7 @@ _LUA = resources.files(__package__).joinpath("lua")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One verb: its whole source and the SHA-1 by which Redis knows it, the same for all prefixes.
+    """One verb: its whole source, and the SHA-1 by which Redis knows it. Both are the same for all prefixes.
 
     names_keys: whether its text names keys. Then every call declares what these begin with, before its own keys; see
     `notifier.scripts.keys.declared`. The others touch only the keys that their callers declare.
@@ -91,15 +91,15 @@ def _file(name: str) -> str:
 
 
 def included(text: str) -> str:
-    """A script's text with what it includes."""
+    """A script's text with the files that it includes."""
     return _INCLUDE.sub(lambda line: _file(line[1]).removeprefix(INCLUDED), text)
 
 
 def assemble(name: str, text: str) -> str:
     """The text of a script with its pieces before it.
 
-    Each part is a function of its own, and all that pieces export is declared before them: what a function made there
-    takes from outside it copies from the part around it, and Lua need not look for it on its stack.
+    Each part is a function of its own, and all exported names are declared before the parts. So a function made in a
+    part copies the outer names that it uses from the part, and Lua need not search its stack for them.
     """
     verb = read_part(name, text)
     order: dict[str, Part] = {}
@@ -108,7 +108,7 @@ def assemble(name: str, text: str) -> str:
     early = [part for part in order.values() if part.name in at_once]
     late = [part for part in order.values() if part.name not in at_once]
     late_names = {name for part in late for name in part.exports}
-    # Lua looks for a local of the script from the last back to the first, so those that most parts need stand last.
+    # Lua searches the script's locals from the last to the first, so the names that most parts need are the last.
     wanted = Counter(need for part in [verb, *order.values()] for need in part.needs)
     names = sorted((name for part in early for name in part.exports), key=lambda name: wanted[name])
     pieces = "".join(part.as_piece(late_names) for part in early)
@@ -125,10 +125,7 @@ def assemble(name: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A verb, or a piece: what it exports and needs, whether its first write is to take no memory, and its text.
-
-    is_late: it is made on demand.
-    """
+    """A verb or a piece. writes_first: its first write must take no memory. is_late: it is made on demand."""
 
     name: str
     exports: Sequence[str]
@@ -138,7 +135,7 @@ class Part:
     body: str
 
     def text(self, late_names: AbstractSet[str]) -> str:
-        """Its text, in which what is made on demand is a field of `on_demand`. Raises ValueError if it hides that."""
+        """Its text, with names made on demand as fields of `on_demand`. Raises ValueError if a local hides one."""
         late = late_names & {*self.needs}
         own = {name for names in _OWN.findall(_COMMENT.sub("", self.body)) for name in names.replace(",", " ").split()}
         if hidden := sorted({*late, "on_demand"} & own):
@@ -146,20 +143,20 @@ class Part:
         return _USED.sub(lambda used: f"on_demand.{used[1]}" if used[1] in late else used[0], self.body)
 
     def as_piece(self, late_names: AbstractSet[str]) -> str:
-        """The text that makes what it exports."""
+        """The text that makes its exports when the script begins."""
         exports = ", ".join(self.exports)
         made = f"local function piece_{self.name}()\n{self.text(late_names)}return {exports}\nend\n"
         return f"{made}{exports} = piece_{self.name}()\n"
 
     def as_case(self, late_names: AbstractSet[str]) -> str:
-        """The text that makes it where one of its names is asked for."""
+        """The text that makes its exports when one of them is first used."""
         asked = " or ".join(f"name == '{each}'" for each in self.exports)
         fields = ", ".join(f"on_demand.{each}" for each in self.exports)
         return f"if {asked} then\n{self.text(late_names)}{fields} = {', '.join(self.exports)}\n"
 
 
 def read_part(name: str, text: str) -> Part:
-    """A verb or a piece from its file. Raises ValueError where its head does not say what its text does."""
+    """A verb or a piece from its file. Raises ValueError if its `--!` lines do not match its text."""
     told: dict[str, list[str]] = {"exports": [], "on_demand": [], "needs": [], "first_write": []}
     for word, names in _TOLD.findall(text):
         told[word] += names.split() or [word]
@@ -183,7 +180,7 @@ def _place(field: re.Match[str]) -> str:
 
 @cache
 def _pieces() -> dict[str, Part]:
-    """The pieces, by what they export."""
+    """The pieces, by the names that they export."""
     found: dict[str, Part] = {}
     for path in files():
         part = read_part(path.name.removesuffix(".lua"), path.read_text(encoding="utf-8"))
@@ -195,7 +192,7 @@ def _pieces() -> dict[str, Part]:
 
 
 def _add_needed(part: Part, order: dict[str, Part]) -> None:
-    """Add the pieces that this one needs, each behind those that it needs itself."""
+    """Add the pieces that this one needs to `order`, each after the pieces that it needs itself."""
     for name in part.needs:
         piece = _pieces().get(name)
         if piece is None:
@@ -211,7 +208,7 @@ def _add_needed(part: Part, order: dict[str, Part]) -> None:
 
 
 def _made_at_once(part: Part, found: set[str]) -> set[str]:
-    """The names of the pieces that this one needs, without those that nothing needs but what is made on demand."""
+    """The names of the pieces that this one needs, without pieces on demand and those that only such pieces need."""
     for piece in (_pieces()[name] for name in part.needs):
         if not piece.is_late and piece.name not in found:
             found.add(piece.name)
@@ -226,12 +223,12 @@ def files(room: str = "*") -> Iterator[Traversable]:
 
 
 def names_of(room: str = "*") -> list[str]:
-    """The names of the scripts of one room; '*' is of all."""
+    """The names of the scripts of one room; '*' is all rooms."""
     return sorted(path.name.removesuffix(".lua") for path in files(room) if not _is_part(path))
 
 
 def _is_part(path: Traversable) -> bool:
-    """Whether a file is no script by itself: a piece says what it exports, and what is included says that it is."""
+    """Whether a file is no script by itself, but a piece or an included text."""
     text = path.read_text(encoding="utf-8")
     return text.startswith(INCLUDED) or re.search(r"^--! (exports|on_demand) ", text, re.MULTILINE) is not None
 
@@ -257,13 +254,13 @@ class Call(Generic[T]):
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """The result of what is written once for both kinds of client, where the client blocks: then it never waits."""
+    """The result of a coroutine that serves both kinds of client. On a blocking client it never suspends."""
     try:
         work.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
-    raise AssertionError("it waits: its client is one of asyncio")
+    raise AssertionError("the coroutine suspended: its client is an asyncio client")
 
 
 async def settled(reply: Any) -> Any:
@@ -277,15 +274,15 @@ def run(redis: Any, call: Call[T]) -> T:
 
 
 async def run_async(redis: Any, call: Call[T]) -> T:
-    """Run a call on a `redis.asyncio.Redis`; a server that lost its scripts is given the source again.
+    """Run a call on a `redis.asyncio.Redis`. A server that has lost its scripts gets the source again.
 
-    Its `decode` is given texts as bytes. Of an error, `failed_call` tells which call it was.
+    `decode` gets texts as bytes. `failed_call` says which call raised an error.
     """
     try:
         try:
             reply = await settled(send(redis, "EVALSHA", call.script.sha, *call.words()))
         except NoScriptError:
-            await settled(redis.script_load(call.script.source))  # by itself: to be compiled takes as long as to run
+            await settled(redis.script_load(call.script.source))  # by itself: compiling takes as long as running
             reply = await settled(send(redis, "EVAL", call.script.source, *call.words()))
         return call.decode(reply)
     except Exception as error:
@@ -294,7 +291,7 @@ async def run_async(redis: Any, call: Call[T]) -> T:
 
 
 async def run_together(redis: Any, calls: Sequence[Call[Any]]) -> list[Any]:
-    """Run calls on a `redis.asyncio.Redis` in one round trip, one after the other; for each its reply, or its error."""
+    """Run calls on a `redis.asyncio.Redis` in one round trip, in order. Returns for each its reply or its error."""
     async with redis.pipeline(transaction=False) as pipe:
         for call in calls:
             queue(pipe, call)
@@ -309,19 +306,19 @@ async def _answer(redis: Any, call: Call[Any], reply: Any) -> Any:
             return await run_async(redis, call)
         if not isinstance(reply, Exception):
             return call.decode(reply)
-    except Exception as error:  # noqa: BLE001 - who made the call knows what to do
+    except Exception as error:  # noqa: BLE001 - the caller decides what to do
         reply = error
     reply.push_call = call
     return reply
 
 
 def queue(pipe: Any, call: Call[Any]) -> None:
-    """Put a call into a pipeline; its reply there is not decoded, and may be that the server lost the script."""
+    """Put a call into a pipeline. Its reply is not decoded, and may be a NoScriptError."""
     pipe.execute_command("EVALSHA", call.script.sha, *call.words())
 
 
 def failed_call(error: Exception) -> Call[Any] | None:
-    """The call of a script that ended in this error: the script's, or of who read its reply."""
+    """The call that raised this error, in its script or while its reply was decoded; or None."""
     found: BaseException | None = error
     while found is not None and not hasattr(found, "push_call"):
         found = found.__cause__

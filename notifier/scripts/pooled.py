@@ -1,4 +1,4 @@
-"""Commands over a connection of redis-py's pool, past what its clients add: that takes a fifth of a call."""
+"""Sends commands over a connection of redis-py's pool. redis-py's own clients add a fifth to the time of a call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from redis.exceptions import RedisError
 
 
 def send(client: Any, *command: Any) -> Any:
-    """Return the reply to a command, with texts as bytes whatever the client makes of them; asyncio's is awaited.
+    """Return the reply to a command, with texts as bytes even if the client decodes replies; await it with asyncio.
 
-    The client's own `retry` decides whether it is sent once more, as in its own commands.
+    The client's own `retry` decides whether the command is sent again, as for its own commands.
     """
     if type(client) is redis.asyncio.Redis and not client.single_connection_client:
         return _send_async(client.connection_pool, command)
@@ -37,7 +37,7 @@ async def _send_to_cluster(client: Any, command: tuple[Any, ...]) -> Any:
     try:
         return await client.execute_command(*command, NEVER_DECODE=True)
     except Exception as error:
-        if not isinstance(error, RedisError):  # a signal's handler may have left an answer unread
+        if not isinstance(error, RedisError):  # a signal handler may have left a reply unread
             for connection in [free for node in client.get_nodes() for free in node._free]:  # noqa: SLF001
                 await connection.disconnect(nowait=True)
         raise

@@ -1,6 +1,6 @@
-"""The places of fields in the flat arguments and replies of scripts: both sides read and write these by their names.
+"""Records in the flat arguments and replies of scripts: Python and Lua read and write their fields by name.
 
-In a script `ENDED.user` is the place of the field `user` in an `Ended`, from 1, and `ENDED.n` how many fields it has.
+In a script `ENDED.user` is the place, from 1, of the field `user` in an `Ended`, and `ENDED.n` how many fields it has.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ Text = str | bytes | int
 class EnqueueFields(NamedTuple):
     """The arguments of *enqueue*; a Job for each notification follows.
 
-    clock: '' for Redis's own, here and below. stamp: now as RQ writes it, ISO 8601. max_waiting: how many may wait in
-    all, or ''. keep: see ends.lua. keeps_history: '1' if it says so, or ''.
+    clock: '' for Redis's own, here and below.
+    stamp: the time as RQ writes it, ISO 8601.
+    max_waiting: how many may wait in all, or ''.
+    keep: see ends.lua.
+    keeps_history: '1' if `keep` keeps a history, or ''.
     """
 
     clock: Text
@@ -30,12 +33,14 @@ class EnqueueFields(NamedTuple):
 
 @dataclass(slots=True)  # not frozen: that takes five times as long to make
 class Job:
-    """A notification as *enqueue* takes it: `data` and `meta` as RQ's JSON serializer writes them. '' stands for None.
+    """A notification for *enqueue*; `data` and `meta` are what RQ's JSON serializer writes. None is sent as ''.
 
-    dedupe: its key, with its user. targets: see targets.lua; '' where the producer is not ours. overflow: reject,
-    drop_oldest or collapse, where no more may wait; None where any number may. max_waiting: how many of its user's may.
-    category: as in its meta; '' where it has no say in which queue the job stands, see *lane_of* of enqueue.lua.
-    tagged: its user, where it has tags.
+    dedupe: its key, with its user.
+    targets: see targets.lua; '' from a plain producer.
+    overflow: what happens if no more may wait: reject, drop_oldest or collapse; None without a limit.
+    max_waiting: how many may wait for its user.
+    category: as in its meta; '' if the category does not decide the queue, see *lane_of* of enqueue.lua.
+    tagged: its user, if it has tags.
     """
 
     id: str
@@ -59,12 +64,15 @@ class Job:
 class PullFields(NamedTuple):
     """The arguments of *pull*; the caller's lanes follow, the most urgent first.
 
-    max_jobs: most that are put in backlogs, and that are leased. leads: '1' for an idle leader, see idle_leaders.lua.
-    claimant: see claims.lua. keep: see ends.lua. rooms: the routes by which the caller may send so many more and no
-    more, JSON {route: how many}, or ''. rules: of everyone, see rule_table.lua; for a category that is not among them
-    *steer* is to say in the job's meta that it is as 'default' before it comes to a backlog.
-    targets: of jobs that an earlier reply asked for, JSON {job id: targets}, see targets.lua; or ''.
-    rates: the version of the published rates that the caller has looked at; '' if there were none.
+    max_jobs: how many jobs may be put in backlogs, and how many may be leased.
+    leads: '1' for an idle leader, see idle_leaders.lua.
+    claimant: see claims.lua.
+    keep: see ends.lua.
+    rooms: JSON {route: how many more the caller may send by it}, or ''.
+    rules: see rule_table.lua. If a job's category is not among them, *steer* writes 'default' into its meta before it
+    enters a backlog.
+    targets: JSON {job id: targets} of jobs that an earlier reply asked for, see targets.lua; or ''.
+    rates: the version of the published rates that the caller has read; '' if there were none.
     """
 
     clock: Text
@@ -83,8 +91,7 @@ class PullFields(NamedTuple):
 class SettleFields(NamedTuple):
     """The arguments of *settle*; an Ended for each job follows.
 
-    keep: see ends.lua. rules: see rule_table.lua. numbers: to add to those of the minute, JSON {field: how many}, see
-    minute.lua.
+    keep: see ends.lua. rules: see rule_table.lua. numbers: JSON {field: number} to add to the minute, see minute.lua.
     """
 
     clock: Text
@@ -96,11 +103,15 @@ class SettleFields(NamedTuple):
 
 
 class RunFields(NamedTuple):
-    """The arguments of *rq_run*. ahead_us: how far its permit is dated ahead while the job runs; '' where it has ended.
+    """The arguments of *rq_run*.
 
-    noted: push_history as it was when it was handed to RQ, or ''. The rest where it has ended:
-    reached: 1 where it may have reached the user, and counts from now on. outcome: under which it is counted. is_end:
-    0 where RQ tries it again. handed: see history.lua. version: of the worker's rules.
+    noted: the job's push_history when RQ got it, or ''.
+    ahead_us: how far the permit is dated ahead while the job runs; '' if it has ended. The rest is for its end:
+    reached: 1 if it may have reached the user, and counts from now on.
+    outcome: under which it is counted.
+    is_end: 0 if RQ tries the job again.
+    handed: see history.lua.
+    version: of the worker's rules.
     """
 
     clock: Text
@@ -122,8 +133,9 @@ class RunFields(NamedTuple):
 class AcquireFields(NamedTuple):
     """The arguments of *acquire*. take: 1 to take the permit, 0 to look only.
 
-    rules, of_category: policies, JSON, see `policy_json`. bypass: 1 where the category bypasses the user's rules.
-    days: JSON {unit of calendar windows: from when until when the one of now is}.
+    rules, of_category: policies as JSON, see `policy_json`.
+    bypass: 1 if the category bypasses the user's rules.
+    days: JSON {unit of a calendar window: [when the current day, week or month began, when it ends]}.
     """
 
     clock: Text
@@ -138,13 +150,17 @@ class AcquireFields(NamedTuple):
 
 
 class CircuitFields(NamedTuple):
-    """The arguments of *circuit*. who: the worker's name, or the person's. route: or the name of a pause.
+    """The arguments of *circuit*.
 
-    seen: 'down' | 'up' (the provider answered) | 'next' (its probe was sent to nobody, or ended by its own fault:
-    another may go at once) | 'retry' (probe now) | 'pause' | 'resume' (by a person, see routes.lua). reason: of 'down'
-    and 'pause'. lasts_us: of 'pause', 0 without end. kind: of 'down', 'unreachable' | 'fault' | 'failing' | 'full' (the
-    provider takes no more for now); first_us: to its first probe, by halves to max_us; share: thousandths of these to
-    wait, as jitter.
+    who: the name of the worker, or of the person.
+    route: a route, or the name of a pause.
+    seen: 'down' | 'up' (the provider answered) | 'next' (the probe reached nobody, or failed by its own fault: another
+    may go at once) | 'retry' (probe now) | 'pause' | 'resume' (by a person, see routes.lua).
+    reason: of 'down' and 'pause'.
+    lasts_us: of 'pause'; 0 without end.
+    kind: of 'down': 'unreachable' | 'fault' | 'failing' | 'full' (the provider takes no more for now).
+    first_us, max_us: the wait before the first probe, which grows by half up to max_us.
+    share: thousandths of that wait, as jitter.
     """
 
     clock: Text
@@ -160,7 +176,7 @@ class CircuitFields(NamedTuple):
 
 
 class FlightFields(NamedTuple):
-    """A job that *renew* keeps in flight. answered: JSON of what its devices answered finally, or ''."""
+    """A job that *renew* keeps in flight. answered: JSON of its devices' final answers, or ''."""
 
     id: Text
     permit: Text
@@ -172,9 +188,11 @@ class FlightFields(NamedTuple):
 class ForgetFields(NamedTuple):
     """The arguments of *forget*; the configured categories follow.
 
-    place: to look through, of an earlier reply; '' to begin. cursor: in it, '0' to begin. at_once: about how many to
-    look at. sends: what becomes of when something was sent: 'delete', 'hide' or 'leave'. salt: to make hashes with, see
-    forgotten.lua.
+    place: where to look, from an earlier reply; '' to begin.
+    cursor: in this place; '0' to begin.
+    at_once: about how many entries a call reads.
+    sends: 'delete', 'hide' or 'leave' the times of the user's sends.
+    salt: for the hash of the user's name, see forgotten.lua.
     """
 
     clock: Text
@@ -187,9 +205,9 @@ class ForgetFields(NamedTuple):
 
 
 class PreferFields(NamedTuple):
-    """The arguments of *prefer*. before: what the caller has read, or ''. after: what is to stand there, or ''.
+    """The arguments of *prefer*. before: the text that the caller has read, or ''. after: the new text, or ''.
 
-    who: changes it, for the log; or ''.
+    who: the person who changes it, for the log; or ''.
     """
 
     clock: Text
@@ -202,8 +220,9 @@ class PreferFields(NamedTuple):
 class Ended(NamedTuple):
     """A job that is settled.
 
-    label: '<category>|<route>' to count it under, or ''. handed: '<µs since it was handed over> <answers>' for the
-    history, or ''. more: JSON of what else there is to tell, see settle.lua; '' where it was delivered.
+    label: '<category>|<route>' under which it is counted, or ''.
+    handed: '<µs since the provider got it> <answers>' for the history, or ''.
+    more: JSON with further details, see settle.lua; '' for a plain delivery.
     """
 
     id: Text
@@ -216,12 +235,14 @@ class Ended(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """A job that this worker may send once, under `permit`. left_us: until it expires; None is for ever.
+    """A job that this worker may send once, under `permit`.
 
-    since_us: since when it was due, of what had waited. What stands behind is there if any of it is. shut: the routes
-    that it is not to go by now; the others take it meanwhile. stands_for: how many, itself and those that it
-    superseded. dropped: why it is not to be sent, see `history.why_dropped`; '' where it is. refusals: how often it was
-    refused so far without an attempt being spent.
+    left_us: until it expires; None if it never does.
+    since_us: since when a job that waited was due. The fields from here on are in a reply only if one of them is set.
+    shut: the routes by which it may not go now; the others take it meanwhile.
+    stands_for: 1, and the number of jobs that it superseded.
+    dropped: why it is not to be sent, see `history.why_dropped`; '' if it is.
+    refusals: how many refusals spent no attempt so far.
     """
 
     job_id: str
@@ -242,9 +263,9 @@ class Leased(NamedTuple):
 
 @dataclass(slots=True)
 class Pulled:
-    """The reply of *pull*; pull.lua tells what is in each field. asked: (job id, data or b'', zone or '').
+    """The reply of *pull*; pull.lua describes the fields. asked: (job id, data or b'', zone or '').
 
-    next_us: None where nothing is to come. shut, rates: None where there is nothing to tell. unread: `calls.Plain`.
+    next_us: None if nothing waits. shut: None if nobody looked. rates: None if unchanged. unread: of `calls.Plain`.
     """
 
     now_us: int

@@ -1,4 +1,4 @@
-"""The rules as the scripts take them: JSON, made once."""
+"""The rule table: the rules for the scripts, as JSON that is made once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from notifier.rules.preferences import Preferences
 from notifier.rules.zones import VERSION
 from notifier.scripts.keys import redis_key
 
-MAX_TEXTS: Final = 10_000  # of choices, kept in memory as they were read
+MAX_TEXTS: Final = 10_000  # decoded texts of preferences in memory
 ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-FORMAT: Final = 1  # of what workers write down of own rules and choices; to be raised with each change of it
-BUCKETS: Final = 60  # of a project's interval; it may be stricter than exact by one, never looser
+FORMAT: Final = 1  # of @own_rules and @chosen; raise it with each change of their values
+BUCKETS: Final = 60  # in a project's interval; counting may be stricter than exact by one bucket, never looser
 
 
 class RuleTable:
-    """The rules for *pull* and *settle*; see `rule_table.lua` and `limits.lua` for what stands where.
+    """The rules for *pull* and *settle*; `rule_table.lua` and `limits.lua` describe the fields.
 
-    text: the table. own_rules: the version of the own rules, alike in all processes with the same; '' where nobody has
-    any.
+    text: the table.
+    own_rules: the version of the users' own rules, the same in all processes with these rules; '' if there are none.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class RuleTable:
         version: str = "",
         partitions: int = 1,
     ) -> None:
-        """lead_us: in place of the policies' own, for a worker whose lease is another than the file now says.
+        """lead_us: in place of the policies' own, for a worker whose lease differs from that in the file.
 
-        version: of the rules, where others may be taken up after them; see `leaders.follow`.
-        partitions: of the fleet; each has its share of what all users have together.
+        version: of rules that may change; see `leaders.follow`.
+        partitions: how many the fleet has; each gets its share of limits for all users together.
         """
         self._policies, self._share, self._own = policies, partitions, own_rules_of(policies)
         self.own_rules = self._own.version
@@ -70,15 +70,12 @@ class RuleTable:
         self.text = f"{{{users},{json.dumps(rest, separators=(',', ':'))[1:-1]}}}"
 
     def own_fields(self) -> Iterator[tuple[str, str]]:
-        """The fields and values of the hash that tells of users with rules of their own, see `users_rules.lua`."""
+        """The fields and values of @own_rules, see `users_rules.lua`."""
         yield from ((str(number), text) for number, text in enumerate(self._own.texts))
         yield from ((f":{user}", number) for user, number in self._own.numbers.items())
 
     def chosen_field(self, user: str, text: str) -> tuple[str, str]:
-        """A field of the hash that tells what choices come to, and its value, see `users_rules.lua`.
-
-        text: what the user chose, as it stands in Redis.
-        """
+        """A field of @chosen and its value, see `users_rules.lua`. text: the user's preferences, as Redis has them."""
         chosen, number = self._policies.chosen(user, decoded(text)), self._own.numbers.get(user, "")
         told: dict[str, Any] = json.loads(own_text(self._policies, chosen.policy))
         if chosen.policy.uses_local_time and not self._policies.uses_local_time:
@@ -121,18 +118,20 @@ class RuleTable:
 
 
 class OwnRules(NamedTuple):
-    """Which rules each user has who has others than everyone. texts: what they are, by their numbers."""
+    """The users with rules of their own. numbers: user -> number of these rules. texts: the rules, by their numbers."""
 
     version: str
     numbers: Mapping[str, str]
     texts: Sequence[str]
 
 
-@lru_cache(maxsize=2)  # those in force, and those that follow
+@lru_cache(maxsize=2)  # the policies in force, and the next ones
 def own_rules_of(policies: Policies) -> OwnRules:
-    """Find them; for tens of thousands of users that takes long enough to do it beside the event loop, once."""
-    of_policy: dict[int, str] = {}  # by their ids, as to hash a policy takes longer than to ask for it
-    numbers: dict[tuple[str, str], str] = {}  # choices combine with more of a policy than scripts are told
+    """Find users with own rules. For tens of thousands of users, call it first in a thread: it blocks for long."""
+    of_policy: dict[int, str] = {}  # by `id`, as hashing a policy takes longer
+    numbers: dict[
+        tuple[str, str], str
+    ] = {}  # with the policy's repr: preferences combine with more than `own_text` has
     for policy in policies.users.values():
         if id(policy) not in of_policy:
             both = own_text(policies, policy), repr(policy)
@@ -144,7 +143,7 @@ def own_rules_of(policies: Policies) -> OwnRules:
 
 @lru_cache(maxsize=MAX_TEXTS)
 def decoded(text: str) -> Preferences:
-    """Read a text of Redis; what cannot be read says nothing, and an audit finds it."""
+    """Read preferences from Redis. A text that cannot be read counts as none; an audit finds it."""
     try:
         return Preferences.decode(text)
     except (ValueError, TypeError):
@@ -152,13 +151,13 @@ def decoded(text: str) -> Preferences:
 
 
 def digest(*parts: object) -> str:
-    """A name for these, alike in all processes."""
+    """A name for these parts, the same in all processes."""
     told = "\0".join(map(str, (FORMAT, *parts))).encode(errors="surrogatepass")
     return hashlib.sha1(told, usedforsecurity=False).hexdigest()
 
 
 def _chosen_by(policies: Policies) -> list[object]:
-    """All that decides what a choice comes to."""
+    """Everything besides the preferences that decides which rules result from them."""
     return [
         sorted((name, repr(policy)) for name, policy in policies.may_choose.items()),
         sorted(policies.also_closed),
@@ -172,7 +171,7 @@ def _chosen_by(policies: Policies) -> list[object]:
 
 
 def own_text(policies: Policies, policy: Policy) -> str:
-    """Encode a policy that is not everyone's, as it stands in Redis, see `users_rules.lua`."""
+    """Encode a policy that is not everyone's, as in @own_rules, see `users_rules.lua`."""
     devices = ",".join(f'"{name}":{of}' for name, of in _of_device(policies, policy).items())
     return f'{{"policy":{policy_json(policy)},"devices":{{{devices}}}}}'
 
@@ -194,18 +193,18 @@ def _of_device(policies: Policies, user: Policy) -> dict[str, str]:
 
 
 def share_of(limit: int, partitions: int) -> int:
-    """Return a partition's share of what all users have together."""
+    """A partition's share of a limit for all users together."""
     return max(1, limit // partitions)
 
 
 def bucket_us(interval_us: int) -> int:
-    """How wide a bucket of a project's interval is, in microseconds."""
+    """The width of a bucket of a project's interval, in microseconds."""
     return -(-interval_us // BUCKETS)
 
 
 @lru_cache(maxsize=1024)
 def policy_json(policy: Policy) -> str:
-    """A policy as the scripts read it, see `rules.lua`."""
+    """A policy as JSON for the scripts, see `rules.lua`."""
     return ENCODE(_policy_table(policy))
 
 

@@ -1,4 +1,4 @@
-"""The calls about what waits: cancel, sweep, steer, retime. One round trip each; see `calls`."""
+"""The calls about waiting jobs: cancel, sweep, steer, retime. One round trip each; see `calls`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Cancelled = Literal["cancelled", "sending", "ended", "unknown"]
 
 
 def cancel(job_ids: Sequence[str], keep: Retention, *, clock: str = "") -> Call[list[Cancelled]]:
-    """Cancel jobs; the reply is for each 'cancelled', 'sending', 'ended' or 'unknown'."""
+    """Cancel jobs. The reply has for each 'cancelled', 'sending', 'ended' or 'unknown'."""
     args: list[str | bytes] = [clock, keep.encode(), *map(to_bytes, job_ids)]
     return Call(script("cancel"), [], args, lambda reply: [cast("Cancelled", from_bytes(answer)) for answer in reply])
 
 
 def sweep(lanes: Sequence[str], keep: Retention, *, clock: str = "") -> Call[tuple[int, int, int]]:
-    """End what RQ's own cancel has left behind, and what has expired behind others.
+    """End jobs that RQ's own cancel has left in backlogs, and jobs that have expired behind others.
 
-    The reply is how many jobs, at most `SWEPT_AT_ONCE` of each kind; and as of `leaders.follow`.
+    The reply is how many jobs, at most `SWEPT_AT_ONCE` of each kind; then the two values of `leaders.follow`.
     """
     return Call(script("sweep"), [], [clock, keep.encode(), encode_reason(EXPIRED), *lanes], tuple)
 
 
 def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
-    """Say of jobs that *pull* gave to be read which meta their data tells; '' of one that is no notification.
+    """Write the meta of jobs that *pull* gave to the caller to read: (job id, meta; '' if it is no notification).
 
-    permit: under which the caller holds them; '' where they were left in their queue.
+    permit: under which the caller has leased them; '' if they are still in their queue.
     """
     return Call(script("steer"), [], [part for job_id, meta in metas for part in (job_id, meta, permit)], bool)
 
@@ -46,5 +46,5 @@ def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[s
 
 
 def queue_keys() -> list[str]:
-    """Return the keys of the lists in which stands what no worker has seen yet."""
+    """Return the keys of RQ's queues: lists of jobs that no worker has seen yet."""
     return [rq_key("queue", lane) for lane in LANES]

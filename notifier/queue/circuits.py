@@ -1,4 +1,4 @@
-"""Circuits: how a worker reports what it has seen of a route, and how people read which routes are closed."""
+"""Circuits: workers report what they have seen of a route, and people read which routes are held."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from notifier.units import clock_us, from_bytes, moment, to_bytes
 Kind = Literal["unreachable", "fault", "failing", "full", "busy", "recovering", "paused"]
 Change = Literal["opened", "closed", "paused", "resumed", "alone", ""]
 FULL, BUSY = "|full", "|busy|"
-OVERALL: Final = "overall:"  # before a category: as many have gone to all users as its `overall` allows
+OVERALL: Final = "overall:"  # before a category whose rate for all users, `overall`, is used up
 FAR_US: Final = 4_102_444_800_000_000  # 2100, as in routes.lua
-# What a state of `routes.lua` says by itself; an open circuit has its kind.
+# The kind of a state of `routes.lua`; an open circuit says its kind itself.
 KINDS: Final[dict[str, Kind]] = {"full": "full", "busy": "busy", "closing": "recovering", "paused": "paused"}
 SCOPES: Final = ("category", "user", "lane", "route")
 BUSY_SHOWN_US = 2_000_000  # a route that nobody used for a while is busy for a moment until its limit has grown
-# What a worker tells of itself in its hash rq:worker:<name>: how many it may have under way by each route, as JSON.
+# A field of a worker's hash rq:worker:<name>: JSON {route: how many sends it may have under way}.
 LIMITS = "push_limits"
 
 
 def circuit(args: CircuitFields) -> Call[Change]:
-    """Tell *circuit* what a worker has seen of a route, or of a pause; the reply tells what that changed."""
+    """Report what a worker has seen of a route, or pause or resume it. The reply is the change."""
     return Call(script("circuit"), [], args, lambda reply: cast("Change", str(reply, "utf-8")))
 
 
 def is_pause(name: str) -> bool:
-    """Whether a name of `routes.lua` is no route, but what else people pause."""
+    """Whether a name of `routes.lua` is a pause of something other than a route."""
     scope, colon, _ = name.partition(":")
     return bool(colon) and scope in {"all", *SCOPES}
 
 
 def paused_words(name: str) -> str:
-    """Return the name of what is paused, as people write it."""
+    """Return the name of a pause as people write it."""
     return "all" if name == "all:" else name if is_pause(name) else f"route:{name}"
 
 
@@ -73,8 +73,8 @@ class Held:
     since: when it began.
     next_at: when the next notification is sent by it, as a probe or because there is room; None for a pause without an
     end.
-    waiting: how many users, and notifications for the rest of their devices, wait for it; those behind them in a
-    backlog are not counted.
+    waiting: how many users, and notifications for the rest of their devices, wait for it; without the notifications
+    behind them in a backlog.
     at_once: how many sends all workers together may have in flight.
     """
 
@@ -139,9 +139,10 @@ def find_limits() -> Exchange[dict[str, int]]:
 def by_route(
     found: Iterable[Iterable[Held]], which: Callable[[Held], object] = attrgetter("route", "kind")
 ) -> list[Held]:
-    """The routes that are not working in some lane or partition: each once for each kind, since the first of it began.
+    """Merge holds of several lanes and partitions: one for each route and kind.
 
-    With all that waits, until the first of them is tried. which: what is told as one, in the worst of its states.
+    It has the earliest `since` and `next_at`, and the sum of `waiting`. which: holds with the same value become one, in
+    the worst of their states.
     """
     alike: dict[object, list[Held]] = {}
     for held in chain.from_iterable(found):
@@ -150,7 +151,7 @@ def by_route(
 
 
 def worst(found: Iterable[Held]) -> dict[str, Held]:
-    """By its name each route that is not working, in the worst of its states, as `by_route` has it."""
+    """Each route that is not working, by its name, in the worst of its states; see `by_route`."""
     return {held.route: held for held in by_route([found], attrgetter("route"))}
 
 
@@ -163,7 +164,7 @@ def _as_one(alike: Sequence[Held]) -> Held:
 
 
 def find_holds() -> Exchange[list[Held]]:
-    """All that is held: routes, as often as they are, and what else is paused."""
+    """All holds: routes, one for each reason, and pauses of other things."""
     (names,) = yield Commands(lambda pipe: pipe.smembers(redis_key("routes")))
     ordered = sorted(from_bytes(name) for name in names)
 

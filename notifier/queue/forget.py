@@ -1,4 +1,4 @@
-"""The call by which all that is kept of a person goes."""
+"""The call that deletes everything that Redis keeps of a person."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from notifier.scripts.records import ForgetFields
 from notifier.units import from_bytes, to_bytes
 
 AT_ONCE: Final = 250  # looked at in one call
-# What becomes of when something was sent: it goes, stands under a hash of the user, or stays for what is in flight.
+# What happens to the times of sends: deleted, kept under a hash of the user, or left while jobs are in flight.
 Sends = Literal["delete", "hide", "leave"]
 
 
 class ForgottenPage(NamedTuple):
-    """Say what a page has left. cursor: to go on from; '0' at the end. places: to look through after it."""
+    """Where to go on. cursor: of the next page in this place; '0' at its end. places: to look through after it."""
 
     cursor: str
     places: list[str]
@@ -25,7 +25,7 @@ class ForgottenPage(NamedTuple):
 def forget(
     user: str, categories: Iterable[str], sends: Sends, place: str = "", cursor: str = "0", *, clock: str = ""
 ) -> Call[ForgottenPage]:
-    """Take a page of what is kept of a user away. categories: that are configured. place: '' to begin."""
+    """Delete one page of a user's data. categories: the configured ones. place: '' to begin."""
     fields = ForgetFields(clock, to_bytes(user), to_bytes(place), cursor, AT_ONCE, sends, salt=secrets.token_hex(16))
 
     def decode(reply: list[Any]) -> ForgottenPage:

@@ -1,6 +1,6 @@
-"""Which workers live: each notes once a second when it last came round to look for work, on Redis's clock.
+"""Which workers are alive. Each worker notes once a second, by Redis's clock, that it has looked for work.
 
-That is more than RQ's own heartbeat: a process whose event loop hangs keeps its entry for minutes.
+RQ's own heartbeat says less: a process whose event loop hangs keeps its entry for minutes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from notifier.store.connection import OUT_OF_MEMORY, REFUSALS, ask_each, refusal
 from notifier.store.exchange import Commands, Exchange
 from notifier.units import clock_us, moment
 
-# What a worker notes in its hash rq:worker:<name>, beside RQ's own fields: µs of its last look for work.
-LOOKED: Final = "push_looked"
+# Our fields in a worker's hash rq:worker:<name>, beside RQ's own.
+LOOKED: Final = "push_looked"  # µs at which it last looked for work
 RELEASE: Final = "push_release"  # of this package
-SUSPENDED: Final = "push_suspended"  # µs at which it saw that all are suspended; 0 while they are not
+SUSPENDED: Final = "push_suspended"  # µs at which it saw `rq suspend`; 0 if workers are not suspended
 IN_FLIGHT: Final = "push_in_flight"  # how many sends are under way or about to begin
 FIELDS: Final = (
     *("hostname", "current_job", "last_heartbeat", "rates_version", "rates_problem", "birth"),
@@ -32,12 +32,16 @@ RQ_BEAT_US: Final = 90_000_000  # RQ beats every 30 s while a job of another fun
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """A worker that Redis knows. age_us: since it last looked for work. since: when it began.
+    """A worker that Redis knows.
 
-    rq_job: the job of another function that it runs now, which keeps it from looking, or ''. version: of this package.
-    rates: the version of the rates that it follows. refuses: what is wrong with those that it does not follow, or ''.
+    age_us: since it last looked for work.
+    rq_job: the job of another function that it runs now, during which it does not look for work; or ''.
+    version: of this package.
+    rates: the version of the rates that it follows.
     in_flight: how many sends are under way or about to begin.
-    suspended: since when, as it has seen it, if it is.
+    since: when it started.
+    suspended: since when it has seen `rq suspend`, or None.
+    refuses: what is wrong with published rates that it does not follow, or ''.
     """
 
     name: str
@@ -52,7 +56,7 @@ class Alive:
     refuses: str = ""
 
     def is_healthy(self, within_us: int = WITHIN_US) -> bool:
-        """Whether it has looked within this time, or works at a job of another function."""
+        """Whether it has looked for work within this time, or runs a job of another function."""
         limit = max(within_us, RQ_BEAT_US) if self.rq_job else within_us
         return self.age_us <= limit
 
@@ -72,9 +76,9 @@ def find_workers() -> Exchange[list[Alive]]:
 
 
 def read_others(redis: Any, lanes: Collection[str]) -> list[str]:
-    """The RQ workers that serve one of these lanes and are no push workers, by name. Changes nothing.
+    """The names of RQ workers that serve one of these lanes and are no push workers. Changes nothing.
 
-    Who began in the last seconds is left out: a push worker, too, has noted nothing then.
+    Workers that started in the last seconds are left out: a push worker has noted nothing yet then either.
     """
     keys = sorted(redis.smembers(rq_key("workers")))
     found = ask_each(redis, keys, lambda pipe, key: pipe.hmget(key, "queues", "birth", LOOKED))
@@ -89,11 +93,11 @@ def read_others(redis: Any, lanes: Collection[str]) -> list[str]:
 
 
 def find_refusal(memory: Mapping[str, Any]) -> Exchange[str]:
-    """Why Redis takes nothing new, '' where it does: then no worker can note that it looks. memory: of INFO."""
+    """Why Redis refuses writes, so that no worker can note that it looks; '' if it does not. memory: of INFO."""
     if 0 < memory.get("maxmemory", 0) <= memory["used_memory"]:
         return OUT_OF_MEMORY
     try:
-        # Where it cannot save, it refuses PING too.
+        # A Redis that cannot save refuses PING too.
         _, of = yield Commands(lambda pipe: (pipe.ping(), pipe.info("replication")))
     except ResponseError as error:
         return refusal(error)
@@ -101,9 +105,9 @@ def find_refusal(memory: Mapping[str, Any]) -> Exchange[str]:
 
 
 def _alive(name: str, now_us: int, told: Mapping[str, str]) -> Alive:
-    # What lies ahead was noted before Redis's clock was set back: one that lives notes a new one at once.
+    # A time ahead was noted before Redis's clock was set back; a worker that is alive notes a new one at once.
     age_us = abs(now_us - int(told[LOOKED]))
-    if told["current_job"] and told["last_heartbeat"]:  # by the clock of its host: RQ's heartbeat has no other
+    if told["current_job"] and told["last_heartbeat"]:  # RQ's heartbeat is by the clock of the worker's host
         since = datetime.now(UTC) - datetime.fromisoformat(told["last_heartbeat"]).astimezone(UTC)
         age_us = min(age_us, max(0, round(since.total_seconds() * 1e6)))
     since_us = int(told[SUSPENDED] or 0)

@@ -1,4 +1,4 @@
-"""The history of a user: what held each notification back, and what became of it. `history.lua` writes it."""
+"""The history of a user: the reasons that held each notification back, and how it ended. `history.lua` writes it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MAX_REPLIES: Final = 8  # of one hand-over
 MAX_REASON: Final = 40
 FIELDS: Final = 9  # of a record
 PERIODS: Final = ("0", "1")  # of the lists of a user, see `history.lua`
-SHOWN_S: Final = 0.005  # what held it for less is not told
-OWNED: Final = frozenset("uc")  # a mark of a rule begins with whose it is: the user's, or the category's
+SHOWN_S: Final = 0.005  # shorter delays are not shown
+OWNED: Final = frozenset("uc")  # the first letter of a rule's mark: the user's, or the category's
 BEHIND: Final = "the backlog before it"
-# What may hold the head of a backlog, and with it those behind.
+# The reasons that hold the head of a backlog, and with it the notifications behind it.
 _OF_HEADS: Final = frozenset(
     {"queue", "rule", "quiet_hours", "muted", "paused", "device", "route", "digest", "worker", "sending"}
 )
@@ -75,7 +75,7 @@ _UNFINISHED: Final[tuple[Why, str]] = ("worker", "a worker that did not finish i
 
 
 class Reply(NamedTuple):
-    """Hold a provider's answer for one device. outcome: as in the log, 'delivered' or 'dead_token'. took_s: seconds."""
+    """A provider's answer for one device. outcome: as in the log, 'delivered' or 'dead_token'. took_s: seconds."""
 
     route: str
     status: int | None
@@ -84,7 +84,7 @@ class Reply(NamedTuple):
     reason: str = ""
 
     def encode(self) -> str:
-        """As `Handed.encode` has it."""
+        """One reply in the text of `Handed.encode`."""
         told = f"{self.route},{'' if self.status is None else self.status},{self.took_s * 1000:.0f}"
         if self.outcome == "delivered":
             return told
@@ -98,20 +98,20 @@ class Reply(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """A notification was handed to its providers at `at`, on a clock of the caller's, and this is what they said."""
+    """When a notification's providers got it, by a clock of the caller's, and their answers."""
 
     at: float
     replies: Sequence[Reply]
 
     def encode(self) -> str:
-        """As `history.lua` takes it: no token, no text of the message."""
+        """The text for `history.lua`, without tokens and without text of the message."""
         replies = self.replies
         return replies[0].encode() if len(replies) == 1 else ";".join([e.encode() for e in replies[:MAX_REPLIES]])
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Hold what held a notification back, and for how long. what: for people, such as 'user 10/1m'."""
+    """A time for which one reason held a notification back. what: the reason for people, such as 'user 10/1m'."""
 
     why: Why
     what: str
@@ -150,11 +150,11 @@ class Record:
 
     @property
     def held_s(self) -> float:
-        """For how long it was held back in all, in seconds: all but the time with its providers."""
+        """For how many seconds it was held back in all, without the time with its providers."""
         return sum(delay.seconds for delay in self.delays if delay.why != "sending")
 
     def totals(self) -> dict[str, float]:
-        """For how many seconds each thing held it back, by what people call it, in the order of the first."""
+        """For how many seconds each reason held it back, by its words for people, the first reason first."""
         found: dict[str, float] = {}
         for delay in self.delays:
             if delay.why != "sending" and delay.seconds >= SHOWN_S:
@@ -167,7 +167,7 @@ class Record:
     def describe(self, zone: tzinfo | None = UTC) -> str:
         """In one line: 'accepted 12:00:00.0, held 4.2 s by user 10/1m, sent 12:00:04.2, apns 200 after 45 ms'.
 
-        With the date, where it ended on another day.
+        With the date if it ended on another day.
         zone: of the clock; None is that of this computer.
         """
 
@@ -194,7 +194,7 @@ def history_keys(user: str) -> list[str]:
 
 
 def decode_records(user: str, entries: Iterable[bytes]) -> Iterator[Record]:
-    """The records in these entries; what is none is left out."""
+    """The records in these entries, without entries that are no records."""
     for entry in entries:
         with suppress(ValueError, OverflowError):
             yield _record(user, entry.decode(errors="replace").split("\n", FIELDS - 1))
@@ -221,7 +221,7 @@ def _record(user: str, parts: Sequence[str]) -> Record:
 
 
 def name_those_before(records: Sequence[Record]) -> list[Record]:
-    """The same records of a user; where one waited behind others of its category, what held these back is named."""
+    """The same records of a user; waits behind others of a category name the reasons that held these others back."""
     heads: dict[str, list[Delay]] = {}
     for record in records:
         heads.setdefault(record.category, []).extend(each for each in record.delays if each.why in _OF_HEADS)
@@ -234,13 +234,13 @@ def name_those_before(records: Sequence[Record]) -> list[Record]:
 
 
 def as_due(record: Record) -> Record:
-    """The same of one that has not ended and may go: nothing stands before it any more, and no worker has looked."""
+    """The same record of a notification that may go: none is before it any more, and no worker has looked yet."""
     last = (replace(d, why="queue", what=WORDS["queue"]) if d.what == BEHIND else d for d in record.delays[-1:])
     return replace(record, delays=(*record.delays[:-1], *last))
 
 
 def _parts(delay: Delay, heads: Sequence[Delay]) -> Iterator[Delay]:
-    """A wait behind others, parted by what held the first of these."""
+    """A wait behind others, split by the reasons that held the first of these."""
     at, ends = delay.since, delay.since + timedelta(seconds=delay.seconds)
     if delay.why == "backlog":
         first = bisect_right(heads, at, key=lambda head: head.since)
@@ -259,7 +259,7 @@ def _parts(delay: Delay, heads: Sequence[Delay]) -> Iterator[Delay]:
 
 
 def so_far(user: str, category: str, job_id: str, noted: bytes, now_us: int) -> Record:
-    """The record of one that has not ended, as of now. noted: `push_history` of its hash."""
+    """The record, as of now, of a notification that has not ended. noted: `push_history` of its hash."""
     told = _read(noted.decode(errors="replace"), now_us, category)
     return Record(job_id, user, category, "", moment(now_us), *told)
 
@@ -267,13 +267,13 @@ def so_far(user: str, category: str, job_id: str, noted: bytes, now_us: int) -> 
 def _read(
     noted: str, ends_us: int, category: str
 ) -> tuple[datetime | None, tuple[Delay, ...], tuple[datetime, ...], tuple[Reply, ...]]:
-    """Read what `push_history` tells, from `accepted_at` of a record on. ends_us: when the last of it ended."""
+    """Read `push_history`: accepted_at, delays, handed_at, replies of a `Record`. ends_us: of the last delay."""
     begins = accepted_us(noted) if noted else ends_us
     words = noted.split()[1:]
     starts, marks = [begins + int(at) for at in words[::2]], words[1::2]
     delays = [_delay("queue", WORDS["queue"], begins, [*starts, ends_us][0])]
     for mark, after, (since, until) in zip(marks, [*marks[1:], "f="], pairwise([*starts, ends_us]), strict=False):
-        # A worker tells what it was answered, or that it is tried again; one that died, or gave it back, does not.
+        # A worker that sent it noted the answers, or a retry. A worker that died, or gave it back, noted neither.
         unfinished = mark == "f" and not after.startswith(("f=", "r"))
         told = _UNFINISHED if unfinished else describe_why(mark, category)
         delays.append(_delay(*told, since, until))
@@ -291,7 +291,7 @@ def _delay(why: Why, what: str, since_us: int, until_us: int) -> Delay:
 
 
 def describe_why(mark: str, category: str) -> tuple[Why, str]:
-    """Return the kind and the words of what holds a notification back, by a mark of `history.lua`."""
+    """Return the kind of a reason, and its words for people, by its mark in `history.lua`."""
     kind, of = mark[:1], mark[1:]
     if kind in OWNED:
         words = rule_words(of)
@@ -306,7 +306,7 @@ def describe_why(mark: str, category: str) -> tuple[Why, str]:
 
 
 def why_dropped(mark: str, category: str) -> str:
-    """Why one is dropped, by a mark of `history.lua`: 'muted', 'quiet hours', or a rule such as 'chat 5/10s'."""
+    """Why a notification is dropped, by its mark: 'muted', 'quiet hours', or a rule such as 'chat 5/10s'."""
     return "muted" if mark == "m" else describe_why(mark, category)[1] or "its limits"
 
 

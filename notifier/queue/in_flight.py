@@ -1,4 +1,4 @@
-"""The calls of a worker about what it has in flight: *begin*, *renew*, and *rq_run* for what RQ runs."""
+"""The calls about jobs in flight with a worker: *begin*, *renew*, and *rq_run* for jobs that RQ runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ROUTE_OF_RQ: Final = "rq"  # in the history and the numbers, where a notificatio
 
 
 def renew(flights: Sequence[tuple[Leased, str]], *, lease_us: int, claimant: str, clock: str = "") -> Call[list[bool]]:
-    """Keep in flight what nobody answered for. The reply holds for each whether it is in flight under its permit still.
+    """Keep jobs in flight that were not answered. The reply has for each whether it still is, under its permit.
 
-    flights: each with what its devices answered finally, as JSON, or ''. lease_us: for how long; 0 gives them up to
-    whoever looks next.
+    flights: each with its devices' final answers as JSON, or ''.
+    lease_us: for how long; 0 leaves them to the next worker that looks.
     """
     args: list[str | bytes | int] = [clock, lease_us, claimant]
     for flight, answered in flights:
@@ -24,19 +24,19 @@ def renew(flights: Sequence[tuple[Leased, str]], *, lease_us: int, claimant: str
 
 
 def begin(job_id: str, permit: str) -> Call[bool]:
-    """Note that a suspect is being sent alone; the reply tells whether it is still this worker's to send."""
+    """Note that this worker sends a suspect now. The reply is whether it still has the lease, and may send it."""
     return Call(script("begin"), [], [job_id, permit], bool)
 
 
 def rq_run(args: RunFields) -> Call[bool]:
-    """Date the permit of a throttled function that RQ runs ahead, which the limits take for a send to come.
+    """Date the permit of a throttled function ahead while RQ runs it: the limits count a send that is to come.
 
-    Or close it when the function has ended, and count what became of it.
+    Or, once the function has ended, close the permit and count the outcome.
     """
     return Call(script("rq_run"), [], args, bool)
 
 
 def encode_run(outcome: str, took_us: int) -> str:
-    """Describe a run that has ended, as `RunFields.handed` has it."""
+    """`RunFields.handed` of a run that has ended."""
     answer = "" if outcome == "delivered" else f",{outcome}"
     return f"{took_us} {ROUTE_OF_RQ},,{took_us / 1000:.0f}{answer}"

@@ -11,27 +11,27 @@ from notifier.scripts.keys import redis_key
 from notifier.store.exchange import Commands, Exchange
 
 KEPT_MINUTES: Final = 3 * 24 * 60
-BUCKETS: Final = 22  # the last holds all that took longer than 2**20 ms
-BOUNDS_S: Final = [2.0**n / 1000 for n in range(BUCKETS - 1)]  # the longest that each of the others holds
-# Words under which *settle* counts what has not ended.
+BUCKETS: Final = 22  # the last is for times above 2**20 ms
+BOUNDS_S: Final = [2.0**n / 1000 for n in range(BUCKETS - 1)]  # the upper bounds of the others
+# Words under which *settle* counts jobs that have not ended.
 UNENDED: Final = frozenset({"retried", "returned"})
 
 
 def counts_in(fields: Mapping[bytes, bytes]) -> dict[str, int]:
-    """The counts in a hash of Redis, by name; without what is no number of 64 bits."""
+    """The counts in a hash of Redis, by name, without values that are no numbers of 64 bits."""
     numbers = {name: n for name, n in fields.items() if n.removeprefix(b"-").isdigit() and len(n) < 20}  # noqa: PLR2004
     return {name.decode(errors="replace"): int(n) for name, n in numbers.items()}
 
 
 @dataclass(slots=True)
 class Histogram:
-    """How many took how long. counts: by bucket."""
+    """Counts of times, by bucket."""
 
     counts: Counter[int] = field(default_factory=Counter)
     sum_s: float = 0.0
 
     def quantile_s(self, share: float) -> float | None:
-        """So much of them took no longer than this, to the bucket's bound; None where there are none."""
+        """The time that this share of them did not exceed, rounded up to a bucket's bound; None without any."""
         wanted, seen = share * self.counts.total(), 0
         for n in sorted(self.counts):
             seen += self.counts[n]
@@ -44,9 +44,10 @@ class Histogram:
 class Numbers:
     """The numbers of one minute, or of several together.
 
-    ended: how many by (outcome, category, route), the retried and returned among them. late: by category, from when a
-    user was due until the notification was handed over; answers: by route, how long the providers took. events: other
-    things that happened: 'poison'.
+    ended: by (outcome, category, route); it includes retried and returned ones.
+    late: by category, the time from when a user was due until the provider got the notification.
+    answers: by route, how long the providers took.
+    events: of other kinds: 'poison'.
     """
 
     accepted: Counter[str] = field(default_factory=Counter)
@@ -89,9 +90,9 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
 
 
 def find_fields(choose: Callable[[int], Iterable[int]]) -> Exchange[tuple[int, dict[int, dict[str, int]]]]:
-    """Read the minute that Redis counts in now, since 1970, and the fields of each chosen minute that has some.
+    """Read the current minute of Redis's clock, counted since 1970, and the fields of the chosen minutes that have any.
 
-    choose: which, by the one of now.
+    choose: returns the minutes to read, given the current one.
     """
     ((seconds, _),) = yield Commands(lambda pipe: pipe.time())
     newest = int(seconds) // 60

@@ -1,6 +1,6 @@
-"""Two hashes by which scripts know each user's rules: those of users that have their own, and what comes of choices.
+"""Writes the two hashes in which scripts find users' rules: @own_rules, and @chosen, the results of preferences.
 
-Their names say which rules are followed. They last a day after the last *pull* or *settle* that had something to do.
+Their names have the version of the rules. They last for a day after the last *pull* or *settle* that used them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from notifier.units import to_bytes
 
 KEPT_S: Final = 86_400
 AT_ONCE: Final = 1_000  # fields in a command
-WRITTEN_IN_S: Final = 1.0  # or another worker writes it
+WRITTEN_IN_S: Final = 1.0  # else another worker writes it
 LOOKS: Final = 20
-MAX_CHOSEN: Final = 100_000  # what users chose; each mute until a moment of its own is one more
+MAX_CHOSEN: Final = 100_000  # different preferences; each mute with an end of its own is one more
 
 
 async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
-    """Write the rules of users who have their own, all at once for those who read them; one worker does for all."""
+    """Write the rules of users who have their own. One worker writes for all; readers see all fields or none."""
     key = redis_key("own_rules", rules.own_rules)
     if not rules.own_rules or await redis.exists(key):
         return
@@ -44,7 +44,7 @@ async def publish(redis: Any, rules: RuleTable, worker: str) -> None:
 
 
 async def write_down(redis: Any, rules: RuleTable, chosen: Iterable[tuple[str, str]]) -> None:
-    """Write what comes of users' choices: (user, text as it stands in Redis)."""
+    """Write the rules that result from users' preferences: (user, preferences as Redis has them)."""
     if fields := dict(rules.chosen_field(*each) for each in chosen):
         key = redis_key("chosen", rules.chosen_version)
         if await redis.hlen(key) >= MAX_CHOSEN:

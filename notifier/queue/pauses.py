@@ -1,4 +1,4 @@
-"""Pauses: what people have stopped, and let go again. `routes.lua` keeps them beside the circuits of the routes."""
+"""Pauses: people stop sending, and resume it. `routes.lua` keeps pauses beside the circuits of the routes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pause_name(what: str) -> str:
-    """How `routes.lua` calls what a person pauses: 'all', 'category:…', 'user:…', 'lane:…', 'route:…'.
+    """The name in `routes.lua` of a pause: of 'all', 'category:…', 'user:…', 'lane:…' or 'route:…'.
 
     Raises ValueError.
     """
@@ -28,22 +28,22 @@ def pause_name(what: str) -> str:
 
 
 def pause(name: str, who: str, reason: str, lasts_us: int) -> Call[Change]:
-    """Stop what `pause_name` names; lasts_us: 0 is until it is resumed. It keeps its place and its expiry."""
+    """Pause a `pause_name`. Notifications keep their place and their expiry. lasts_us: 0 is until it is resumed."""
     return circuit(CircuitFields("", to_bytes(who), to_bytes(name), "pause", to_bytes(reason), lasts_us))
 
 
 def resume(name: str, who: str) -> Call[Change]:
-    """Let go what was paused; the reply is '' where it was not paused."""
+    """Resume a `pause_name`. The reply is '' if it was not paused."""
     return circuit(CircuitFields("", to_bytes(who), to_bytes(name), "resume"))
 
 
 def find_pauses() -> Exchange[list[Held]]:
-    """All that people have paused: routes by their name, and what `is_pause` knows by its own."""
+    """All pauses: routes by their names, others by the names that `is_pause` recognises."""
     return [held for held in (yield from find_holds()) if held.kind == "paused"]
 
 
 def which_holds(pauses: Iterable[Held], user: str, category: str, lane: str) -> Held | None:
-    """Which of these pauses holds what waits for a user in a category and a lane, whatever its route; the longest."""
+    """The longest of these pauses that holds a user's notifications of a category and lane, whatever their route."""
     names = {"all:", f"lane:{lane}", f"category:{category}", f"user:{user}"}
     found = [held for held in pauses if held.route in names]
     return max(found, key=lambda held: (held.next_at is None, held.next_at), default=None)

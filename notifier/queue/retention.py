@@ -1,4 +1,4 @@
-"""Retention: how long each end of a notification is kept, and what it leaves behind. See `ends.lua`."""
+"""Retention: how long ended notifications, their events and their records are kept. See `ends.lua`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class Retention(NamedTuple):
-    """How long what ends is kept, in µs: the undelivered, the delivered, dead tokens; and of each end an event and a
-    record of the history, of which there is none with 0. max_records: of a user.
+    """How long is kept, in µs: undelivered and delivered jobs, dead tokens, and the event and the record of each
+    end; 0 writes no event or record. max_records: of a user.
     """
 
     failed_us: int = 0
@@ -26,9 +26,9 @@ class Retention(NamedTuple):
         kept = settings.keep_failed_us, settings.keep_delivered_us, settings.keep_feedback_us
         return cls(*kept, settings.events.keep_us, settings.history.keep_us, settings.history.max)
 
-    @cache  # noqa: B019 - there are as many as configurations
+    @cache  # noqa: B019 - one for each configuration
     def encode(self) -> str:
-        """As the scripts take it: without how long the dead tokens are kept."""
+        """The text for the scripts, without feedback_us."""
         failed_s, events_ms = -(-self.failed_us // 1_000_000), -(-self.events_us // 1000)
         return f"{failed_s} {self.delivered_us} {events_ms} {-(-self.history_us // 1000)} {self.max_records}"
 

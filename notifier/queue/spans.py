@@ -31,7 +31,7 @@ class Spans:
     def __init__(self) -> None:
         """Raises SettingsError where OpenTelemetry is not installed."""
         with needs_extra("tracing: opentelemetry", "otel"):
-            from opentelemetry import trace  # noqa: PLC0415 - for who switched it on
+            from opentelemetry import trace  # noqa: PLC0415 - only if tracing is on
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
         self._trace = trace
         self._tracer = trace.get_tracer(NAME)
@@ -39,7 +39,7 @@ class Spans:
 
     @contextmanager
     def produce(self, operation: Operation, category: str) -> Iterator[Mapping[str, str]]:
-        """A span in which a notification is made and, with 'send', enqueued. Yields what its job's meta is to carry."""
+        """A span in which a notification is made and, with 'send', enqueued. Yields the context for the job's meta."""
         attributes = _attributes(operation, "enqueue" if operation == "send" else "create", category)
         kind, carried = self._trace.SpanKind.PRODUCER, dict[str, str]()
         with self._tracer.start_as_current_span(f"{operation} {category}", kind=kind, attributes=attributes):

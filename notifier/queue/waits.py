@@ -1,4 +1,4 @@
-"""How many notifications wait, and for what: as `waits.lua` has counted it when it was decided."""
+"""How many notifications wait for which reason, as `waits.lua` counts them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from notifier.rules.category import DEFAULT_CATEGORY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-KINDS: Final = {"due": "due", "?": "due"}  # by what waits.lua says beside history.lua's words
+KINDS: Final = {"due": "due", "?": "due"}  # marks of waits.lua that history.lua does not have
 IN_QUEUE: Final = "a worker: in the queue still"
-RESUME: Final = "rq resume"  # in the queue too, where rq suspend is in force
-# Of a job's hash, for `describe_later`.
+RESUME: Final = "rq resume"  # the reason in the queue during `rq suspend`
+# Fields of a job's hash for `describe_later`.
 OF_LATER: Final = ("meta", "push_history", "push_deadline", "push_attempts", "push_refusals")
 WORDS: Final = {"due": "a worker: they may go now", "sending": "one before them that is being sent"}
 
 
 class Waits(NamedTuple):
-    """So many notifications wait for something. kind: as in a history, or 'due'. what: for people."""
+    """How many notifications wait for a reason. kind: as in a history, or 'due'. what: for people."""
 
     kind: str
     what: str
@@ -41,9 +41,9 @@ def describe_waits(field: str) -> tuple[str, str]:
 def describe_later(
     at_us: float, meta: bytes | None, noted: bytes | None, deadline: bytes | None, *tries: bytes | None
 ) -> tuple[Why, str]:
-    """Return the kind and the words of what one waits for that is in no backlog: its own time, a retry, or a route.
+    """Return the kind and the words of the reason of a job in `later`: its own time, a retry, or a route.
 
-    at_us: its score in `later`; of one that waits for a route, when it expires. Without a history that alone tells.
+    at_us: its score in `later`; if it waits for a route, this is when it expires. Without a history only this tells.
     """
     mark = (noted or b"").decode(errors="replace").rpartition(" ")[2]
     if mark.startswith("p"):
@@ -54,7 +54,7 @@ def describe_later(
 
 
 def decode_waits(fields: Mapping[bytes, bytes]) -> list[Waits]:
-    """Return the fields of `waits`, the largest number first."""
+    """The waits in the fields of `waits`, the largest number first."""
     return sum_up(Waits(*describe_waits(field), n) for field, n in counts_in(fields).items())
 
 

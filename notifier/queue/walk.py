@@ -1,4 +1,4 @@
-"""All that waits and is of a kind, of one user or of everybody: a page at a time, to be counted or cancelled."""
+"""Walks through waiting notifications of a kind, of one user or of all, a page at a time, to count or cancel them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from notifier.store.exchange import Commands, Exchange, nothing
 from notifier.units import from_bytes
 
 PAGE: Final = 250
-OVERLAP: Final = 50  # of two pages of a queue, as RQ may take jobs out of its middle
+OVERLAP: Final = 50  # of two pages of a queue, as RQ's tools may delete jobs from its middle
 FIELDS: Final = ("meta", "status", "push_permit", "push_rq_job")
 WAITING: Final = frozenset({b"queued", b"scheduled"})
-# What a meta needs: a user. In RQ's registries stand also delayed jobs that are a program's own, of no category.
+# Fields that a meta must have. RQ's registries also have delayed jobs of the program's own, without a category.
 NAMED: Final = frozenset({"user"})
 IN_REGISTRY: Final = frozenset({"user", "category"})
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Which notifications are meant: of each that is given, those that have it; None is any."""
+    """Which notifications are meant: those that have every value given here; None is any value."""
 
     category: str | None = None
     collapse_id: str | None = None
     tag: str | None = None
 
     def __str__(self) -> str:
-        """Say it for a log."""
+        """The kind in words, for a log."""
         return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value)
 
     def has(self, meta: dict[str, Any]) -> bool:
@@ -62,10 +62,10 @@ Meet = Callable[[list[Met], int], Exchange[None]]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A walk through all that waits. meet: is given those of the kind in a page, and how many were looked at.
+    """A walk through waiting notifications. meet: is called for each page with those of the kind, and the page's size.
 
-    The places come in the order in which a job passes them, so that none that moves on meanwhile is missed. One may be
-    met twice.
+    The places come in the order in which a job passes through them, so that a walk misses no job that moves meanwhile.
+    It may meet a job twice.
     """
 
     kind: Kind
@@ -73,12 +73,12 @@ class Walk:
     page: int = PAGE
 
     def of_everybody(self) -> Exchange[None]:
-        """Through the queues, and what waits."""
+        """Walk through the queues and RQ's registries of waiting jobs."""
         yield from self._queues(None)
         yield from self._registries(None)
 
     def of_user(self, user: str) -> Exchange[None]:
-        """Also through what is in flight; then once more where that may have come back to, to be tried again."""
+        """Walk through a user's jobs, also in flight; twice through places to which a job may return for a retry."""
         if self.kind.tag is not None:
             yield from self._set(user_key("tagged", user), user)
             return
@@ -97,7 +97,7 @@ class Walk:
         for queue in queue_keys():
             behind, looked_at = 0, self.page
             while looked_at == self.page:
-                # From the end: what comes, and what is taken, moves no place that was not looked at.
+                # From the end, as new jobs and taken jobs do not move the places of jobs not yet read.
                 (ids,) = yield _ask("lrange", queue, -behind - self.page, -behind - 1)
                 yield from self._look(ids, user)
                 looked_at = len(ids)
@@ -127,7 +127,7 @@ class Walk:
 
 
 def find_waiting(kind: Kind = ANY, user: str | None = None) -> Exchange[list[Met]]:
-    """Return all that waits, and is of a kind; of a user also what is in flight. user: None is everybody."""
+    """Return the waiting notifications of a kind, for one user also those in flight. user: None is all users."""
     found = dict[str, Met]()
 
     def meet(met: Sequence[Met], _: int) -> Exchange[None]:
@@ -140,7 +140,7 @@ def find_waiting(kind: Kind = ANY, user: str | None = None) -> Exchange[list[Met
 
 
 def count() -> Exchange[int]:
-    """Return how many a walk of everybody's looks at."""
+    """Return how many jobs `Walk.of_everybody` reads."""
     queued = yield Commands(lambda pipe: [pipe.llen(queue) for queue in queue_keys()])
     return sum(queued) + sum((yield Commands(_registered)))
 
@@ -151,9 +151,10 @@ def _registered(pipe: Any) -> None:
 
 
 def some_delayed() -> Exchange[bool]:
-    """Whether RQ's registries hold more than what is ours, which may be very much, and is found elsewhere.
+    """Whether RQ's registries have jobs that only RQ put there, by enqueue_in.
 
-    RQ's enqueue_in leaves it there alone. They are counted before and after what is ours, as others go on meanwhile.
+    Our jobs in them may be very many, and are found elsewhere. The registries are counted before and after our own
+    sets, as other programs go on meanwhile.
     """
 
     def ask(pipe: Any) -> None:
@@ -169,7 +170,7 @@ def some_delayed() -> Exchange[bool]:
 
 
 def _fits(wanted: str | None, has: object) -> bool:
-    # In a job that is none of ours it may be a list, which no set could hold.
+    # The meta of another program's job may have a list here, which no set could contain.
     return wanted is None or wanted == has
 
 
@@ -178,7 +179,7 @@ def _ask(command: str, *args: object) -> Commands:
 
 
 def _read(ids: Sequence[bytes]) -> Exchange[list[Any]]:
-    """Read these jobs. A key of another kind is none."""
+    """Read these jobs. A key that is no hash counts as no job."""
     try:
         jobs: list[Any] = yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), FIELDS) for job_id in ids])
     except ResponseError:

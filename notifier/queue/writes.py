@@ -1,4 +1,4 @@
-"""Writes by themselves that a full Redis takes: what workers and operators do there in the end must not end at them."""
+"""Single writes that a full Redis accepts too: workers and operators must be able to end what fills it."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from notifier.scripts.loader import Call, script
 
 
 def write(command: str, key: str, *values: str | bytes | int) -> Call[Any]:
-    """A command that writes, and that a full Redis takes too; the reply is the command's."""
+    """A command that writes, which a full Redis accepts too. The reply is the command's."""
     return Call(script("write"), [key], [command, *values], lambda reply: reply)

@@ -293,10 +293,14 @@ def test_a_redis_that_is_away_at_its_end_learns_of_it(world: World, *, dies: boo
 
 @pytest.mark.parametrize(
     ("lets", "takes"),
-    [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")],
+    [
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+    ],
 )
 def test_a_redis_that_takes_nothing_at_its_end_learns_of_it(world: World, lets: str, takes: str) -> None:
-    """One that is full, or a replica, is waited for as one that is away: the job has run, and RQ is to know it."""
+    """One that is full, a replica or without its replicas is waited for: the job has run, and RQ is to know it."""
     path, may_end = world.path(lets), world.path(f"{lets} may end")
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
         config = write_config(world.folder / "takes nothing", server.url, **RATES)
@@ -305,7 +309,8 @@ def test_a_redis_that_takes_nothing_at_its_end_learns_of_it(world: World, lets: 
             eventually(lambda: times(path, "a begins"), "its beginning")
             redis.execute_command(*lets.split())
             may_end.touch()
-            eventually(lambda: redis.info("errorstats").keys() & {"errorstat_OOM", "errorstat_READONLY"}, "its end")
+            refused = {"errorstat_OOM", "errorstat_READONLY", "errorstat_NOREPLICAS"}
+            eventually(lambda: redis.info("errorstats").keys() & refused, "its end")
             redis.execute_command(*takes.split())
             finishes(job)
     assert len(times(path, "a begins")) == 1

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as RedisRetry
 from rq.job import Job, Retry
@@ -18,13 +18,13 @@ from rq.job import Job, Retry
 from notifier.notification.throttled import was_sent
 from notifier.scripts.loader import Call, run
 from notifier.scripts.records import RunFields
+from notifier.store.connection import is_passing
 from workers.loop.parts import RqJob
 from workers.rq.functions import Pickles
 
 SENT: Final = 1
 NOT_SENT: Final = 2
-FULL: Final = (OutOfMemoryError, ReadOnlyError)
-PASSING: Final = (RedisConnectionError, RedisTimeoutError, *FULL)
+AWAY: Final = (RedisConnectionError, RedisTimeoutError)
 AWAY_S, FULL_S, AGAIN_S = 120.0, 10.0, 1.0
 
 
@@ -37,17 +37,18 @@ class Patience(RedisRetry):
     """
 
     def __init__(self) -> None:
-        super().__init__(NoBackoff(), -1, PASSING)
+        super().__init__(NoBackoff(), -1, (RedisError,))
 
     def call_with_retry(self, do: Any, fail: Any, *args: Any, **options: Any) -> Any:
         """As redis-py's, a second after an error."""
         began = time.monotonic()
 
         def failed(error: Exception, *count: Any) -> None:
+            lasts_s = AWAY_S if isinstance(error, AWAY) else FULL_S if is_passing(error) else 0.0
+            if time.monotonic() - began > lasts_s:
+                raise error
             threading.Event().wait(AGAIN_S)
             fail(error, *count)
-            if time.monotonic() - began > (FULL_S if isinstance(error, FULL) else AWAY_S):
-                raise error
 
         return super().call_with_retry(do, failed, *args, **options)
 

@@ -68,10 +68,11 @@ class InForce:
             self._known = self._partitions.ask_any(partial(read_known, self._followed.path))
         except SettingsError as error:
             self.refused, self._known = str(error), self._known or read_own(self._followed.path)
+            self._followed.note(seen, published)
+            self._followed.refuse(error)
         else:
             self.refused, self._followed.settings = "", self._known.settings
-            published = self._known.published
-        self._followed.note(seen, published)
+            self._followed.note(seen, self._known.published)
 
 
 def read_known(path: Path, redis: Redis, find: Any = published_rates) -> Known:

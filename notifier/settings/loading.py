@@ -106,7 +106,7 @@ def _read_text(path: Path, hint: str = "") -> str:
         with path.open("rb") as file:
             return decode(file.read(MAX_BYTES + 1))
     except OSError as error:
-        raise SettingsError(f"{path}{hint}: cannot be read: {os.strerror(error.errno or 0)}") from None
+        raise SettingsError(f"{path}{hint}: cannot be read: {os.strerror(error.errno or 0)}") from error
     except YamlError as error:
         raise SettingsError(line_of(str(path), error.problem)) from None
 

@@ -80,7 +80,7 @@ def _read(path: Path, most: int, at: str) -> bytes:
         with path.open("rb") as file:
             raw = file.read(most + 1)
     except OSError as error:
-        raise SettingsError(f"{at}cannot read {path}: {error.strerror}") from None
+        raise SettingsError(f"{at}cannot read {path}: {error.strerror}") from error
     if len(raw) > most:
         megabytes = MAX_BYTES // 1_000_000
         raise SettingsError(f"{path}: with it users_from has more than {megabytes} MB; so many users are a mistake")

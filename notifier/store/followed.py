@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -12,12 +13,15 @@ from weakref import WeakSet
 
 from redis import Redis
 
+from notifier.errors import SettingsError
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint
 from notifier.store.published import Published, read_due, read_rates, written_in_force
 
 MISSED: Final = 5  # looks in a row that find no file: one that is only being replaced is there again before
 AGAIN_NS: Final = 1_000_000_000  # what has not changed for so long is not being written
+# What a file cannot be read for without being changed: no open files or memory left, and disks that fail for a moment.
+PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
 
 # Asks Redis a question, whichever Redis is to answer it.
 Ask = Callable[[Callable[[Redis], Any]], Any]
@@ -79,6 +83,11 @@ class Followed:
         """These have been read, and are not read again. () for `seen` has the files read once more."""
         self._seen, self.published = seen, published
 
+    def refuse(self, error: SettingsError) -> None:
+        """Note that what was read last cannot be used, so that it is read once more if it may be read then."""
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in PASSING:
+            self._seen = ()
+
     def look(self, ask: Ask) -> Settings | None:
         """Take up what has changed; None where nothing has. Raises as `reload`."""
         seen = self.fingerprint()
@@ -99,7 +108,11 @@ class Followed:
         written = ask(written_in_force)[1] if published.version else None
         self.note(seen, published)
         rates = read_rates(written) if written else None
-        self.settings = load_settings(self.path, self._environ, rates=rates)
+        try:
+            self.settings = load_settings(self.path, self._environ, rates=rates)
+        except SettingsError as error:
+            self.refuse(error)
+            raise
         return self.settings
 
 

@@ -139,6 +139,7 @@ class Reload:
             raise
         except SettingsError as error:
             self.problem = str(error).splitlines()[0]
+            self._followed.refuse(error)
             self._log.error("config_refused", problems=str(error).splitlines())
             return None
         self.problem, self._followed.settings = "", settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,28 @@ def test_what_is_refused_changes_nothing(
         await looks_at_new_file(reload)
         taken = await reload.changed()
         assert taken.for_user("7") == Policy((Window(7, interval_us=UNITS["m"]),))
+        assert not reload.problem
+
+    following(tmp_path, redis_server.url, story)
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_file_is_read_once_an_open_file_is_left(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """Law 7: the file has not changed since, so nothing else would have it read again."""
+    path = tmp_path / "n.yaml"
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def story(reload: Reload, _: AsyncRedis) -> None:
+        path.write_text("user: {gap: 9s}", encoding="utf-8")
+        await looks_at_new_file(reload)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
+        try:
+            assert await reload.changed() is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        assert reload.problem == f"{path}: cannot be read: Too many open files"
+        taken = await reload.changed()
+        assert taken.for_user("7").gap_us == 9 * UNITS["s"]
         assert not reload.problem
 
     following(tmp_path, redis_server.url, story)

@@ -109,11 +109,12 @@ def _of_redis(now: Mapping[str, Any]) -> Iterator[Problem]:
     """And of its workers: one that refuses takes no word of theirs."""
     if now["evicts"]:
         yield Problem("stopped", "Redis evicts", f"it {EVICTS.format(now['evicts'])}", "redis-memory")
+    where = f" in partition {ranges(now['refuses_in'])}" if now["refuses_in"] else ""
     if now["refuses"] == OUT_OF_MEMORY:
         says = "it takes nothing new; let the workers drain it, or raise its maxmemory"
-        yield Problem("stopped", "Redis is full", says, "redis-memory")
+        yield Problem("stopped", f"Redis is full{where}", says, "redis-memory")
     elif now["refuses"]:
-        yield Problem("stopped", "Redis refuses", f"it {now['refuses']}", "redis-down")
+        yield Problem("stopped", f"Redis refuses{where}", f"it {now['refuses']}", "redis-down")
     else:
         yield from _of_workers(now)
     if away := now["away"]:

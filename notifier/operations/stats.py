@@ -72,7 +72,8 @@ class Now:
     is in force, and how many are queued there. served: how many workers look for work in each partition, by its number.
     untaken: what none has taken yet, by partition. away: why other partitions do not answer. looked: µs of the last
     look for work by any worker, or 0. unpaused: of a pause that some partitions lack, which they are. refuses: why
-    Redis takes nothing new, or ''. evicts: the policy by which it removes keys when it is full, or ''.
+    Redis takes nothing new, or ''; refuses_in: in which of several partitions. evicts: the policy by which it removes
+    keys when it is full, or ''.
     """
 
     lanes: dict[str, LaneNow]
@@ -92,6 +93,7 @@ class Now:
     away: Mapping[int, str] = field(default_factory=dict)
     unpaused: Mapping[str, Sequence[int]] = field(default_factory=dict)
     refuses: str = ""
+    refuses_in: Sequence[int] = ()
     evicts: str = ""
 
     @property
@@ -316,6 +318,7 @@ def _together(told: Told[Now]) -> Now:
         workers[each.name] = replace(min(both, key=lambda alive: alive.age_us), suspended=since)
     paused = {number: {held.route for held in now.pauses} for number, now in told.found.items()}
     unpaused = {name: [n for n in paused if name not in paused[n]] for name in set().union(*paused.values())}
+    refuses = next((now.refuses for now in every if now.refuses), "")
     return Now(
         {lane: _sum_of(now.lanes[lane] for now in every) for lane in LANES},
         sum(now.later for now in every),
@@ -333,7 +336,8 @@ def _together(told: Told[Now]) -> Now:
         untaken,
         away,
         unpaused,
-        next((now.refuses for now in every if now.refuses), ""),
+        refuses,
+        [number for number, now in told.found.items() if refuses and now.refuses == refuses],
         next((now.evicts for now in every if now.evicts), ""),
     )
 
@@ -384,6 +388,7 @@ def _now(now: Now) -> dict[str, Any]:
         "totals": now.totals,
         "memory": {"used": now.memory[0], "max": now.memory[1]},
         "refuses": now.refuses,
+        "refuses_in": now.refuses_in,
         "evicts": now.evicts,
         "unserved": now.unserved,
         "away": [{"partition": number, "why": why} for number, why in now.away.items()],

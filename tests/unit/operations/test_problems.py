@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from notifier.operations.problems import find_problems, problem_lines
-from notifier.operations.stats import LaneNow, Now, Stats
+from notifier.operations.stats import LaneNow, Now, Stats, _together
 from notifier.queue.circuits import Held
 from notifier.queue.health import Alive
 from notifier.queue.minutes import Numbers
 from notifier.queue.waits import Waits
+from notifier.rules.category import LANES
 from notifier.store.connection import OUT_OF_MEMORY
+from notifier.store.pipelining import Told
 
 AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
 WELL = Alive("w1", "vm", 100_000)
@@ -120,6 +122,17 @@ def test_no_worker_says_since_when() -> None:
     (line,) = said(now(workers=[], looked_us=int(AT.timestamp() * 1e6)))
     assert line == "No worker for 4 min 00 s (since 12:00): none looks for work, so nothing is sent; 7 wait"
     assert said(now(workers=[])) == ["No worker: none has ever looked for work, so nothing is sent; 7 wait"]
+
+
+@pytest.mark.parametrize(("refuses", "says"), [(OUT_OF_MEMORY, "is full"), ("cannot save", "refuses")])
+def test_a_redis_that_refuses_is_said_of_its_partitions(refuses: str, says: str) -> None:
+    """Of several nodes one is to be looked at; where one alone is meant there is no partition to name."""
+    lanes = dict.fromkeys(LANES, LaneNow(0, 0, 0, 0.0))
+    parts = {number: now(lanes=lanes, refuses=refuses if number in {3, 4} else "") for number in range(6)}
+    (line,) = said(_together(Told(parts, {})))
+    assert line.startswith(f"Redis {says} in partition 3-4: ")
+    (line,) = said(_together(Told({0: parts[3]}, {})))
+    assert line.startswith(f"Redis {says}: ")
 
 
 def test_a_full_redis_is_said_alone() -> None:

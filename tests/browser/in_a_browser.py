@@ -175,6 +175,20 @@ def test_a_stranger_watches_what_happens(page: Page, config: Path, server: Clien
     assert canvas.evaluate(drawn) != before
 
 
+def test_what_is_wrong_is_read_aloud_once(page: Page, redis: Redis, server: Client) -> None:
+    """A screen reader reads an alert when it comes; the page renews it every few seconds, and its times change."""
+    page.clock.install()
+    page.goto("/")
+    alerts = page.get_by_role("alert")
+    expect(alerts).to_have_text([re.compile("No worker")])
+    redis.set("rq:suspended", 1)
+    for new in ([re.compile("Suspended")], []):
+        with page.expect_response(f"{server.url}/"):
+            page.clock.run_for(6_000)
+        expect(alerts).to_have_text(new)
+        expect(page.get_by_role("main")).to_contain_text("No worker")
+
+
 def test_without_a_script_the_tables_show_what_happens(browser: Browser, server: Client) -> None:
     """Who runs no script sees the figures and the tables, and no empty frame; nothing takes away what is typed."""
     with browser.new_context(

@@ -104,7 +104,8 @@ def problem_page(view: View, title: str, detail: str, help_: str | None = None, 
     stops = f". Nothing is sent and nothing is accepted{whose} until it does."
     said = tag("p", tag("strong", "✖ ", says), stops, last)
     helps = tag("div", link(help_, "What to do"), class_="do")
-    return document(view, title, tag("div", said, helps, class_="said wrong", role="alert"), *more, renew=renew)
+    alert = tag("div", said, helps, class_="said wrong", role="alert", data_about=title)
+    return document(view, title, alert, *more, renew=renew)
 
 
 def wrong(detail: str, *before: Html) -> Html:

@@ -37,9 +37,8 @@ def _problems(told: dict[str, Any], view: View) -> list[Html]:
     """Show what is wrong, the worst first, each with what to do."""
     found = find_problems(told["now"])
     if not found:
-        return [
-            tag("p", tag("strong", "✔ All is well."), " Everything that may go goes.", class_="said", role="status")
-        ]
+        said = tag("strong", "✔ All is well."), " Everything that may go goes."
+        return [tag("p", *said, class_="said", role="status", data_about="well")]
     return [_problem(each, told["at"], view) for each in found]
 
 
@@ -57,6 +56,7 @@ def _problem(each: Problem, now: datetime, view: View) -> Html:
         tag("div", help_, act_on, class_="do"),
         class_="said wrong" if is_stopped else "said near",
         role="alert",
+        data_about=each.subject,
     )
 
 

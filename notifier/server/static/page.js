@@ -17,6 +17,11 @@
         const answer = await fetch(here, { signal: AbortSignal.timeout(10000) });
         const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
         if (found && isQuiet()) {
+          // A screen reader reads what is new, and not again what was said before.
+          for (const each of found.querySelectorAll("[data-about]")) {
+            const said = `main [data-about=${CSS.escape(each.dataset.about)}]`;
+            if (document.querySelector(said)) each.removeAttribute("role");
+          }
           // What live.js has drawn stays. A page that began without it begins anew.
           const drawn = found.querySelector("#plots");
           if (drawn && !plots) location.reload();

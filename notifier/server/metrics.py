@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import generate_latest
 from prometheus_client.core import (
@@ -27,6 +28,8 @@ from notifier.store.connection import OUT_OF_MEMORY
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
 
+# Read when it starts: what is counted there already, Redis's clock was set back from. Minutes.
+AHEAD: Final = 12 * 60
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = dict.fromkeys(("accepted", "refused", *TERMINAL), 0)
 # (name, help, labels) of each gauge of what is now.
@@ -109,11 +112,11 @@ class Metrics(Collector):
         readings = [last for last, _ in self._seen.values()]
 
         def choose(newest: int) -> range:
-            first, last = min([newest, *readings]), max([newest, *readings])
+            first, last = min([newest, *readings]), max([newest + AHEAD * (not readings), *readings])
             return range(max(first, newest - KEPT_MINUTES), min(last, newest + KEPT_MINUTES) + 1)
 
         for number, (newest, found) in ask_all(self._partitions, lambda: find_fields(choose)).found.items():
-            last, seen = self._seen.get(number, (newest + 1, {}))  # it begins at 0
+            last, seen = self._seen.get(number, (math.inf, {}))  # it begins at 0
             for minute, fields in found.items():
                 # What Redis's clock comes to again, set back, was counted before.
                 old = seen.get(minute, {} if minute >= last else fields)

@@ -95,7 +95,7 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
 
 @cache
 def commands_of_scripts() -> list[str]:
-    return sorted(_called_in(_COMMENT.sub("", path.read_text(encoding="utf-8")) for path in files()))
+    return sorted(_called_in(_COMMENT.sub("", text) for _, text in files().values()))
 
 
 def _called_in(sources: Iterable[str]) -> set[str]:

@@ -19,12 +19,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any, Final, Generic, Self, TypeVar
 
 from redis.exceptions import NoScriptError
@@ -82,17 +81,24 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """The script of this name, with its pieces in place."""
-    return Script.of(name, assemble(name, included(_file(name))))
+    return Script.of(name, assemble(name, included(files()[name][1])))
 
 
-def _file(name: str) -> str:
-    path = next(path for room in _LUA.iterdir() if (path := room.joinpath(f"{name}.lua")).is_file())
-    return path.read_text(encoding="utf-8")
+@cache
+def files() -> dict[str, tuple[str, str]]:
+    """The room and the text of each file, by its name. All are read at once: later they may be of another release."""
+    return {
+        path.name.removesuffix(".lua"): (room.name, path.read_text(encoding="utf-8"))
+        for room in _LUA.iterdir()
+        if room.is_dir()
+        for path in room.iterdir()
+        if path.name.endswith(".lua")
+    }
 
 
 def included(text: str) -> str:
     """A script's text with the files that it includes."""
-    return _INCLUDE.sub(lambda line: _file(line[1]).removeprefix(INCLUDED), text)
+    return _INCLUDE.sub(lambda line: files()[line[1]][1].removeprefix(INCLUDED), text)
 
 
 def assemble(name: str, text: str) -> str:
@@ -182,8 +188,8 @@ def _place(field: re.Match[str]) -> str:
 def _pieces() -> dict[str, Part]:
     """The pieces, by the names that they export."""
     found: dict[str, Part] = {}
-    for path in files():
-        part = read_part(path.name.removesuffix(".lua"), path.read_text(encoding="utf-8"))
+    for each, (_, text) in files().items():
+        part = read_part(each, text)
         for name in part.exports:
             if name in found:
                 raise ValueError(f"{name} is exported by {part.name}.lua and {found[name].name}.lua")
@@ -216,20 +222,13 @@ def _made_at_once(part: Part, found: set[str]) -> set[str]:
     return found
 
 
-def files(room: str = "*") -> Iterator[Traversable]:
-    for each in _LUA.iterdir():
-        if each.is_dir() and room in {each.name, "*"}:
-            yield from (path for path in each.iterdir() if path.name.endswith(".lua"))
-
-
 def names_of(room: str = "*") -> list[str]:
     """The names of the scripts of one room; '*' is all rooms."""
-    return sorted(path.name.removesuffix(".lua") for path in files(room) if not _is_part(path))
+    return sorted(name for name, (of, text) in files().items() if room in {of, "*"} and not _is_part(text))
 
 
-def _is_part(path: Traversable) -> bool:
+def _is_part(text: str) -> bool:
     """Whether a file is no script by itself, but a piece or an included text."""
-    text = path.read_text(encoding="utf-8")
     return text.startswith(INCLUDED) or re.search(r"^--! (exports|on_demand) ", text, re.MULTILINE) is not None
 
 

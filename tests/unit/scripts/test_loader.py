@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 
 import pytest
 from redis import Redis
@@ -18,6 +19,19 @@ def test_a_script_brings_each_piece_that_it_needs(name: str) -> None:
     made = [line for line in source.splitlines() if line.startswith("local function piece_")]
     assert len(made) == len(set(made))
     assert "--!" not in source
+
+
+def test_a_process_reads_no_script_later() -> None:
+    """Another release may stand there by then, whose scripts this one does not know; or no open file is left."""
+    loader.script("lead")
+    loader.script.cache_clear()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
+    try:
+        made = {name: loader.script(name).source for name in ("hand_over", "settle")}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    assert all(made.values())
 
 
 @pytest.mark.parametrize(

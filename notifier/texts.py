@@ -41,6 +41,5 @@ def seconds_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    text = f"{days} d {hours} h" if days else f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    return text.removesuffix(" 0 h").removesuffix(" 00 min").removesuffix(" 00 s")

@@ -137,8 +137,8 @@ def preview(state: State, asked: Asked) -> dict[str, Any]:
         if trace := state.traffic.trace():
             chosen = among(state.notifier().users.export(), trace)
             before, after = known.policies.under(chosen), settings.policies().under(chosen)
-            found, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
-            report, plot = asdict(found), svg(sent_at, {"old": old, "new": new})
+            report, sent_at = compare(trace, before, after, begins_us=trace.began_us or 0)
+            plot = svg(sent_at, {"old": old, "new": new})
     return {
         "version": new,
         "before": old,

@@ -28,7 +28,7 @@ FILE = re.compile(r"^```\w+\n(?P<text># (?P<name>[\w.-]+\.(?:py|yaml|acl))\n.*?)
 # What is another at each run, and how much room it takes.
 VOLATILE = (
     (re.compile(r"\d+:\d\d:\d\d\.\d{3}"), "12:00:00.000"),
-    (re.compile(r" in [\d.]+m?s;"), " in 1s;"),
+    (re.compile(r" in [\d.]+ m?s;"), " in 1 s;"),
     (re.compile(r"^\d+\.\d s ", re.MULTILINE), "0.0 s "),
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "a-job-id"),
     (re.compile(r"─+"), "─"),

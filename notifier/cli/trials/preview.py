@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,14 +18,15 @@ from notifier.cli.trials.record import recording
 from notifier.cli.users import entries_in
 from notifier.forecast.trace import Recorded, read_trace, trace_of
 from notifier.operations.in_force import read_known
-from notifier.operations.preview.plot import span, svg
-from notifier.operations.preview.report import SIDES, Moment, Report, Side, Waits, compare, timeline
+from notifier.operations.preview.plot import svg
+from notifier.operations.preview.report import SIDES, Moment, Report, S, Side, compare, timeline
 from notifier.producer.notifier import Notifier
 from notifier.rules.policies import Policies
 from notifier.rules.preferences import Preferences, among
 from notifier.settings import Settings, load_settings, settings_path
 from notifier.store.partitions import opened_all
-from notifier.units import UNITS, counted
+from notifier.texts import seconds_text
+from notifier.units import UNITS
 
 
 def preview(
@@ -109,39 +110,10 @@ def _read(path: Path) -> Recorded:
 
 
 def _report(report: Report) -> Iterator[str | Rows]:
-    traffic = f"{counted(report.notifications, 'notification')} for {counted(report.users, 'user')}"
-    yield f"{traffic} in {span(report.span_us)}; old → new:"
-    more = [word for word in ("superseded", "dropped") if any(getattr(of, word) for of in report.overall.values())]
-    rows = [_waits(name, of, more) for name, of in [*report.categories.items(), ("all", report.overall)]]
-    columns = ("category", "sent", "expired", *more, "wait p50", "p99", "longest")
-    yield Rows(columns, rows)
-    yield f"{report.longer:,} would wait longer, {report.shorter:,} shorter"
-    worst = [
-        (
-            one.user,
-            one.notifications,
-            _change(span(us) for us in one.mean_us.values()),
-            _change(span(us) for us in one.longest_us.values()),
-            _change(map(str, one.expired.values())),
-        )
-        for one in report.worst
-    ]
-    of_user = ("user", "notifications", "mean wait", "longest", "expired")
-    yield Rows(of_user, worst, "whose mean wait grows most", "nobody's mean wait grows")
-
-
-def _waits(name: str, of: dict[Side, Waits], more: list[str]) -> tuple[str, ...]:
-    def change(word: str, show: Callable[[int], str]) -> str:
-        return _change(show(getattr(of[side], word)) for side in SIDES)
-
-    counts = (change(word, "{:,}".format) for word in ("sent", "expired", *more))
-    times = (change(word, span) for word in ("p50_us", "p99_us", "longest_us"))
-    return (name, *counts, *times)
-
-
-def _change(both: Any) -> str:
-    old, new = both
-    return str(old) if old == new else f"{old} → {new}"
+    yield f"{report.traffic()}; old → new:"
+    yield Rows(*report.by_category())
+    yield report.moved()
+    yield Rows(*report.by_user(), "whose mean wait grows most", "nobody's mean wait grows")
 
 
 def _show_timeline(user: str, moments: list[Moment]) -> None:
@@ -161,7 +133,7 @@ def _show_timeline(user: str, moments: list[Moment]) -> None:
 
 def _waited(moment: Moment, side: Side) -> str:
     at = moment.sent_us[side]
-    return moment.ended[side] if at is None else span(at - moment.at_us)
+    return moment.ended[side] if at is None else seconds_text((at - moment.at_us) / S)
 
 
 def _clock(us: int) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from notifier.operations.preview.report import SIDES, Side
+from notifier.operations.preview.report import SIDES, S, Side
+from notifier.texts import seconds_text
 
 WIDTH: Final = 960
 HEIGHT: Final = 360
@@ -18,7 +19,6 @@ TICKS: Final = 6
 COLORS: Final[Mapping[Side, str]] = {"old": "#888888", "new": "#c2410c"}
 DASHES: Final[Mapping[Side, str]] = {"old": "6 4", "new": "none"}  # told apart without colours too
 
-S: Final = 1_000_000
 STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 604800)
 
 
@@ -32,7 +32,7 @@ def svg(sent_at: Mapping[Side, Sequence[int]], names: Mapping[Side, str]) -> str
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {FONT}>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="18" font-size="14">Deliveries each {span(bucket)}</text>',
+        f'<text x="{LEFT}" y="18" font-size="14">Deliveries each {seconds_text(bucket / S)}</text>',
         *_axes(bucket * buckets, most),
     ]
     for place, side in enumerate(SIDES):
@@ -69,24 +69,6 @@ def _axes(end_us: int, most: int) -> list[str]:
     for at in range(0, end_us, step):
         x = LEFT + (WIDTH - LEFT - RIGHT) * at / end_us
         parts.append(f'<line x1="{x:.1f}" y1="{floor}" x2="{x:.1f}" y2="{floor + 5}" stroke="#444444"/>')
-        parts.append(f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{span(at)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{seconds_text(at / S)}</text>')
     below = f'x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end"'
     return [*parts, f"<text {below}>since the beginning of the trace</text>"]
-
-
-def span(us: int) -> str:
-    """How long, for people, in at most two units: '0', '850ms', '12.3s', '4m10s', '3h05m', '2d4h'."""
-    if us == 0:
-        return "0"
-    if us < S:
-        return f"{max(1, round(us / 1000))}ms"
-    if us < 60 * S:
-        return f"{us / S:.1f}".removesuffix(".0") + "s"
-    minutes, seconds = divmod(round(us / S), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d{hours}h" if hours else f"{days}d"
-    if hours:
-        return f"{hours}h{minutes:02}m" if minutes else f"{hours}h"
-    return f"{minutes}m{seconds:02}s" if seconds else f"{minutes}m"

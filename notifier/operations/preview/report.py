@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain
@@ -14,10 +14,13 @@ from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.forecast.trace import Event, Trace
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Window
+from notifier.texts import seconds_text
+from notifier.units import counted
 
 Side = Literal["old", "new"]
 SIDES: Final[tuple[Side, Side]] = ("old", "new")
 WORST: Final = 10
+S: Final = 1_000_000
 ENDED: Final[Mapping[int, str]] = {EXPIRED: "expired", SUPERSEDED: "superseded", DROPPED: "dropped"}
 
 
@@ -62,6 +65,40 @@ class Report:
     overall: dict[Side, Waits]
     categories: dict[str, dict[Side, Waits]]
     worst: list[OfUser]
+
+    def traffic(self) -> str:
+        of = f"{counted(self.notifications, 'notification')} for {counted(self.users, 'user')}"
+        return f"{of} in {seconds_text(self.span_us / S)}"
+
+    def moved(self) -> str:
+        return f"{self.longer:,} would wait longer, {self.shorter:,} shorter"
+
+    def by_category(self) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+        """Return columns and rows. What is superseded or dropped has a column only where something is."""
+        seldom = [word for word in ("superseded", "dropped") if any(getattr(of, word) for of in self.overall.values())]
+        counts, times = ("sent", "expired", *seldom), ("p50_us", "p99_us", "longest_us")
+        rows = [
+            (
+                name,
+                *(_change(f"{getattr(of[side], word):,}" for side in SIDES) for word in counts),
+                *(_change(seconds_text(getattr(of[side], word) / S) for side in SIDES) for word in times),
+            )
+            for name, of in [*self.categories.items(), ("all", self.overall)]
+        ]
+        return ("category", *counts, "wait p50", "p99", "longest"), rows
+
+    def by_user(self) -> tuple[Sequence[str], list[tuple[object, ...]]]:
+        """Return columns and rows of the worst."""
+        rows = [
+            (
+                one.user,
+                one.notifications,
+                *(_change(seconds_text(us / S) for us in times.values()) for times in (one.mean_us, one.longest_us)),
+                _change(map(str, one.expired.values())),
+            )
+            for one in self.worst
+        ]
+        return ("user", "notifications", "mean wait", "longest", "expired"), rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +271,11 @@ def _of_user(user: str, events: Sequence[Event], sent: Mapping[Side, list[int]])
         {side: max(waits[side], default=0) for side in SIDES},
         {side: sent[side].count(EXPIRED) for side in SIDES},
     )
+
+
+def _change(both: Iterable[str]) -> str:
+    old, new = both
+    return old if old == new else f"{old} → {new}"
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from notifier.operations.preview.plot import span
+from notifier.operations.preview.report import Report
 from notifier.server.html import Html, facts, hint, moment, table, tag
 from notifier.server.pages.layout import View, act, document, wrong
 from notifier.units import counted
@@ -135,41 +135,15 @@ def _form(shown: str | None, told: dict[str, Any], view: View) -> Any:
     )
 
 
-def _report(report: dict[str, Any], plot: Html) -> list[Any]:
-    def change(both: dict[str, Any], key: str, *, time: bool = False) -> str:
-        old, new = (each[key] for each in (both["old"], both["new"]))
-        shown = (span(old), span(new)) if time else (f"{old:,}", f"{new:,}")
-        return shown[0] if old == new else " → ".join(shown)
-
-    rows = [
-        (
-            name,
-            change(of, "sent"),
-            change(of, "expired"),
-            *(change(of, key, time=True) for key in ("p50_us", "p99_us", "longest_us")),
-        )
-        for name, of in [*report["categories"].items(), ("all", report["overall"])]
-    ]
-    worst = [
-        (one["user"], one["notifications"], _both(one["mean_us"]), _both(one["longest_us"])) for one in report["worst"]
-    ]
+def _report(report: Report, plot: Html) -> list[Any]:
     return [
         tag("h2", "On the recorded traffic, old → new"),
-        tag(
-            "p",
-            f"{counted(report['notifications'], 'notification')} of {counted(report['users'], 'user')} "
-            f"in {span(report['span_us'])}. "
-            f"{report['longer']:,} would wait longer, {report['shorter']:,} shorter.",
-        ),
-        table(("category", "sent", "expired", "wait p50", "wait p99", "longest wait"), rows),
+        tag("p", f"{report.traffic()}. {report.moved()}."),
+        table(*report.by_category()),
         tag("div", plot, class_="plot"),
         tag("h2", "Whose mean wait grows most"),
-        table(("user", "notifications", "mean wait", "longest wait"), worst, "Nobody's."),
+        table(*report.by_user(), "Nobody's."),
     ]
-
-
-def _both(of: dict[str, int]) -> str:
-    return f"{span(of['old'])} → {span(of['new'])}"
 
 
 def _change(line: str) -> Html:

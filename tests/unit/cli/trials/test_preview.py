@@ -44,8 +44,8 @@ def test_the_command(run: Run) -> None:
     """It needs no Redis; the configured file is the old one."""
     status, out, err = run("preview", "--new", "new.yaml", "--trace", "trace.jsonl", "--plot", "plot.svg")
     assert (status, err) == (0, "")
-    assert "3 notifications for 1 user in 0; old → new:" in out
-    assert "10s → 1s" in out
+    assert "3 notifications for 1 user in 0 ms; old → new:" in out
+    assert "10.0 s → 1.0 s" in out
     assert "0 would wait longer, 2 shorter" in out
     assert ET.parse("plot.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
     status, out, _ = run("preview", "--new", "old.yaml", "--trace", "trace.jsonl", "--json")
@@ -92,8 +92,8 @@ def test_the_commands_timeline(run: Run) -> None:
     status, out, _ = run(*asked, "ann")
     assert status == 0
     assert [line.split()[2:] for line in out.splitlines()[-2:]] == [
-        ["10s", "user", "1/10s", "1s", "user", "1/1s"],
-        ["20s", "user", "1/10s", "2s", "user", "1/1s"],
+        ["10.0", "s", "user", "1/10s", "1.0", "s", "user", "1/1s"],
+        ["20.0", "s", "user", "1/10s", "2.0", "s", "user", "1/1s"],
     ]
     assert "user 1/10s" in out
     assert len(json.loads(run(*asked, "ann", "--json")[1])) == 3

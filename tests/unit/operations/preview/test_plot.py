@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from notifier.operations.preview.plot import span, svg
+from notifier.operations.preview.plot import svg
 
 S = 1_000_000
 
@@ -29,16 +29,6 @@ def test_the_drawing() -> None:
 def test_a_drawing_of_nothing() -> None:
     """A trace in which nothing is sent has a drawing too."""
     ET.fromstring(svg({"old": [], "new": []}, {"old": "a", "new": "b"}))
-
-
-@pytest.mark.parametrize(
-    ("us", "text"),
-    [(0, "0"), (1, "1ms"), (850_000, "850ms"), (S, "1s"), (12_345_678, "12.3s"), (250 * S, "4m10s"), (300 * S, "5m"),
-     (11_100 * S, "3h05m"), (7200 * S, "2h"), (187_200 * S, "2d4h"), (172_800 * S, "2d")],
-)  # fmt: skip
-def test_a_span_for_people(us: int, text: str) -> None:
-    """At most two units."""
-    assert span(us) == text
 
 
 SVG = "{http://www.w3.org/2000/svg}"

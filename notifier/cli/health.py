@@ -56,7 +56,6 @@ def health(
 
 
 def _complaints(now: Now) -> Iterator[str]:
-    """Say what is wrong, for people."""
     if now.unserved:
         yield f"no worker serves partition {ranges(now.unserved)}"
     if now.away:

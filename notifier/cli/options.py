@@ -35,7 +35,6 @@ def duration_us(text: str, name: str, **bounds: int) -> int:
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
-    """The JSON object in what was given for the option of this name."""
     why = ""
     try:
         value = json.loads(text)

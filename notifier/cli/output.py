@@ -171,7 +171,6 @@ class ProgressBar:
         self._show()
 
     def advance(self, more: float) -> None:
-        """So much more is done."""
         self._bar.advance(self._task, more)
         self._show()
 

@@ -48,7 +48,6 @@ class Progress:
 
     @classmethod
     def begin(cls, digest: str) -> Self:
-        """A sending that has not begun."""
         return cls(digest, secrets.token_hex(10))
 
     @classmethod

@@ -87,7 +87,6 @@ class KeySends(Record):
         return None
 
     def take(self, plan: Plan, permit: int, at: int, now: int, place: int | None) -> None:
-        """Record a send."""
         if not plan.kept_us:
             return
         self._keep(plan.kept_us, now, at)

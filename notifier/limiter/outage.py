@@ -44,13 +44,11 @@ class Breaker:
             return True
 
     def failed(self) -> None:
-        """A call could not ask."""
         with self._lock:
             self._wait_s = self._wait_s or FIRST_S
             self._tries_at = time.monotonic() + self._wait_s
 
     def worked(self) -> None:
-        """A call was answered."""
         if self._wait_s:
             self._wait_s = 0.0
 
@@ -147,7 +145,6 @@ def seconds_of(timeout: str | timedelta | float) -> float:
 
 
 def unreachable(error: Exception) -> LimiterUnreachableError:
-    """Return the error of a limiter that could not ask Redis."""
     of_cluster = "it is a node of a cluster: give a RedisCluster, or a URL redis+cluster://host:6379"
     said = of_cluster if type(error).__name__ == "MovedError" else error
     return LimiterUnreachableError(f"Redis cannot be used by the limiter: {said}")

@@ -82,18 +82,15 @@ class PermitIds:
         self._pid = 0
 
     def end(self) -> bytes:
-        """Two bytes."""
         if self._pid != os.getpid():  # new, or in the child of a fork
             self._count, self._pid = itertools.count(secrets.randbits(8 * ID_BYTES)), os.getpid()
         return (next(self._count) & 0xFFFF).to_bytes(ID_BYTES, "big")
 
 
 def id_of(at_us: int, end: bytes) -> str:
-    """A permit's id: when it counts, and the end."""
     return f"{at_us}-{end.hex()}"
 
 
 def parts_of(permit_id: str) -> tuple[int, bytes]:
-    """Return the parts of an id that `id_of` made."""
     at, _, end = permit_id.partition("-")
     return int(at), bytes.fromhex(end)

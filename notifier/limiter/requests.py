@@ -70,7 +70,6 @@ class Requests:
         return self._limits() if callable(self._limits) else self._limits
 
     def policy(self, rates: Rates) -> Policy:
-        """The rules that rates are; raises as `as_policy`."""
         return as_policy(rates, self.limits)
 
     def request(self, key: str, rates: Rates, cost: int = 1) -> Request:
@@ -120,7 +119,6 @@ class Requests:
         return self.request(key, Policy(kept_us=duration_us(keep)), cost)
 
     def need_usage(self) -> None:
-        """Raise ValueError where no usage is counted."""
         if self.keep_us is None:
             raise ValueError("this limiter counts no usage; give it usage_keep, such as usage_keep='30d'")
 

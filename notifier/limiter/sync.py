@@ -196,7 +196,6 @@ class Cluster:
         self._nodes, self._options = nodes, options
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the client."""
         if self._made is None:
             node: Callable[..., Any] = redis.cluster.ClusterNode
             self._made = _Cluster(startup_nodes=[node(*each) for each in self._nodes], **self._options)

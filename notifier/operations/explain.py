@@ -111,7 +111,6 @@ class Explanation:
     preferences: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
         paused = None if self.paused is None else self.paused.as_json()
         return asdict(self) | {"routes": [held.as_json() for held in self.routes], "paused": paused}
 

@@ -129,7 +129,6 @@ def _waiting(now: Mapping[str, Any], name: str) -> int:
 
 
 def _queued(now: Mapping[str, Any]) -> int:
-    """How many wait for a worker."""
     return sum(each["waiting"] for each in now["waits"] if each["kind"] in {"due", "queue"})
 
 

@@ -140,7 +140,6 @@ class Now:
 
     @property
     def works(self) -> bool:
-        """Whether a worker works."""
         return any(workers and number not in self.suspended for number, workers in self.served.items())
 
     @property

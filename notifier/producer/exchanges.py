@@ -106,7 +106,6 @@ class Exchanges:
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """Go by these settings from now on."""
         self.settings = settings
         self._keep = Retention.of(settings)
         self._memory_limits: dict[str, MemoryLimit] = {}  # by partition
@@ -114,14 +113,12 @@ class Exchanges:
         self.waits_for_replicas = settings.redis.wait_replicas > 0
 
     def cancel(self, job_ids: Sequence[str]) -> Exchange[list[backlogs.Cancelled]]:
-        """See `Notifier.cancel` and `cancel_many`."""
         answers: list[backlogs.Cancelled] = []
         for first in range(0, len(job_ids), CHUNK):
             answers += yield backlogs.cancel(job_ids[first : first + CHUNK], self._keep)
         return answers
 
     def cancel_of(self, user: str, kind: Kind) -> Exchange[Cancellation]:
-        """See `Notifier.cancel`."""
         answers: dict[str, backlogs.Cancelled] = {}  # one that moves on, or comes back, is met twice
 
         def meet(met: Sequence[Met], _: int) -> Exchange[None]:

@@ -35,7 +35,6 @@ class JobBuilder:
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """Go by these settings from now on."""
         self.policies = settings.policies()
         self._max_waiting = settings.user.max_waiting
         self._counts_waiting = settings.max_waiting is not None or self._max_waiting is not None

@@ -109,12 +109,10 @@ class Edits:
 
 
 def unchanged(old: Preferences, _now: datetime) -> Preferences:
-    """An edit that changes nothing."""
     return old
 
 
 def nothing(_old: Preferences, _now: datetime) -> Preferences:
-    """An edit that clears all."""
     return Preferences()
 
 

@@ -43,7 +43,6 @@ class Table:
     least_us: Mapping[int, int]
 
     def outcome(self, status: int, reason: str) -> Outcome:
-        """Return what this status and reason mean."""
         known = self.by_reason.get((status, reason)) or self.by_status.get(status)
         return known or self.by_class.get(status // 100, Outcome.UNKNOWN)
 

@@ -27,7 +27,6 @@ Report: TypeAlias = Callable[[Late, str | None], None]  # and of which app
 
 
 def keep_silent(late: Late, app: str | None) -> None:
-    """Tell nobody."""
     del late, app
 
 
@@ -47,5 +46,4 @@ class Build:
     report: Report = keep_silent
 
     def for_app(self, app: str | None) -> Callable[[Late], None]:
-        """`report`, for one app."""
         return lambda late: self.report(late, app)

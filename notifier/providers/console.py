@@ -47,10 +47,8 @@ class ConsoleProvider:
         return "console"
 
     async def probe(self, device: Device) -> bool:
-        """Say yes: what was printed was printed at once."""
         del device
         return True
 
     async def close(self) -> None:
-        """Print nothing more."""
         self._closed = True

@@ -24,7 +24,6 @@ class CalendarWindow:
     unit: Unit
 
     def __post_init__(self) -> None:
-        """Raise where it cannot be meant."""
         checked_limit(self.limit)
         if self.unit not in SPANS:
             raise ValueError(f"a unit is one of {', '.join(SPANS)}, not {self.unit!r}")

@@ -60,5 +60,4 @@ class Record:
         return by
 
     def _drop(self, n: int) -> None:
-        """Forget the first n."""
         del self._times[:n], self._ids[:n], self._sums[:n]

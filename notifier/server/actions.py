@@ -102,7 +102,6 @@ def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def pause(state: State, asked: Asked) -> dict[str, Any]:
-    """Stop what is named, see `check_what`."""
     name, reason = _what(asked, state.in_force.read().settings), asked.text("reason")
     try:
         lasts_us = parse_duration(asked.text("for"), least_us=1) if "for" in asked.given else 0
@@ -113,7 +112,6 @@ def pause(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def resume(state: State, asked: Asked) -> dict[str, Any]:
-    """Let go what was paused."""
     name = _what(asked)
     resumed = resume_it(state.redis, name, asked.who, partial(_log, state, asked))
     return {"what": paused_words(name), "resumed": resumed}
@@ -182,7 +180,6 @@ def apply(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def withdraw(state: State, asked: Asked) -> dict[str, Any]:
-    """Take applied rates back."""
     with logged(partial(_log, state, asked), "withdraw rates", "") as words:
         taken = take_back(state.redis)
         words.append("taken back" if taken else "none were applied")

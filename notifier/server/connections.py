@@ -49,7 +49,6 @@ class Crowd:
             self._owing[one] = None
 
     def left(self, one: LimitedProtocol, address: str) -> None:
-        """Forget a connection."""
         self._owing.pop(one, None)
         self._of_address[address] -= 1
         if not self._of_address[address]:
@@ -107,7 +106,6 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Close it at once."""
         if self._counted:
             self._counted = False
             self.crowd.left(self, self.address)

@@ -39,11 +39,9 @@ class Feed:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody more may watch."""
         return self.watching >= MAX_STREAMS
 
     def end(self) -> None:
-        """End all streams: the server stops."""
         self._ended.set()
 
     def answer(self) -> StreamingResponse:

@@ -151,7 +151,6 @@ def _of(meta: bytes | None) -> dict[str, str]:
 
 
 def routes(state: State, _: Request) -> dict[str, Any]:
-    """Every route, and what was answered by it lately."""
     found = read_stats(state.redis, ROUTE_MINUTES)
     together, told = found.together, view_routes(state.redis, state.in_force.read().settings, found.now)
     for each in told:
@@ -169,7 +168,6 @@ def _ended(ended: Any, route: str, *, delivered: bool) -> int:
 
 
 def rates(state: State, _: Request) -> dict[str, Any]:
-    """Return the rates in force, and who follows them."""
     known = state.in_force.read()
     published, workers = followers(state.redis)
     settings, applied = known.settings, known.published
@@ -235,5 +233,4 @@ def find(state: State, request: Request) -> str:
 
 
 def actions(state: State, _: Request) -> dict[str, Any]:
-    """Return what people did here, the last first."""
     return {"at": state.now(), "actions": [asdict(each) for each in read_actions(state.redis, MAX_ACTIONS)]}

@@ -61,7 +61,6 @@ class Webhook:
         self._thread = threading.Thread(target=self._run, args=(Partitions.around(redis),), name="webhook", daemon=True)
 
     def start(self) -> None:
-        """Begin to post."""
         self._thread.start()
 
     def stop(self) -> None:

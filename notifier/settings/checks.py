@@ -218,7 +218,6 @@ def _name(value: str) -> str:
 
 
 def check_user(value: str) -> str:
-    """Return the id of a user; raise ValueError if it is none."""
     if not value or len(value.encode()) > USER_BYTES:
         raise ValueError(f"is not a user's id; it must have 1 to {USER_BYTES} bytes")
     return value

@@ -40,7 +40,6 @@ class Finding:
     details: ErrorDetails
 
     def explain(self, schema: type[BaseModel]) -> Problem:
-        """Say what is wrong, and what would be right."""
         return Problem(self.mark, self.path, message(self.details, self.path, schema))
 
 

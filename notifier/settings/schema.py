@@ -66,7 +66,6 @@ class DigestSettings(Section):
         return self
 
     def value(self) -> Digest:
-        """Return what the limiter and the sender need."""
         return Digest(self.after, self.within_us, self.title, self.body)
 
 
@@ -92,7 +91,6 @@ class CategorySettings(RuleSettings):
         return None if self.quiet == "ignore" else self.quiet
 
     def value(self, name: str) -> Category:
-        """Return what the rules need."""
         same = {
             key: getattr(self, key) for key in Category.__dataclass_fields__.keys() & type(self).model_fields.keys()
         }

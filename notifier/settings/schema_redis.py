@@ -50,7 +50,6 @@ class RedisSettings(Section):
         return self._partition
 
     def at(self, partition: int) -> Self:
-        """The same, for one partition alone."""
         one = self.model_copy()
         one._partition = partition  # noqa: SLF001 - of the copy
         return one

@@ -50,7 +50,6 @@ class WindowForm(Section):
     )
 
     def value(self) -> Window:
-        """Return the window. Raises ValueError, saying what would be right."""
         rate, precision = parse_window(f"{self.limit}/{self.interval}"), self.precision
         if "precision" not in self.model_fields_set:
             return automatic(rate)
@@ -68,7 +67,6 @@ class BurstForm(Section):
     refill: Rate = Field(description="How fast there is room for more: one more each time.")
 
     def value(self) -> Burst:
-        """Return the burst. Raises ValueError, saying what would be right."""
         every_us = -(-self.refill.interval_us // self.refill.limit)
         if every_us < UNITS["ms"]:
             raise ValueError(f"refill: {self.refill} is more than one in each ms; use windows, or none at all")
@@ -166,7 +164,6 @@ class RuleSettings(Section):
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:
-        """The quiet hours given here."""
         return None
 
 
@@ -177,7 +174,6 @@ class UserSettings(RuleSettings):
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:
-        """The quiet hours given here."""
         return self.quiet
 
 

@@ -51,7 +51,6 @@ class ApnsSimulator(Http2Simulator):
             self._tls.load_verify_locations(self.client_ca_file)
 
     def expire_tokens(self) -> None:
-        """From now on refuse, as expired, every provider token that was ever accepted."""
         self.checks.expire_tokens()
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:

@@ -41,7 +41,6 @@ class Channels:
     max_channels: int = MAX_CHANNELS
 
     def manage(self, headers: Mapping[str, str], body: bytes) -> Verdict:
-        """Answer a request to the host on which channels are managed."""
         return self._answer(headers, lambda: self._manage(headers, body))
 
     def broadcast(self, headers: Mapping[str, str], body: bytes, at_us: int) -> Verdict:

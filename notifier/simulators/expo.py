@@ -62,11 +62,9 @@ class ExpoSimulator(HttpsSimulator):
     _tickets: dict[str, str] = field(default_factory=dict, init=False)  # receipt id -> device token
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the handlers by their paths."""
         return [web.post(SEND, self._serve_send), web.post(RECEIPTS, self._serve_receipts)]
 
     def expire_tokens(self) -> None:
-        """From now on refuse the access token that was accepted."""
         self.access_token = secrets.token_urlsafe(16)
 
     async def _serve_send(self, request: web.Request) -> web.StreamResponse:

@@ -73,7 +73,6 @@ class FcmSimulator(OauthSimulator):
     _accounts: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the handlers by their paths."""
         return [*super().routes(), web.post("/v1/projects/{project}/messages:send", self._serve_message)]
 
     def trust(self, service_account: Path) -> None:

@@ -49,7 +49,6 @@ class HmsSimulator(OauthSimulator):
     projects: Mapping[str, str] = field(default_factory=dict)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the handlers by their paths."""
         return [*super().routes(), web.post("/{version:v1|v2}/{whose}/messages:send", self._serve_message)]
 
     def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:

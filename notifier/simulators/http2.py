@@ -101,7 +101,6 @@ class Http2Simulator(Simulator):
         """Judge and log one complete request; what to answer."""
 
     async def start(self) -> None:
-        """Listen, again on the same port; raises OSError if it is taken."""
         loop = asyncio.get_running_loop()
         self._running = await loop.create_server(lambda: Connection(self), HOST, self.port, ssl=self._tls)
 
@@ -163,11 +162,9 @@ class Connection(asyncio.Protocol):
         self.ended.set_result(None)
 
     def abort(self) -> None:
-        """Cut the connection without a word."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and answer."""
         if self._simulator.is_dead(self) or self._h2.state_machine.state is ConnectionState.CLOSED:
             return
         try:

@@ -28,7 +28,6 @@ class HttpsSimulator(Simulator):
         """Return the handlers by their paths."""
 
     async def start(self) -> None:
-        """Listen, again on the same port; raises OSError if it is taken."""
         listener = socket.create_server((HOST, self.port))
         app = web.Application(middlewares=[self._hear])
         app.router.add_routes(self.routes())
@@ -67,7 +66,6 @@ class HttpsSimulator(Simulator):
         raise NotImplementedError
 
     def _respond(self, reply: Reply, message_id: str) -> web.Response:
-        """Make an answer."""
         raise NotImplementedError
 
     async def _serve_message(self, request: web.Request) -> web.StreamResponse:

@@ -34,11 +34,9 @@ class OauthSimulator(HttpsSimulator):
     _access: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the handlers by their paths."""
         return [web.post(self.token_endpoint, self._serve_token)]
 
     def expire_tokens(self) -> None:
-        """End every access token handed out so far."""
         self._access.clear()
 
     @abstractmethod

@@ -86,7 +86,6 @@ class Simulator(ABC):
 
     @property
     def listening(self) -> bool:
-        """Whether connections are accepted."""
         return self._running is not None
 
     @abstractmethod
@@ -98,7 +97,6 @@ class Simulator(ABC):
         """Stop listening and cut all connections; may be called twice, and `start` may be called after it."""
 
     def cut(self) -> None:
-        """Cut all connections without a word, as a broken network does."""
         for connection in list(self.open_connections()):
             connection.abort()
 
@@ -123,7 +121,6 @@ class Simulator(ABC):
 
     @property
     def wrong_name(self) -> bool:
-        """Whether the certificate that is shown is another host's."""
         return self._wrong_name
 
     @wrong_name.setter

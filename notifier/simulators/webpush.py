@@ -48,7 +48,6 @@ class WebPushSimulator(HttpsSimulator):
         return subscription(self.url, name)
 
     def expire_tokens(self) -> None:
-        """From now on refuse, as expired, every sender's token that was ever accepted."""
         self._checks.expire()
 
     async def _serve_subscribe(self, request: web.Request) -> web.StreamResponse:

@@ -193,6 +193,5 @@ class Playback:
             self.scripts.pop(token, None)
 
     def clear(self) -> None:
-        """Take all scripts back."""
         self._played.clear()
         self.scripts.clear()

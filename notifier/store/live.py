@@ -73,7 +73,6 @@ class LiveSettings:
         own.shutdown(wait=False)
 
     def close(self) -> None:
-        """Stop looking."""
         if self.has_begun:  # else it may be held by a thread of the parent
             self._closed.set()
 

@@ -35,7 +35,6 @@ class Told(Generic[T]):
 
     @property
     def all(self) -> Iterable[T]:
-        """Return what was told, in order."""
         return self.found.values()
 
 

@@ -38,7 +38,6 @@ def primary(service: Servers, options: Mapping[str, Any], read_password: Callabl
 
 
 def described(pool: SentinelConnectionPool) -> str:
-    """Where a client of `primary` connects to, for people."""
     known = (sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels)
     return f"{pool.service_name} by Sentinel at " + ", ".join(f"{at['host']}:{at['port']}" for at in known)
 

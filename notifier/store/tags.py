@@ -27,7 +27,6 @@ def number_of(user: str, count: int) -> int:
 
 
 def tag_of(number: int, count: int) -> str:
-    """The hash tag of a partition."""
     return TAGS[number * MAX // count]
 
 

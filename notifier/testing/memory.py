@@ -117,16 +117,13 @@ class MemoryExchanges:
         self.lock = RLock()  # around each exchange, as Redis does one after the other
 
     def use(self, settings: Settings) -> None:
-        """See `Exchanges.use`. Nothing has been accepted yet."""
         self._settings = settings
         self._policies = settings.policies()
 
     def at(self, us: int) -> datetime:
-        """A moment of simulated time."""
         return moment(self._begins_us + us).astimezone(self._begins.tzinfo)
 
     def clock(self) -> datetime:
-        """The simulated time."""
         return self.at(self.now_us)
 
     def _us(self) -> int:

@@ -27,7 +27,6 @@ class ASGILimits:
         self.guard = Guard(limiter, limits, answer, awaited=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
         if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return

@@ -59,7 +59,6 @@ class WebLimit:
     not_counted: Collection[int] = ()
 
     def __post_init__(self) -> None:
-        """Raise where a limit cannot be meant."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ValueError(f"the name of a limit is 1 to 64 letters, digits, '.', '_' and '-', not {self.name!r}")
         if not (callable(self.key) and callable(self.exempt or callable) and isinstance(self.not_counted, Collection)):
@@ -100,7 +99,6 @@ class WebAnswer:
     on_refused: Callable[[WebRequest, Sequence[str]], object] | None = None
 
     def __post_init__(self) -> None:
-        """Raise where an answer cannot be meant."""
         if any(map(is_async, (self.body, self.on_refused))):
             raise TypeError("body and on_refused are plain functions, not async ones")
 
@@ -115,7 +113,6 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """The words beside the status."""
         return HTTPStatus(self.status).phrase
 
     @property

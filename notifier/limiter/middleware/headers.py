@@ -84,7 +84,6 @@ def wrong_cost(name: str, why: str) -> dict[str, Any]:
 
 
 def as_json(problem: dict[str, Any]) -> bytes:
-    """A problem as it goes over the wire."""
     return json.dumps(problem).encode()
 
 

@@ -22,7 +22,6 @@ class WSGILimits:
         self.guard = Guard(limiter, limits, answer, awaited=False)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Serve one request, or refuse it."""
         verdict = self.guard.ask(of_environ(environ))
         refusal = verdict.refusal
         if refusal is not None:

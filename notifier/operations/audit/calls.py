@@ -30,7 +30,6 @@ class Finding:
 
     @property
     def left(self) -> bool:
-        """Whether it is as it was found."""
         return not self.done or self.done.startswith("left")
 
     def __str__(self) -> str:

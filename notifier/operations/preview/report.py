@@ -88,7 +88,6 @@ class Report:
         return ("category", *counts, "wait p50", "p99", "longest"), rows
 
     def by_user(self) -> tuple[Sequence[str], list[tuple[object, ...]]]:
-        """Return columns and rows of the worst."""
         rows = [
             (
                 one.user,

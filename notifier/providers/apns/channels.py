@@ -60,7 +60,6 @@ class ChannelServer:
             self._token = ProviderToken(team_id=mine.team_id, store=tokens, patience_s=self._timeout_s, **sign_in)
 
     async def create(self, *, stores: bool) -> str:
-        """Make a channel; returns its id."""
         wanted = {"message-storage-policy": int(stores), "push-type": "LiveActivity"}
         response = await self._ask(b"POST", "channels", CREATED, body=json.dumps(wanted).encode())
         channel_id = response.headers.get(b"apns-channel-id", b"").decode("latin-1")
@@ -69,7 +68,6 @@ class ChannelServer:
         return channel_id
 
     async def read(self, channel_id: str) -> BroadcastChannel:
-        """How a channel was made."""
         response = await self._ask(b"GET", "channels", FOUND, channel_id)
         stores: Any = fields_of(response.body).get("message-storage-policy")
         if stores not in (0, 1):
@@ -77,11 +75,9 @@ class ChannelServer:
         return BroadcastChannel(channel_id, stores == 1)
 
     async def delete(self, channel_id: str) -> None:
-        """Delete a channel, for ever."""
         await self._ask(b"DELETE", "channels", DELETED, channel_id)
 
     async def list(self) -> list[str]:
-        """The ids of all channels of the app."""
         response = await self._ask(b"GET", "all-channels", FOUND)
         found: Any = fields_of(response.body).get("channels")
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):

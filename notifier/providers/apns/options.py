@@ -155,7 +155,6 @@ class Options:
 
     @property
     def type(self) -> PushType:
-        """Apple's requirements of this type of push."""
         return PUSH_TYPES[self.push_type]
 
 

@@ -89,7 +89,6 @@ class ApnsProvider:
         return http2_channel.Channel(host=host, port=port, tls=tls, timeout_s=timeout_s)
 
     async def send(self, dispatch: Dispatch) -> Answer:
-        """Send to one device; every trouble is an answer."""
         notification = dispatch.notification
         try:
             options = apns_options.read(notification) if notification.apns else None
@@ -118,17 +117,14 @@ class ApnsProvider:
         return await self._read(dispatch, result, authorization, own_topic=own_topic)
 
     def service(self, device: Device) -> str:
-        """Apple's server: the same for all devices."""
         del device
         return self._service
 
     async def probe(self, device: Device) -> bool:
-        """Whether Apple's server answers PINGs on a new connection; see `Provider.probe`."""
         del device
         return await self._channel.lives()
 
     async def close(self) -> None:
-        """Close the connection; sends under way answer UNKNOWN."""
         if self._token is not None:
             await self._token.close()
         await self._channel.close()

@@ -123,7 +123,6 @@ class ProviderToken:
         return asyncio.get_running_loop().time() + self._clock_ahead_s
 
     async def close(self) -> None:
-        """End a look that is under way."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)

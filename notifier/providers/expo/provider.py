@@ -61,7 +61,6 @@ class ExpoProvider(PooledProvider):
         return answer
 
     async def close(self) -> None:
-        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
         if self._receipts is not None:
             self._receipts.close()
         await super().close()

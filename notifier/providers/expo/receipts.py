@@ -51,7 +51,6 @@ class Receipts:
         self._log = structlog.get_logger(__name__)
 
     def expect(self, ticket_id: str, device: Device, user: str, job_id: str) -> None:
-        """Ask for this receipt when its time has come."""
         loop = asyncio.get_running_loop()
         self._tickets.append(Ticket(ticket_id, loop.time() + self._after_s, device, user, job_id))
         if self._asking is None:

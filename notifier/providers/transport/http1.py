@@ -83,7 +83,6 @@ class Pool:
         return None
 
     def has_reached(self, origin: str) -> bool:
-        """Whether this server has ever answered."""
         return self._backoff(origin).proven
 
     async def post(

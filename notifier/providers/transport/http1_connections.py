@@ -45,7 +45,6 @@ class Handler(ResponseHandler):
         self._asked = False
 
     def cut(self) -> None:
-        """Cut the connection: what it still had to send is not to arrive any more."""
         if self.transport is not None and self._socket is not None:
             cut(self.transport, self._socket)
 
@@ -55,7 +54,6 @@ class Handler(ResponseHandler):
         self._socket = transport.get_extra_info("socket")
 
     def data_received(self, data: bytes) -> None:
-        """Hand on an answer, within reason."""
         if not data:  # aiohttp's own call, when it reads on
             super().data_received(data)
         for at in range(0, len(data), PART_BYTES):

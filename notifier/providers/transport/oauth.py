@@ -127,7 +127,6 @@ class AccessTokens:
         return Answer(Outcome.FAULT, answer.status, answer.reason, MINUTE_US) if is_fault else answer
 
     def close(self) -> None:
-        """End a fetch that is under way."""
         self._refusal = Answer(Outcome.UNSENT, reason="Closed")
         if self._fetching is not None:
             self._fetching.cancel()

@@ -36,15 +36,12 @@ class PooledProvider(ABC):
         """Send while it is the device's turn."""
 
     def service(self, device: Device) -> str:
-        """The server: the same for all devices."""
         del device
         return self._origin
 
     async def probe(self, device: Device) -> bool:
-        """Whether the device's server, if there is one, answers at all; see `Provider.probe`."""
         origin = self.service(device)
         return not origin or await http1_lives(origin, self._pool.tls, self._timeout_s)
 
     async def close(self) -> None:
-        """Close the connections; sends still under way answer UNKNOWN, or UNSENT if they had not begun."""
         await self._pool.close()

@@ -71,7 +71,6 @@ class Authorization:
         self._refused: set[str] = set()
 
     def taken(self) -> None:
-        """Note that the service took a message with it."""
         self._taken = True
         self._refused.clear()
 

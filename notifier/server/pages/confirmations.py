@@ -72,7 +72,6 @@ def sure_page(told: dict[str, Any], view: View) -> str:
 
 
 def log_page(told: dict[str, Any], view: View) -> str:
-    """Show who did what."""
     return document(
         view,
         "Log",

@@ -66,7 +66,6 @@ def _bar(parts: list[dict[str, Any]]) -> Html:
 
 
 def record_facts(record: dict[str, Any] | None, now: datetime) -> list[tuple[str, Any]]:
-    """Return the facts of one notification, for its page."""
     if record is None:
         return []
     return [

@@ -120,7 +120,6 @@ def lines(of: str) -> list[Any]:
 
 
 def link(path: str, shown: Any, **query: str) -> Html:
-    """A way to a page."""
     return tag("a", shown, href=f"{path}?{urlencode(query)}" if query else path)
 
 

@@ -158,7 +158,6 @@ def _versions(of: str, workers: list[dict[str, Any]]) -> str:
 
 
 def _throttled(told: dict[str, Any], now: datetime) -> list[Any]:
-    """Show the users with the most."""
     rows = [
         (
             link("/user", each["user"], id=each["user"]),

@@ -100,7 +100,6 @@ class Checks:
 
     @property
     def tokens_seen(self) -> int:
-        """How many different provider tokens were valid."""
         return len(self._issued_at)
 
     def _check_update(self, token: str) -> None:

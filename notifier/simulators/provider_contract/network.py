@@ -51,11 +51,9 @@ class NetworkContract(SendingContract):
     own_ids: ClassVar[bool] = False
 
     def status_of(self, reply: Reply) -> int:
-        """The HTTP status with which the server gives this reply."""
         return reply.status
 
     def every_reply(self) -> Sequence[Sequence[Reply]]:
-        """See `SendingContract`."""
         return [[r] for r in (Reply(200), self.rejected, self.dead, self.busy, self.fault, PAGE, SILENT)]
 
     @on_stage()

@@ -158,11 +158,9 @@ class Connection(Wire):
     # What comes in.
 
     def on_settings(self, max_streams: int) -> None:
-        """Obey the server's limit from now on."""
         self._limit = min(max_streams, MAX_STREAMS)
 
     def on_headers(self, stream_id: int, headers: dict[bytes, bytes]) -> None:
-        """Keep a response's headers."""
         if request := self._streams.get(stream_id):
             request.response_headers = headers
 
@@ -177,7 +175,6 @@ class Connection(Wire):
             self.reset_stream(stream_id)
 
     def on_end_of_stream(self, stream_id: int) -> None:
-        """Resolve a request with its response."""
         if request := self._streams.get(stream_id):
             blocked = stream_id in self._blocked
             self._answer(request)
@@ -185,7 +182,6 @@ class Connection(Wire):
                 self.reset_stream(stream_id)  # answered before all was sent: nobody wants the rest
 
     def on_reset(self, stream_id: int, *, refused: bool) -> None:
-        """Resolve a request whose stream the server cut off."""
         if request := self._streams.get(stream_id):
             self._lose(request, "StreamReset", unsent="RefusedStream" if refused else "")
 
@@ -224,7 +220,6 @@ class Connection(Wire):
     # How it ends.
 
     def on_lost(self) -> None:
-        """Resolve everything that was under way."""
         self._lose_all("ConnectionLost")
         self._retire()
 

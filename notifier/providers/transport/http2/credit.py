@@ -41,7 +41,6 @@ class Credit:
         return self._left < self._least
 
     def add_request(self) -> None:
-        """Allow for the answer to one more request."""
         self._left = min(self._left + A_REQUEST, MAX)
 
     def begin_turn(self, now: float, *, earns: bool) -> None:

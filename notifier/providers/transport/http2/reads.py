@@ -22,7 +22,6 @@ class Reads:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to be shown."""
         return bool(self._asked)
 
     def of(self, sent_at: float) -> asyncio.Future[bool]:
@@ -43,7 +42,6 @@ class Reads:
             self._asked.pop(next(iter(self._asked))).set_result(True)
 
     def end(self) -> None:
-        """Wait for nothing more."""
         asked, self._asked = self._asked, {}
         for future in asked.values():
             future.set_result(False)

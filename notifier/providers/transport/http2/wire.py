@@ -108,14 +108,12 @@ class Wire(asyncio.Protocol):
 
     @property
     def protocol(self) -> str | None:
-        """The protocol that the server chose by ALPN."""
         assert self._transport is not None
         tls = self._transport.get_extra_info("ssl_object")
         return cast("str | None", tls.selected_alpn_protocol()) if tls else None
 
     @property
     def open(self) -> bool:
-        """Whether frames may be sent."""
         if self._transport is None or self._leaving:
             return False
         return self._h2.state_machine.state is not ConnectionState.CLOSED
@@ -173,13 +171,11 @@ class Wire(asyncio.Protocol):
             return
 
     def flush(self) -> None:
-        """Hand everything to the socket."""
         data = self._h2.data_to_send()
         if data and self._transport is not None:
             self._transport.write(data)
 
     def hang_up(self) -> None:
-        """Say goodbye and close."""
         if self._transport is None or self._transport.is_closing():
             return
         if self.open:
@@ -189,7 +185,6 @@ class Wire(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection: a request that it still had to send is not to arrive behind those of another."""
         self._leaving = True
         if self._transport is not None and self._socket is not None:
             cut(self._transport, self._socket)
@@ -211,7 +206,6 @@ class Wire(asyncio.Protocol):
             self._keep_alive = self.loop.call_later(IDLE_S, self._check_alive)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what the server sent, then what it made possible."""
         if not self.open:
             return
         self.heard_at = self.loop.time()

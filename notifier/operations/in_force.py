@@ -37,6 +37,14 @@ class Known:
     published: Published
     places: Provenance
 
+    @property
+    def limits(self) -> set[str]:
+        """The limits of all users, of tiers and of categories, as `Waits` names them."""
+        known = self.policies
+        of_users = [("user", policy) for policy in (known.everyone, *known.tiers.values())]
+        of_categories = [(name, category.policy) for name, category in known.categories.items()]
+        return {f"{whose} {rule}" for whose, policy in of_users + of_categories for rule in policy.listed}
+
 
 class InForce:
     """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread.

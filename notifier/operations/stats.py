@@ -21,6 +21,7 @@ from notifier.queue.waits import (
     decode_waits,
     describe_later,
     sum_up,
+    with_limits,
 )
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key, redis_key, rq_key
@@ -33,6 +34,8 @@ from notifier.units import clock_us, moment
 
 SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
 HEADS: Final = 10  # of a queue, of which the first that is kept tells its age: those of a forgotten user are not
+
+MAX_LIMITS: Final = 20  # of those for which most wait; the others are told as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +367,11 @@ def _in_queue(now: Now) -> list[Waits]:
     return sum_up([Waits("queue", RESUME, held), Waits("queue", IN_QUEUE, now.queued - held)])
 
 
+def _largest(now: Now) -> list[str]:
+    """Return the limits for which most wait."""
+    return [what for kind, what, _ in now.waits if kind == "rule"][:MAX_LIMITS]
+
+
 def _now(now: Now) -> dict[str, Any]:
     return {
         "lanes": {name: asdict(lane) for name, lane in now.lanes.items()},
@@ -376,7 +384,7 @@ def _now(now: Now) -> dict[str, Any]:
         "suspended": bool(now.suspended),
         "suspended_in": now.suspended_in,
         "works": now.works,
-        "waits": [each._asdict() for each in [*now.waits, *_in_queue(now)]],
+        "waits": [each._asdict() for each in [*with_limits(now.waits, _largest(now)), *_in_queue(now)]],
         "looked": moment(now.looked_us) if now.looked_us else None,
         "routes": [held.as_json() for held in worst(now.routes).values()],
         "pauses": [

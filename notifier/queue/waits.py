@@ -13,13 +13,14 @@ from notifier.queue.minutes import counts_in
 from notifier.rules.category import DEFAULT_CATEGORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
 KINDS: Final = {"due": "due", "?": "due"}  # marks of waits.lua that history.lua does not have
 IN_QUEUE: Final = "a worker: in the queue still"
 RESUME: Final = "rq resume"  # the reason in the queue during `rq suspend`
 # Fields of a job's hash for `describe_later`.
 OF_LATER: Final = ("meta", "push_history", "push_deadline", "push_attempts", "push_refusals")
+OTHER_LIMITS: Final = "other limits"
 WORDS: Final = {"due": "a worker: they may go now", "sending": "one before them that is being sent"}
 
 
@@ -64,3 +65,10 @@ def sum_up(waits: Iterable[Waits]) -> list[Waits]:
     for kind, what, n in waits:
         found[kind, what] += n
     return [Waits(kind, what, n) for (kind, what), n in found.most_common() if n > 0]
+
+
+def with_limits(waits: Iterable[Waits], known: Container[str]) -> list[Waits]:
+    """Return the same, with all limits but the known ones as one: users choose limits, so there may be any number."""
+    return sum_up(
+        each if each.kind != "rule" or each.what in known else each._replace(what=OTHER_LIMITS) for each in waits
+    )

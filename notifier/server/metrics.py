@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import generate_latest
@@ -23,6 +23,7 @@ from notifier.operations.route_view import find_uses
 from notifier.operations.stats import Now, read_now
 from notifier.queue.circuits import paused_words
 from notifier.queue.minutes import BOUNDS_S, BUCKETS, KEPT_MINUTES, Histogram, Numbers, find_fields
+from notifier.queue.waits import with_limits
 from notifier.rules.policy import Window
 from notifier.store.connection import OUT_OF_MEMORY
 from notifier.store.partitions import Partitions
@@ -66,11 +67,20 @@ class Metrics(Collector):
     Counters begin at 0 when the process starts, as Prometheus expects. A minute is read until it has ended.
     """
 
-    def __init__(self, redis: Any, routes: Sequence[str], projects: Mapping[str, Window]) -> None:
-        """routes: that are configured. projects: the limits of those that have one, by route."""
+    def __init__(
+        self,
+        redis: Any,
+        routes: Sequence[str],
+        projects: Mapping[str, Window],
+        limits: Callable[[], Container[str]],
+    ) -> None:
+        """routes: that are configured. projects: the limits of those that have one, by route. limits: that are
+        configured for more than one user, as they are when it is asked.
+        """
         self._routes = routes
         self._partitions = Partitions.around(redis)
         self._projects = projects
+        self._limits = limits
         self._totals = Numbers()
         # Of each partition: the newest minute at the last reading, and the fields of it and of later ones.
         self._seen: dict[int, tuple[int, dict[int, dict[str, int]]]] = {}
@@ -98,7 +108,7 @@ class Metrics(Collector):
                 gauges["notifier_partition_up"].add_metric([str(at.number)], 0)
         else:
             gauges["notifier_redis_up"].add_metric([], not now.away and now.refuses in {"", OUT_OF_MEMORY})
-            _add_now(gauges, now, self._routes)
+            _add_now(gauges, now, self._routes, self._limits())
             for by, of in self._projects.items():
                 gauges["notifier_project_used_ratio"].add_metric([by], sum(used[by] for used in uses) / of.limit)
             # One that falls would seem to begin anew; one that is not there before its first would seem not to grow.
@@ -143,15 +153,15 @@ class Metrics(Collector):
         yield _histogram("notifier_provider_latency_seconds", says, "route", self._totals.answers)
 
 
-def _by_why(now: Now) -> Counter[str]:
-    """How many wait for what; users who are paused have no label of their own."""
+def _by_why(now: Now, limits: Container[str]) -> Counter[str]:
+    """How many wait for what; users who are paused, and limits of single users, have no label of their own."""
     found: Counter[str] = Counter()
-    for each in now.waits:
+    for each in with_limits(now.waits, limits):
         found["the pause of a user" if each.what.startswith("the pause of user:") else each.what] += each.waiting
     return found
 
 
-def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence[str]) -> None:
+def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence[str], limits: Container[str]) -> None:
     for name, lane in now.lanes.items():
         gauges["notifier_queued"].add_metric([name], lane.queued)
         gauges["notifier_scheduled"].add_metric([name], lane.waiting)
@@ -168,7 +178,7 @@ def _add_now(gauges: Mapping[str, GaugeMetricFamily], now: Now, routes: Sequence
     paused = [paused_words(pause.route) for pause in now.pauses]
     for what in {"a user" if each.startswith("user:") else each for each in paused}:
         gauges["notifier_paused"].add_metric([what], 1)
-    for why, n in _by_why(now).items():
+    for why, n in _by_why(now, limits).items():
         gauges["notifier_waiting"].add_metric([why], n)
     for number, workers in now.served.items():
         gauges["notifier_suspended"].add_metric([str(number)], number in now.suspended)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from notifier.errors import SettingsError
 from notifier.operations.in_force import InForce, Known
 from notifier.operations.route_view import limited_routes, routes_of
 from notifier.operations.stats import Stats, read_stats
@@ -54,7 +55,7 @@ class State:
             owner.rest_s = ANSWER_S  # a page asks often, and has the time to wait once
         self.redis.agree()
         self.in_force = InForce(path, self.redis, settings)
-        self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings))
+        self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings), self._limits)
         self.traffic = Traffic(self.redis)
         self.feed = Feed(lambda minutes: self.in_time(lambda: self.stats(minutes).by_minute()))
         self.previewing = threading.Lock()
@@ -97,6 +98,12 @@ class State:
             if self._made is None or self._made[0] is not known:
                 self._made = known, Notifier(self.redis, _hasty(known.settings))
             return self._made[1]
+
+    def _limits(self) -> Collection[str]:
+        try:
+            return self.in_force.read().limits
+        except SettingsError:  # no reason to tell no numbers
+            return ()
 
     def stats(self, minutes: int) -> Stats:
         found = read_stats(self.redis, minutes)

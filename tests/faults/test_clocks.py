@@ -144,12 +144,12 @@ def test_metrics_count_on_where_the_clock_is_set_back() -> None:
             (found,) = re.findall(r'notifier_accepted_total{category="chat"} (\d+)', metrics.text().decode()) or [0]
             return int(found)
 
-        metrics = Metrics(redis, [], {})
+        metrics = Metrics(redis, [], {}, tuple)
         steps = (-120, -60, 0, -180, -180, -120, -60, 0, 3600)
         counted = [accepted(5, step_s) for step_s in steps]
         # Where a clock was just set back, nobody knows what of its minute is new.
         assert counted == [0, 5, 10, 10, 15, 20, 25, 30, 35]
-        metrics = Metrics(redis, [], {})  # another process, which begins at 0 in a minute that had been before
+        metrics = Metrics(redis, [], {}, tuple)  # another process, which begins at 0 in a minute that had been before
         assert [accepted(5, step_s) for step_s in (-180, -120, 3600)] == [0, 5, 10]
 
 

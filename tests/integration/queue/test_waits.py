@@ -11,8 +11,9 @@ import pytest
 from redis import Redis
 
 from notifier.operations.action_log import read_actions
-from notifier.operations.stats import read_now
+from notifier.operations.stats import MAX_LIMITS, read_now, read_stats
 from notifier.queue.history import WORDS
+from notifier.queue.waits import OTHER_LIMITS
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import apns, eventually, fcm, note, notifier, worker, write_config
@@ -68,6 +69,29 @@ def test_each_is_counted_under_what_holds_it(run: Run, config: Path, redis: Redi
         minutes = json.loads(run("stats", "--json").out)["minutes"]
         assert sum(each["ended"].get("cancelled", 0) for each in minutes) == 3
     assert redis.hvals("notifier:waits") != []
+
+
+def test_limits_that_users_choose_make_no_series_and_no_rows(
+    run: Run, config: Path, redis: Redis, server: Client
+) -> None:
+    """Users choose any windows: Prometheus gets one series for all of these, and people a short table."""
+    with worker(config) as one, notifier(config) as producer:
+        one.ready(redis)
+        chosen = 2 * MAX_LIMITS
+        for n in range(chosen):
+            producer.users.set(f"u{n}", windows=[f"1/{2 + n}h"])
+        producer.send_many(note(f"u{n}", "Hello", fcm(f"u{n}")) for n in range(chosen) for _ in range(2))
+        producer.send_many(note("ann", "Hello", fcm("ann")) for _ in range(5))
+        eventually(lambda: read_stats(redis, 1).now.in_flight == 0 and sum(waits(run).values()) == chosen + 3)
+        told = waits(run)
+        assert len(told) == MAX_LIMITS + 1
+        assert told["user 2/1h"] == 3, "that for which most wait is named"
+        assert told[OTHER_LIMITS] == chosen + 1 - MAX_LIMITS
+        series = [line for line in server("/metrics")[1].splitlines() if line.startswith("notifier_waiting{")]
+        assert sorted(series) == [
+            f'notifier_waiting{{why="{OTHER_LIMITS}"}} {chosen:.1f}',
+            'notifier_waiting{why="user 2/1h"} 3.0',
+        ]
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,25 @@ def test_pages_renew_themselves_and_fit_a_phone(page: Page, config: Path) -> Non
     expect(lane.get_by_role("cell").nth(1)).to_have_text("1", timeout=20_000)
 
 
+def test_long_words_make_no_page_wider(page: Page, config: Path, redis: Redis, server: Client) -> None:
+    """Names, reasons and answers of one long word fit at 200 % on a laptop, and no short word is broken for them."""
+    user, reason, name = "u" * 200, f"https://status.example.com/{'x' * 150}", "0123456789abcdef" * 2
+    asked = server.with_token()
+    with worker(config, name=name) as one, notifier(config) as producer:
+        one.ready(redis)
+        assert asked.post("/api/v1/pause", {"what": f"user:{user}", "reason": reason})[0] == 200
+        producer.send(note(user, "Hello", fcm(user)))
+        eventually(lambda: user in asked("/api/v1/stats")[1].partition('"throttled"')[2], "it to wait")
+        for width in (320, 720, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            for path in ("/", "/pause", "/log", "/problems", f"/user?id={user}"):
+                page.goto(path)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} at {width}"
+    page.goto("/log")
+    what = page.locator('td[data-label="what"] > div').first
+    assert what.evaluate("of => of.scrollHeight < 2 * parseFloat(getComputedStyle(of).lineHeight)"), "one line"
+
+
 def test_a_stranger_watches_what_happens(page: Page, config: Path, server: Client) -> None:
     """The page Now draws what happens as it happens, by the stream alone; what is drawn stays when the page renews."""
     page.clock.install()

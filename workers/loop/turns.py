@@ -33,7 +33,7 @@ class Turns:
         self._asked: dict[Flights, tuple[int, float]] = {}  # how many, and when
         self._in_line: dict[Flights, None] = {}
         self._lacking: dict[Flights, set[str]] = {}
-        self._passing_on = False
+        self._passing_on = self._awaits_late = False
 
     def join(self, flights: Flights) -> None:
         """Count what is under way there."""
@@ -47,6 +47,7 @@ class Turns:
             self._in_line.pop(flights, None)
         elif len(self._all) > 1:
             self._in_line.setdefault(flights)
+            self._await_late()
         return room
 
     def rooms(self, flights: Flights, room: int) -> dict[str, int]:
@@ -93,10 +94,21 @@ class Turns:
             del self._in_line[flights]
             self._asked[flights] = room, now
             flights.wake.set()
+        self._await_late()
         full = self.capacity.rooms(1, self._unbegun()).keys() if self._lacking else set()
         if (lacking := next((each for each, by in self._lacking.items() if by - full), None)) is not None:
             del self._lacking[lacking]
             lacking.wake.set()
+
+    def _await_late(self) -> None:
+        """Pass on what is asked for now once that is late: nothing may end meanwhile."""
+        if self._in_line and self._asked and not self._awaits_late:
+            self._awaits_late = True
+            asyncio.get_running_loop().call_later(LATE_S, self._pass_on_late)
+
+    def _pass_on_late(self) -> None:
+        self._awaits_late = False
+        self._pass_on()
 
     def _room(self, taken: int) -> int:
         """How much there is for one more; while sends are under way, none until there is room for a batch's quarter."""

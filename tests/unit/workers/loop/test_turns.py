@@ -70,6 +70,18 @@ async def test_a_redis_that_does_not_answer_holds_up_nobody_for_long() -> None:
         assert turns.left == 0, "its answer comes too late"
 
 
+async def test_who_waits_for_it_is_woken_when_it_is_late() -> None:
+    """In turn, though nothing ends meanwhile; also where it is the first in the line that does not come."""
+    turns, (a, b, c) = made(3)
+    a.held = BATCH
+    with turns.taking(a, BATCH):
+        assert [turns.room(b), turns.room(c)] == [0, 0]
+        await asyncio.wait_for(b.wake.wait(), 10)
+        assert not c.wake.is_set()
+        await asyncio.wait_for(c.wake.wait(), 10)
+    assert turns.room(c) == BATCH
+
+
 async def test_a_call_that_may_take_a_routes_last_room_is_waited_for() -> None:
     """Else the other engine would take the route for full, though the call may leave its room."""
     limit = RouteLimit(max_in_flight=MOST, timeout_s=1)

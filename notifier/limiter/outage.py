@@ -66,25 +66,17 @@ class Outage:
         if type(processes) is not int or processes < 1:
             raise ValueError(f"processes is how many share the rates, from 1, not {processes!r}")
         self.on_error = on_error
-        self.breaker = Breaker()
+        self._breakers: dict[str, Breaker] = {}
         self.memory = MemoryLimiter(zone=zone)
         self._processes = processes
 
-    def lets_through(self) -> bool:
-        """Whether Redis is to be asked; where the answer is an exception, always."""
-        return self.on_error == "raise" or self.breaker.lets_through()
+    def breaker(self, node: str) -> Breaker:
+        """The one of a node: the others of its cluster may be well."""
+        return self._breakers.get(node) or self._breakers.setdefault(node, Breaker())
 
     def answers(
-        self,
-        requests: Sequence[Request],
-        mode: Mode,
-        ahead: Timeout,
-        error: Exception | None = None,
+        self, requests: Sequence[Request], mode: Mode, ahead: Timeout, error: Exception | None = None
     ) -> list[Permit | Hold]:
-        if error is not None and is_of_its_keys(error):
-            self.breaker.worked()
-        elif error is not None:
-            self.breaker.failed()
         if self.on_error == "raise" or (self.on_error == "hold" and mode == "add"):  # which is never held
             raise unreachable(error or ConnectionError("it did not answer a moment ago")) from error
         if self.on_error == "hold":
@@ -131,9 +123,12 @@ def share_of(policy: Policy, processes: int, cost: int = 1) -> Policy:
 
 
 def is_of_its_keys(error: Exception) -> bool:
-    """Whether a script failed at its own keys, so that others can be asked. What concerns all begins with a word."""
-    said = str(error)
-    return type(error).__name__ == "ResponseError" and "user_script" in said and not TO_ALL.search(said)
+    """Whether others can be asked: a script failed at its own keys, or their slot moves, of which redis-py tells so.
+
+    What concerns all begins with a word.
+    """
+    said, kind = str(error), type(error).__name__
+    return kind == "ClusterError" or (kind == "ResponseError" and "user_script" in said and not TO_ALL.search(said))
 
 
 def seconds_of(timeout: str | timedelta | float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,13 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError, SlotNotCoveredError
 from redis.retry import Retry
 
 from notifier.errors import SettingsError
 from notifier.limiter.base import Asking, KeyLimiter
-from notifier.limiter.calls import UNSETTLED, RedisRequests
-from notifier.limiter.outage import OnError, Outage, seconds_of, unreachable
+from notifier.limiter.calls import UNSETTLED, RedisRequests, tag_of
+from notifier.limiter.outage import OnError, Outage, is_of_its_keys, seconds_of, unreachable
 from notifier.limiter.plans import StaleError
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.rates import Limits
@@ -151,22 +152,32 @@ class InRedis(Asking):
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
         """Answer each request. What a client that blocks is asked for is there: then nothing is awaited."""
         outage = self._outage
-        if not outage.lets_through():
-            return outage.answers(requests, mode, ahead)
         answers: list[Permit | Hold] = []
-        try:
-            while len(answers) < len(requests):
-                part = requests if mode == "every" else self._requests.first_of(requests[len(answers) :], MAX_AT_ONCE)
-                try:
-                    found = self._send(self.redis, self._requests.ask(part, mode, ahead))
-                    answers = [*answers, *(await found if self._is_awaited else found)]
-                except StaleError as stale:
-                    answers += stale.answers
-                    requests = [*requests[: len(answers)], *self._requests.renewed(requests[len(answers) :], stale)]
-        except AWAY as error:
-            return [*answers, *outage.answers(requests[len(answers) :], mode, ahead, error)]
-        outage.breaker.worked()
+        while len(answers) < len(requests):
+            part = requests if mode == "every" else self._requests.first_of(requests[len(answers) :], MAX_AT_ONCE)
+            breaker = outage.breaker(self._node_of(part[0]))
+            if outage.on_error != "raise" and not breaker.lets_through():
+                answers += outage.answers(part, mode, ahead)
+                continue
+            try:
+                found = self._send(self.redis, self._requests.ask(part, mode, ahead))
+                answers = [*answers, *(await found if self._is_awaited else found)]
+            except StaleError as stale:
+                answers += stale.answers
+                requests = [*requests[: len(answers)], *self._requests.renewed(requests[len(answers) :], stale)]
+            except AWAY as error:
+                breaker.worked() if is_of_its_keys(error) else breaker.failed()
+                answers = [*answers, *outage.answers(part, mode, ahead, error)]
+                continue
+            breaker.worked()
         return answers
+
+    def _node_of(self, request: Request) -> str:
+        """The name of the node that a cluster has this key at; '' where that is not known, or there is one Redis."""
+        if self._outage.on_error != "raise" and self._requests.in_cluster:
+            with suppress(*AWAY):
+                return str(self.redis.get_node_from_key(tag_of(request.raw)).name)
+        return ""
 
     def _send(self, client: Any, call: Call[T]) -> Any:
         return in_turn(client, partial(run, client, call))
@@ -200,6 +211,12 @@ class Cluster:
             node: Callable[..., Any] = redis.cluster.ClusterNode
             self._made = _Cluster(startup_nodes=[node(*each) for each in self._nodes], **self._options)
         return getattr(self._made, name)
+
+    def get_node_from_key(self, key: bytes) -> Any:
+        """As of the client, but it asks for nothing that is not known yet. Raises SlotNotCoveredError."""
+        if self._made is None:
+            raise SlotNotCoveredError
+        return self._made.get_node_from_key(key)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         if self._made is not None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,37 @@ def test_a_killed_primary_is_replaced(cluster: harness.RedisCluster, limiter: Li
         await_that(lambda: isinstance(held.acquire("k", "900/day"), Permit), "the limiter to go on", 30)
         limiter.check("k", "900/day")
     before.restart()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_node_that_cannot_be_asked_concerns_its_keys_alone(cluster: harness.RedisCluster, is_async: bool) -> None:
+    """What `on_error` says is said of these; of all others Redis is asked, also by one call about both."""
+    lost, options = "k", {"namespace": f"n{next(NAMESPACES)}", "on_error": "permit"}
+    kept = next(key for key in map(str, range(99)) if node_of(cluster, key) is not node_of(cluster, lost))
+    with asyncio.Runner() as runner, kept_from_writing(node_of(cluster, lost)):
+        made: Any = (AsyncLimiter if is_async else Limiter).from_url(cluster.url, **options)  # type: ignore[arg-type]
+        limiter: Any = Awaited(made, runner) if is_async else made
+        first, rate = limiter.acquire(kept, "9/day"), "9/day"
+        answers = [limiter.acquire(key, rate) for _ in range(4) for key in (lost, kept)]
+        answers += limiter.acquire_many([(lost, rate), (kept, rate), (lost, rate), (kept, rate)])
+        assert first.id
+        assert [bool(answer.id) for answer in answers] == [False, True] * 6
+        assert limiter.count(kept, last="1d") == 7
+        limiter.aclose() if is_async else limiter.close()
+
+
+def node_of(cluster: harness.RedisCluster, key: str) -> harness.Node:
+    return cluster.owner(key_slot(key.encode()))
+
+
+@contextmanager
+def kept_from_writing(node: harness.Node) -> Iterator[None]:
+    """It answers, and takes nothing: NOREPLICAS."""
+    node.ask("CONFIG", "SET", "min-replicas-to-write", 9)
+    try:
+        yield
+    finally:
+        node.ask("CONFIG", "SET", "min-replicas-to-write", 0)
 
 
 @pytest.mark.parametrize(("on_error", "answer"), [("permit", Permit), ("hold", Hold)])

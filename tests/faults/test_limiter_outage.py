@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ClusterError, OutOfMemoryError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ResponseError
 
 from notifier.errors import LimiterUnreachableError
 from notifier.limiter import AsyncLimiter, Hold, Limiter, LimitExceeded, MemoryLimiter, Permit, outage
@@ -214,6 +214,7 @@ def test_an_error_of_one_key_concerns_no_other(redis: Redis, redis_server: Embed
         (ResponseError("unknown command 'EVALSHA', with args beginning with:"), False),
         (OutOfMemoryError("command not allowed. script: d6ec636b, on @user_script:1."), False),
         (RedisConnectionError("Connection closed by server."), False),
+        (ClusterError("TTL exhausted."), True),
     ],
 )
 def test_what_an_error_concerns(error: Exception, *, is_of_its_keys: bool) -> None:

@@ -180,8 +180,8 @@ MUTANTS = (
     Mutant(
         "who finds no room loses the place",
         "pull",
-        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user)\n",
-        "redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at + 30000000), user)\n",
+        "since[user] = at\n",
+        "since[user] = at redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at + 30000000), user)\n",
         BACKLOGS,
     ),
     Mutant(

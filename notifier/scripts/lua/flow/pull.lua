@@ -22,7 +22,7 @@
 --   more: it is to look at them, and nothing was taken.
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text job_key
---! needs lane_shares least_share let_go_of_held look_by note_candidate note_due orders read_circuits
+--! needs lane_shares least_share let_go_of_held note_candidate note_due orders read_circuits
 --! needs read_rules remember rules_of same_waiting steering supersede take_over_dead text text_of_counted
 --! needs users_rules visit waits wake_leaders write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
@@ -63,18 +63,6 @@ end
 --! pieces
 some_rare = some_rare and redis.call('EXISTS', '@rq:suspended', '@routes') > 0
 
--- leave_all: the user is due still, in whichever of these lanes, unless another worker has taken all meanwhile.
-local function leave_all(user, at)
-  for _, lane in ipairs(lanes) do redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', text(at), user) end
-end
-
-local also_due = {} -- user -> since when in further lanes, in which the wake-up was put ahead, too
--- leave: as *leave_all*, of one who is due in this lane, and keeps the place.
-local function leave(user, lane, at)
-  redis.call('ZADD', '@wakeups:' .. lane, 'XX', text(at), user)
-  if also_due[user] then leave_all(user, also_due[user]) end
-end
-
 if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
   reply[PULLED.suspended] = 1
   return reply
@@ -97,29 +85,19 @@ ends.read(ARGV[PULL.keep])
 local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
-local function put_ahead(user, lane) redis.call('ZADD', '@wakeups:' .. lane, until_text, user) end
-
--- note_visit: this user is to be visited now, whose wake-up is due since µs `at`. among: `newly` or `due`. Returns
--- false where that is noted already, for another lane perhaps.
+-- note_visit: this user is to be visited now, once, whose wake-up is due since µs `at`. among: `newly` or `due`. Who
+-- finds no room is due still: only a visit changes a wake-up.
 local function note_visit(user, lane, among, at)
-  if since[user] then
-    also_due[user] = math.min(at, also_due[user] or at)
-    return false
-  end
+  if since[user] then return end
   since[user] = at
   local of_lane = among[rank[lane]]
   of_lane[#of_lane + 1] = user
-  return true
 end
 
--- look_at: the user is visited by the caller, if it serves the lane; else by whoever does. at: since when the user is
--- due, if not since now.
+-- look_at: the user is due since µs `at`, and visited by the caller, if it serves the lane; else by whoever does.
 local function look_at(user, lane, among, at)
-  if rank[lane] then
-    put_ahead(user, lane)
-    return note_visit(user, lane, among, at or now)
-  end
-  look_by(user, lane, now)
+  redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(at), user)
+  if rank[lane] then note_visit(user, lane, among, at) else note_due(now, lane) end
 end
 
 -- lease_rq_job: a job that is none of ours, or that is to be read, is leased to the caller. One that has waited for its
@@ -197,7 +175,7 @@ local function place(id, from)
     if from and tell_unread(id) then return false end
     lease_rq_job(id, from)
   elseif what == 'cancelled' then end_cancelled(now, id) end
-  if is_new then look_at(user, lane, newly) end
+  if is_new then look_at(user, lane, newly, now) end
   return true
 end
 
@@ -207,7 +185,6 @@ look.place, look.look_at = place, look_at
 local room = most - take_over_dead(look)
 local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
-  for user in pairs(since) do leave_all(user, now) end -- as *place* has noted them
   waits.write()
   reply[PULLED.next_us], reply[PULLED.rq_jobs], reply[PULLED.shut] = now, rq_jobs, false
   return reply
@@ -243,6 +220,14 @@ if ARGV[PULL.targets] ~= '' then
     if waits_still then redis.call('HSET', job_key(id), 'push_targets', targets) end
   end
 end
+
+local wake_ups, users_due, due_in_all = {}, {}, 0 -- those whose wake-up is due, as many as one call can visit
+for i, lane in ipairs(lanes) do
+  wake_ups[i] = redis.call('ZRANGEBYSCORE', '@wakeups:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
+  users_due[i] = #wake_ups[i] / 2
+  due_in_all = due_in_all + users_due[i]
+end
+
 -- half_of_room: what falls due does not keep back what arrives.
 local function half_of_room() return math.ceil(room / 2) end
 
@@ -282,8 +267,7 @@ end
 -- time, and go on so. Half of the room is for what comes. It goes the direct way, where nothing is in force that only a
 -- visit knows of, unless many are due.
 if in_queues > 0 then
-  local left = look.full - #look.leased
-  for _, lane in ipairs(lanes) do left = left - redis.call('ZCOUNT', '@wakeups:' .. lane, '-inf', text(now)) end
+  local left = look.full - due_in_all
   if not some_rare and left >= most * 3 / 4 then direct.room = left end
   room = math.min(room, math.max(half_of_room(), left))
 end
@@ -314,26 +298,16 @@ end
 
 -- Then those whose wake-up is due, as far as there is room for them beside those who have just come. Of those who were
 -- waiting for a route and those whose wake-up is due, who has waited longest is the first.
-local come, let_gone, wake_ups, users_due = 0, 0, {}, {}
-for i, lane in ipairs(lanes) do
-  come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i]
-  wake_ups[i] = redis.call('ZRANGEBYSCORE', '@wakeups:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
-  users_due[i] = #wake_ups[i] / 2
-end
+local come, let_gone = 0, 0
+for i = 1, #lanes do come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i] end
 for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
-  for j = 1, n do
-    local user, at = wake_ups[i][2 * j - 1], tonumber(wake_ups[i][2 * j])
-    if not note_visit(user, lanes[i], due, at) then put_ahead(user, lanes[i]) end
-  end
+  for j = 1, n do note_visit(wake_ups[i][2 * j - 1], lanes[i], due, tonumber(wake_ups[i][2 * j])) end
   orders.expected = math.max(orders.expected, #due[i])
   if let_gone > 0 then table.sort(due[i], function(a, b) return since[a] < since[b] end) end
 end
 
--- attend: who finds no room is due still.
 local function attend(user, lane)
-  local at = since[user]
-  if #look.leased >= (users_rules.index_of(user) and look.full or most) then leave(user, lane, at)
-  else look_after(user, lane, at) end
+  if #look.leased < (users_rules.index_of(user) and look.full or most) then look_after(user, lane, since[user]) end
 end
 
 -- In each lane those who wait before those who come. The least share of each lane stands in front: there may be room

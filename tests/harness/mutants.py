@@ -242,8 +242,8 @@ MUTANTS = (
     Mutant(
         "an attempt is not counted",
         "outcomes",
-        "if job.word ~= 'expired' then add_one(key, 'push_attempts') elseif",
-        "if job.word ~= 'expired' then elseif",
+        "if job.word ~= 'expired' then add_one(job.key, 'push_attempts')\n",
+        "if job.word ~= 'expired' then\n",
         "integration/test_worker.py::test_attempts_come_to_an_end",
     ),
     Mutant(

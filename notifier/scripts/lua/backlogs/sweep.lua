@@ -6,7 +6,7 @@
 -- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept, to come; RQ puts those that
 -- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
 --! first_write
---! needs backlog_key end_cancelled ends free_dedupe job_key leave_backlog now_us number
+--! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog now_us number
 --! needs steering tally text UNSENT waits was_taken
 local MOST, MOST_FORGOTTEN = 100, 20000
 local now, why = now_us(ARGV[1]), ARGV[3]
@@ -29,20 +29,6 @@ local function end_if_rq_cancelled(canceled, id)
   end
 end
 
-local function end_expired(id, origin, meta)
-  local key, results = job_key(id), '@rq:results:' .. id
-  redis.call('ZREM', '@rq:scheduled:' .. origin, id)
-  redis.call('HDEL', key, 'push_order', 'push_deadline', 'push_answered', 'push_refusals')
-  free_dedupe(id, key)
-  redis.call('HSET', key, 'status', 'failed', 'push_outcome', 'expired')
-  redis.call('EXPIRE', key, ends.failed)
-  redis.call('ZADD', '@rq:failed:' .. origin, whole + ends.failed, id)
-  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', '', 'exc_string', why)
-  redis.call('EXPIRE', results, ends.failed)
-  tally('expired', now, meta.category .. '|')
-  ends.tell(now, id, 'expired', why)
-end
-
 -- expire: a job that a worker took meanwhile is not touched.
 local function expire(id)
   redis.call('ZREM', '@expiring', id)
@@ -56,7 +42,11 @@ local function expire(id)
     if not redis.call('ZSCORE', backlog_key(meta.user, meta.category), id) then return end
     end_cancelled(now, id) -- one of its devices took it
   elseif leave_backlog(now, meta.user, meta.category, id, job[7]) then
-    end_expired(id, job[1], meta)
+    redis.call('ZREM', '@rq:scheduled:' .. job[1], id)
+    free_dedupe(id, job_key(id))
+    end_failed(now, id, job[1], 'expired', why, ends.failed, '')
+    tally('expired', now, meta.category .. '|')
+    ends.tell(now, id, 'expired', why)
   else
     return
   end

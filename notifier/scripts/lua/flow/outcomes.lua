@@ -1,6 +1,6 @@
 --! on_demand move tell_feedback close_devices mark_of_rq
---! needs close_device end_cancelled end_unsent ends enter_backlog forget free_dedupe history is_text look_by
---! needs number seconds targets_of text
+--! needs close_device end_cancelled end_failed end_unsent ends enter_backlog forget free_dedupe history look_by number
+--! needs seconds targets_of text
 -- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
 local YEAR = 31536000 -- as long as RQ keeps what failed
 -- 'malformed: its meta cannot be read', as RQ stores the text of a failure.
@@ -15,20 +15,10 @@ local function note_sent(job)
 end
 
 local function failed(look, job, keep)
-  local id, key = job.id, job.key
-  if job.word ~= 'expired' then add_one(key, 'push_attempts') elseif not job.reached then free_dedupe(id, key) end
-  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
-    'push_answered', 'push_refusals', 'push_orphan', 'push_counted', 'push_returned', 'push_again')
+  if job.word ~= 'expired' then add_one(job.key, 'push_attempts')
+  elseif not job.reached then free_dedupe(job.id, job.key) end
   note_sent(job)
-  redis.call('HSET', key, 'status', 'failed', 'push_outcome', job.word)
-  redis.call('EXPIRE', key, keep)
-  redis.call('ZREM', '@rq:canceled:' .. job.origin, id) -- RQ's own cancel came too late
-  local expires = math.floor(look.now / 1000000) + keep
-  -- RQ's tools could list nothing of a registry in which an id stands that is no text.
-  if is_text(id) then redis.call('ZADD', '@rq:failed:' .. job.origin, expires, id) end
-  local results = '@rq:results:' .. id
-  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', look.worker, 'exc_string', job.detail)
-  redis.call('EXPIRE', results, keep)
+  end_failed(look.now, job.id, job.origin, job.word, job.detail, keep, look.worker)
 end
 
 local function dropped(look, job)

@@ -34,18 +34,15 @@ end
 -- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
 -- nothing waited of any of their users.
 function direct.read(ids, lane)
-  local jobs, users, backlogs, claims, last, candidates, come = {}, {}, {}, {}, nil, {}, {}
+  local jobs, users, backlogs, claims, last, come = {}, {}, {}, {}, nil, {}
   for _, id in ipairs(direct.room > 0 and ids or {}) do
     local job = new_job(id, lane, look.now)
     jobs[id] = job
-    if job and job.collapse then -- of several that have come, the last takes the place of the others: in their backlog
-      local same = job.user .. '\n' .. job.category .. '\n' .. job.collapse
-      if candidates[same] then jobs[candidates[same]], jobs[id] = nil, nil end
-      candidates[same] = id
+    if job then -- one may go before others of its user that have come too, or take their place: in their backlog
+      local before, rare = come[job.user], job.high or job.collapse ~= nil
+      direct.waits[job.user] = direct.waits[job.user] or before ~= nil and (before or rare) or nil
+      come[job.user] = before or rare
     end
-    if job and job.high then -- it goes before others of its user that have come before it: in their backlog
-      direct.waits[job.user] = direct.waits[job.user] or come[job.user]
-    elseif job then come[job.user] = true end
     if job and not (last and last.user == job.user and last.category == job.category) then
       last, users[#users + 1], backlogs[#backlogs + 1] = job, job.user, backlogs_key(job.user)
       claims[#claims + 1] = claim_key(job.user, job.category)

@@ -2,24 +2,24 @@
 --! needs backlogs_key lanes_of note_due read_backlogs text wake_ups_due
 -- A user who waits in very many categories is looked at a part of the backlogs at a time, or one look would block
 -- Redis. The lanes that are more urgent than the first large one are in each part, and the others take turns.
---   #part  in @backlogs:{user}: '<how many backlogs were passed in all> <how many since something was sent> <the
---          least µs at which a head of these may go>'
+--   #part  in @backlogs:{user}: '<how many backlogs were passed> <the least µs at which a head of these may go>'; once
+--          all were passed it begins anew
 local MAX_LINES = 50
 -- In µs: a head whose backlog was not looked at may expire, and its rules may open, before the user's do.
 local LONGEST_PART = 10000000
 
 -- part_of: of so many backlogs those to be looked at now, of the lanes in `rank`, {category, lane, …}; and the whole,
--- {lanes, passed, quiet, least, step, rest}. state: #part, if it is there.
+-- {lanes, passed, least, step, rest}. state: #part, if it is there.
 local function part_of(found, state, rank)
   local all, part = {}, {}
-  local whole = {lanes = lanes_of(found), passed = 0, quiet = 0, least = math.huge, step = 1, rest = 1}
+  local whole = {lanes = lanes_of(found), passed = 0, least = math.huge, step = 1, rest = 1}
   local function put(name, lane) part[#part + 1], part[#part + 2] = name, lane end
   for i = 1, #found, 2 do
     if rank[found[i + 1]] then all[#all + 1] = {found[i], found[i + 1]} end
   end
   if state then
-    local passed, quiet, least = state:match('^(%S+) (%S+) (%S+)$')
-    whole.passed, whole.quiet, whole.least = tonumber(passed), tonumber(quiet), tonumber(least) or math.huge
+    local passed, least = state:match('^(%S+) (%S+)$')
+    whole.passed, whole.least = tonumber(passed), tonumber(least) or math.huge
   end
   table.sort(all, function(a, b)
     if a[2] ~= b[2] then return rank[a[2]] < rank[b[2]] end
@@ -39,16 +39,12 @@ local function part_of(found, state, rank)
 end
 
 -- part_wake_up: when a user of whom a part was looked at is to be looked at again. user_next: the first µs at which the
--- user's own rules let one go. least: that of the backlogs of this part. sent: whether any went.
-local function part_wake_up(user, whole, now, user_next, least, sent)
-  local quiet = sent and 0 or whole.quiet + whole.step
-  least = math.min(least, sent and math.huge or whole.least)
-  local at, over = math.max(now, user_next), quiet >= whole.rest
-  if over then at = math.max(at, least) end
-  if over or at > now then quiet, least = 0, math.huge end -- the next look begins anew
-  local passed, ends = text((whole.passed + whole.step) % whole.rest), least < math.huge and text(least) or '-'
-  local state = passed .. ' ' .. text(quiet) .. ' ' .. ends
-  redis.call('HSET', backlogs_key(user), '#part', state)
+-- user's own rules let one go. least: that of the backlogs of this part, or now where any went: others may follow.
+local function part_wake_up(user, whole, now, user_next, least)
+  local at, passed = math.max(now, user_next), whole.passed + whole.step
+  least = math.min(least, whole.least)
+  if passed >= whole.rest then at, passed, least = math.max(at, least), 0, math.huge end
+  redis.call('HSET', backlogs_key(user), '#part', text(passed) .. ' ' .. (least < math.huge and text(least) or '-'))
   return math.min(at, now + LONGEST_PART)
 end
 

@@ -95,12 +95,12 @@ local function set_all_wake_ups(look, user, lanes, kept)
   local wake_ups, whole, now = set_wake_ups(user.name, user.backlogs, look.now, user.turn, kept), user.whole, look.now
   if whole and not next(whole.lanes) then whole, user.whole = nil, nil end
   if whole then
-    local least = math.huge
+    local least = user.sends > 0 and now or math.huge
     for _, backlog in ipairs(user.backlogs) do
       if not backlog.waits_for then least = math.min(least, backlog.at) end
     end
     local of_user = look.rules.bypasses and 0 or next_for(user.sent, user.policy, 1)
-    set_part_wake_ups(user.name, whole.lanes, part_wake_up(user.name, whole, now, of_user, least, user.sends > 0))
+    set_part_wake_ups(user.name, whole.lanes, part_wake_up(user.name, whole, now, of_user, least))
   end
   for lane in pairs(lanes) do
     if not wake_ups[lane] and not (whole and whole.lanes[lane]) then gather('ZREM', '@wakeups:' .. lane, user.name) end

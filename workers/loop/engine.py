@@ -1,7 +1,7 @@
 """The engine: pull, send, settle, round after round, in one event loop.
 
-It knows nothing of RQ's worker class: what it does not handle itself, jobs of other functions, it hands to
-`rq_jobs`. Redis's scripts decide everything that must be atomic; the engine decides when to call them.
+The engine knows nothing of RQ's worker class: it hands jobs of other functions to `rq_jobs`. Redis's scripts decide
+everything that must be atomic; the engine decides when to call them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from workers.sending.sender import SUSPECT
 from workers.sending.settlements import returned
 
 SUSPENDED_S: Final = 1.0
-PATIENCE_S: Final = 1.0  # of the jobs of other functions that stand behind one that runs
-UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # what cannot be read is tried again at once, and then ever later
+PATIENCE_S: Final = 1.0  # after which jobs of other functions go back to their queues, if one before them still runs
+UNREADABLE_S, MAX_UNREADABLE = 0.02, 8  # the back-off after a script's error, and how often it doubles at most
 RECONNECT_S: Final = (0.1, 5.0)
-REFUSED_S: Final = 0.5  # between tries to settle what is in flight, where Redis refuses its user
+REFUSED_S: Final = 0.5  # between attempts to settle while Redis refuses this worker's user
 
 
 class Engine:
-    """One worker's work. `run` returns after `stop`, or in burst when nothing is due any more."""
+    """One worker's loop. `run` returns after `stop`; a burst also ends when nothing is due any more."""
 
     def __init__(self, parts: Parts, policies: Policies, version: str = "") -> None:
-        """version: of the policies; see `use`."""
+        """version: that of the policies; '' if they never change."""
         self._call = partial(run_async, parts.redis)
         self._redis, self._idle, self._circuits = parts.redis, parts.idle, parts.circuits
         self._turns, self._rq_jobs, self._tuning = parts.turns, parts.rq_jobs, parts.tuning
@@ -56,31 +56,31 @@ class Engine:
         self.flights = Flights(parts)
         self._follow(policies, self._table(policies, version), version)
         self._suspects: list[tuple[Leased, float]] = []
-        self._handing_over: Call[bool] | None = None  # with the next look
-        self._targets: dict[str, str] = {}  # that the next look tells
-        self.look_at_rates: Callable[[], Awaitable[None]] | None = None  # that are published, and take them up
-        self.rates = b""  # the version of those of the last look
-        self._most = sys.maxsize  # jobs that this engine does
+        self._handing_over: Call[bool] | None = None  # goes with the next pull
+        self._targets: dict[str, str] = {}  # by job id; the next pull gives them to the scripts
+        self.look_at_rates: Callable[[], Awaitable[None]] | None = None  # takes up the published rates
+        self.rates = b""  # the published version that this engine saw last
+        self._most = sys.maxsize  # `max_jobs` of `run`
         self._stopping = asyncio.Event()
-        self._may_look = True  # nobody else looks for this one
+        self._may_look = True  # False while another idle worker leads, which pulls
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
-        self.is_away = False  # Redis; who ends asks it nothing more then, as each call may wait for the whole timeout
+        self.is_away = False  # Redis does not answer; a shutdown then makes no call, as each may last a whole timeout
         self.mender = Mender(parts.redis, parts.name, list(parts.lanes))
         self._is_full = False
         self._due_at: float | None = None
         self._looked_at: float | None = None
-        self._redis_ahead_us = 0.0  # of the loop's clock
+        self._redis_ahead_us = 0.0  # Redis's clock less the loop's clock
         self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
-        self.suspended_us = 0  # since when, on Redis's clock; 0 while it is not
+        self.suspended_us = 0  # when the worker was suspended, by Redis's clock; 0 if it is not
 
     @property
     def looked_us(self) -> int | None:
-        """When it last came round to look for work, in µs on Redis's clock; None before the first answer."""
+        """When this engine last looked for work, in µs by Redis's clock; None before Redis's first answer."""
         return None if self._looked_at is None else round(self._looked_at * 1e6 + self._redis_ahead_us)
 
     async def take_up(self, policies: Policies, version: str) -> None:
-        """Follow these rules once Redis knows who has rules of their own, or as soon as it says nothing."""
+        """Publish which users have rules of their own, then follow the rules, also if Redis does not answer."""
         rules = self._table(policies, version)
         with contextlib.suppress(RedisError):
             await own_rules.publish(self._redis, rules, self._worker)
@@ -91,7 +91,7 @@ class Engine:
         return RuleTable(policies, self._lanes, lead_us=lead_us, version=version, partitions=partitions)
 
     def _follow(self, policies: Policies, rules: RuleTable, version: str) -> None:
-        """From the next look on. version: by which Redis knows them; '' if they never change."""
+        """Use these rules from the next pull on. version: theirs in Redis; '' if they never change."""
         self._rq_jobs.version = version
         self._rules = rules
         self._zone = policies.zone
@@ -104,7 +104,7 @@ class Engine:
         self._idle.wake.set()
 
     def stop_now(self) -> None:
-        """Wait no longer for what is in flight, once stopped."""
+        """End the grace time at once, after `stop`."""
         self._stop_now.set()
 
     async def run(self, *, burst: bool = False, max_jobs: int | None = None, max_idle_s: float | None = None) -> None:
@@ -139,24 +139,24 @@ class Engine:
     async def _end(self, refused: RedisError | None) -> None:
         if not self.is_away:
             with contextlib.suppress(RedisError):
-                await self._hand_over(self._idle.hand_over())  # what is in flight may last
+                await self._hand_over(self._idle.hand_over())  # first, as the sends in flight may take long
         await self.flights.end([returned(leased) for leased, _ in self._suspects], self._stop_now)
         if refused is not None:
             await self.mender.mark()
             raise unusable(refused) from refused
 
     async def _round(self, *, wait: bool) -> bool:
-        """Look, take, settle, once. Returns whether anything moved; waits for something to do where nothing did.
+        """Settle and pull once. Returns whether anything moved; if nothing did, waits for something to do.
 
-        wait: also for what is not in flight yet.
+        wait: wait even if nothing is in flight; a burst ends then.
         """
         self._note_look()
         await self.flights.settle_returned()
         moved = self._may_look and await self._look()
         if self._suspects or self.flights.rq_jobs:
-            await self._hand_over(self._idle.hand_over())  # also where it does not lead: it may have been called to
+            await self._hand_over(self._idle.hand_over())  # even if it does not lead: it may have been called to lead
         elif not moved:
-            await self._hand_over()  # no look follows at once, with which it would go
+            await self._hand_over()  # no pull follows at once to take the call along
         if self._suspects:
             await self._try_suspects()
             moved = True
@@ -168,9 +168,9 @@ class Engine:
         return moved
 
     async def _look(self) -> bool:
-        """Settle what has ended, and take what may go. Returns whether anything moved."""
+        """Settle the sends that ended, and pull, in one round trip. Returns whether anything moved."""
         if not (room := self._room()):
-            await self.flights.all_begun.wait()  # each of them may have needed room by every route
+            await self.flights.all_begun.wait()  # until a send begins, it reserves room on every route
             room = self._room()
         self._is_full = not room
         settling = await self.flights.settling()
@@ -184,18 +184,18 @@ class Engine:
             return await self._take(room, rooms, before) or settling is not None
 
     async def _hand_over(self, call: Call[bool] | None = None) -> None:
-        """Call somebody idle: by this call, or by the one that was to go with the next look."""
+        """Wake an idle worker: by this call, else by the one that waits for the next pull."""
         call, self._handing_over = call or self._handing_over, None
         if call is not None:
             await self._call(call)
 
     async def _take(self, room: int, rooms: dict[str, int], before: Sequence[Call[Any]]) -> bool:
-        """Take what may go, in one round trip with the calls that go before."""
+        """Make the calls of `before`, then pull, in one round trip."""
         called, self._idle.called = self._idle.called, b""
         asked_at = asyncio.get_running_loop().time()
         pull = calls.pull(self._caller(), Room(room, rooms), self._rules, self._targets)
         *others, pulled = await run_together(self._redis, [*before, pull])
-        if not isinstance(pulled, Exception):  # what it has leased begins whatever became of the others
+        if not isinstance(pulled, Exception):  # its sends begin even if another call failed
             self._take_up(pulled, asked_at)
         _raise_first([*others, pulled])
         if pulled.rates is not None:
@@ -208,7 +208,7 @@ class Engine:
         is_full = len(pulled.leased) >= room or (pulled.taken > 0 and pulled.queued > 0)
         lacks_room, met = not all(rooms.values()), pulled.leased or pulled.taken or pulled.idle
         if is_full or (lacks_room and met):
-            # More than this worker takes at once, in all or by one route: somebody idle shall look as well.
+            # More is due than this worker can take, in all or by one route: an idle worker should pull as well.
             self._handing_over = self._idle.hand_over()
         elif lacks_room and (call := self._idle.pass_on(called)):
             self._handing_over = call
@@ -221,7 +221,7 @@ class Engine:
         return bool(pulled.leased or pulled.taken or pulled.unread or pulled.orphans or asks)
 
     async def _tell(self, pulled: Pulled) -> None:
-        """Write down what *pull* does not know of some users."""
+        """Write to Redis the rules and zones of users that *pull* asked for."""
         if pulled.unpublished:
             await own_rules.publish(self._redis, self._rules, self._worker)
         for job_id, _, zone in pulled.asked:
@@ -231,12 +231,12 @@ class Engine:
         for user, text in pulled.chosen:
             if why_not := decoded(text).unknown_zone:
                 self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
-        # Jobs of plain producers: the scripts cannot read whom they are for, so they are told, once.
+        # The scripts cannot read the targets of plain producers' jobs: the next pull tells them, once.
         self._targets = {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone}
 
     def _take_up(self, pulled: Pulled, asked_at: float) -> None:
-        """Note what a look has told, and begin what it has leased."""
-        # A lease, and an expiry, are counted from before the call, so that they end here no later than in Redis.
+        """Note the reply of a pull, and begin the sends that it leased."""
+        # Leases and expiries are counted from before the call, so that they end here no later than in Redis.
         self._redis_ahead_us = pulled.now_us - asked_at * 1e6
         self._note_look()
         self._note_suspended(pulled)
@@ -275,7 +275,7 @@ class Engine:
         )
 
     async def _tell_zone(self, name: str, job_id: str, now_us: int) -> None:
-        """Write down, for the scripts, what a zone's clocks read; a job that names none follows the configured zone."""
+        """Write a zone's offsets for the scripts. A job that names an unknown zone follows the configured one."""
         try:
             check_zone(name)
         except ValueError as error:
@@ -285,13 +285,13 @@ class Engine:
             await self._call(write("HSET", self._rules.zones, name, zone_or(name, self._zone, now_us).encode()))
 
     async def _try_suspects(self) -> None:
-        """Send those with which workers died, each alone: if this worker dies too, that one is to blame."""
+        """Send the jobs on which workers died one at a time: if this worker dies too, the job under way is to blame."""
         while self._suspects and not self._stopping.is_set():
             self._note_look()
             await self.flights.drain()
             leased, leased_at = self._suspects[0]
             mine = await self._call(in_flight.begin(leased.job_id, leased.permit))
-            del self._suspects[0]  # not before: the call may be made again
+            del self._suspects[0]  # not earlier: if the call fails, it is made again
             if mine:
                 self.flights.begin(leased, leased_at)
         await self.flights.drain()
@@ -311,7 +311,7 @@ class Engine:
                 continue
             with contextlib.suppress(RedisError):
                 await self.flights.give_up_unproven()
-            # It may outlast our leases on those behind it: then they go back, and whoever is free takes them over.
+            # This job may outlast the leases of those behind it: so they go back, for a free worker to take.
             leased_s = asyncio.get_running_loop().time() - began
             patience_s = min(PATIENCE_S, self._tuning.lease_us / 2e6 - leased_s)
             self.flights.run_by_rq += 1
@@ -322,7 +322,7 @@ class Engine:
         wake, follows, self._may_look = self._idle.wake, not self._may_look, True
         away_s = self._circuits.away_s()
         if self._is_full and (away_s or self._turns.is_full):
-            idle = self._idle  # somebody shall look meanwhile
+            idle = self._idle  # another worker should pull meanwhile
             await self._hand_over(idle.hand_over() if idle.leads else idle.pass_on(idle.called))
         if self.suspended_us or self._is_full:
             with contextlib.suppress(TimeoutError):
@@ -352,7 +352,7 @@ class Engine:
             await asyncio.wait_for(self._stopping.wait(), wait)
 
     async def _finish(self, refused: RedisError) -> None:
-        """Settle what is in flight, within the grace time: a right that was taken away may come back meanwhile."""
+        """Try to settle what is in flight within the grace time: Redis may grant the missing permission again."""
         if self.flights.busy:
             self._log.warning("limiter_unreachable", reason=str(unusable(refused)))
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Flights: what one worker has in flight, the sends under way and the settlements that Redis has not been told yet."""
+"""Flights: one worker's sends under way, and the settlements that Redis does not have yet."""
 
 from __future__ import annotations
 
@@ -27,25 +27,22 @@ from workers.sending.proofs import Proofs, Unproven
 from workers.sending.sender import NotOursError
 from workers.sending.settlements import broken_off, end_unsent, failed, is_deferred, of_whom, returned
 
-RENEWALS: Final = 3  # in the time of a lease
-AGAIN_S: Final = 0.2  # after a renewal that Redis did not take
-CLOSING_S: Final = 1.0  # for the sends to answer once their providers were closed, and again once they were cancelled
+RENEWALS: Final = 3  # in each lease time
+AGAIN_S: Final = 0.2  # after a renewal that failed
+CLOSING_S: Final = 1.0  # how long sends may take to end once their providers are closed, and again once cancelled
 SWEEP_S: Final = 0.25
-# So many sweeps in a row must find a send past its time before it is left. They are counted, not timed: after a stop of
-# the whole process the event loop has its turns between them, in which sends are cancelled and end.
+# A send is abandoned after this many sweeps that found it overdue. They are counted, not timed: after a pause of the
+# whole process, the event loop has its turns between them, in which overdue sends are cancelled and end.
 SWEEPS: Final = 5
-# A call to Redis takes so many turns of the event loop, or fewer, until it is written. What is begun behind it begins
-# then: so Redis has something to do while this process is busy with the sends.
+# A call to Redis is written within this many turns of the event loop. The sends begin only then, so that Redis works
+# on the call while this process is busy with them.
 TURNS: Final = 3
 Backlog: TypeAlias = tuple[str, str]  # a user, and a category
 Result: TypeAlias = Settlement | Unproven
 
 
 class Flight:
-    """A send: what was leased, when by the loop's clock, and since when it was due, if known.
-
-    sweeps: how many have found it past its time.
-    """
+    """A send. leased_at, due_at: by the loop's clock; due_at is None if unknown. sweeps: how many found it overdue."""
 
     __slots__ = ("backlog", "due_at", "leased", "leased_at", "sweeps")
 
@@ -56,13 +53,13 @@ class Flight:
 
 
 class Flights:
-    """Begins sends, gathers what became of them, and settles it in batches.
+    """Begins sends, gathers their results, and settles them in batches.
 
-    What got no answer stays in flight, beside those that are under way, until its provider has surely read it. So does
-    what was in flight with a worker that died (`adopt`).
+    A send whose answer never came stays in flight until the provider has certainly read it. Sends adopted from a dead
+    worker do the same (`adopt`).
 
-    rq_jobs: jobs that turned out to be of another function. wake: is set whenever a send has ended. unbegun: how many
-    sends have not begun yet, and are counted nowhere by their routes; all_begun: is set while there are none.
+    rq_jobs: jobs of other functions. wake: set whenever a send ends. unbegun: how many sends have not begun, so that no
+    route counts them yet; all_begun: set while there are none.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -72,11 +69,11 @@ class Flights:
         self._turns.join(self)
         self.claim_anew()
         self._to_begin: list[tuple[Leased, float, float | None]] = []
-        self._queued = 0  # behind others of their backlogs
+        self._queued = 0  # how many sends are in `_behind`
         self.all_begun = asyncio.Event()
         self.all_begun.set()
         self.unbegun = 0
-        self._behind: dict[Backlog, deque[Flight] | None] = {}  # of each backlog of which a send is under way
+        self._behind: dict[Backlog, deque[Flight] | None] = {}  # the sends that wait behind the one under way
         self._returning: set[Backlog] = set()
         self._sending: dict[Flight, asyncio.Task[None]] = {}
         self._unproven: dict[asyncio.Task[None], tuple[Leased, Unproven]] = {}
@@ -87,7 +84,7 @@ class Flights:
         self._hopeful_until = 0.0
         self._sweeping = False
         self._settlements: list[Settlement] = []
-        self._numbers: Counter[str] = Counter()  # of which Redis has not been told yet
+        self._numbers: Counter[str] = Counter()  # that Redis does not have yet
         self._log = structlog.get_logger("notifier.worker").bind(worker=parts.name)
         self.rq_jobs: list[RqJob] = []
         self.delivered = 0
@@ -95,7 +92,7 @@ class Flights:
         self.run_by_rq = 0
 
     def claim_anew(self) -> None:
-        """Go on as another claimant, see claims.lua: what a lost answer leased keeps its place until its lease ends."""
+        """Become another claimant (claims.lua): jobs leased by a lost reply keep their place until the lease ends."""
         self.claimant = f"{self._worker} {token_hex(4)}"
 
     def use(self, policies: Policies, rules: RuleTable) -> None:
@@ -104,16 +101,16 @@ class Flights:
 
     @property
     def hopeful(self) -> bool:
-        """Whether a proof is to be waited for: a provider that is well gives it at once, so for a lease at the most."""
+        """Whether proofs are worth waiting for: for a lease time at most, as a healthy provider gives one at once."""
         return bool(self._unproven) and asyncio.get_running_loop().time() < self._hopeful_until
 
     @property
     def ended(self) -> int:
-        """How many jobs have come to their end here."""
+        """How many jobs ended here."""
         return self.delivered + self.failed + self.run_by_rq
 
     def left(self, most: int) -> int:
-        """How many more may be taken here, so that no more than `most` come to their end."""
+        """How many more jobs may be taken so that at most `most` end here."""
         return max(0, most - self.ended - len(self) - len(self._settlements))
 
     @property
@@ -126,7 +123,7 @@ class Flights:
         return len(self._sending) + len(self._to_begin) + self._queued
 
     def begin_soon(self, leased: Leased, leased_at: float, due_at: float | None) -> None:
-        """As `begin`, but behind the calls to Redis that are made now."""
+        """As `begin`, but once the calls to Redis of this turn are written; see TURNS."""
         if not self._to_begin:
             self._begin_in(TURNS)
             self.all_begun.clear()
@@ -141,7 +138,7 @@ class Flights:
         begun, self._to_begin = self._to_begin, []
         for each in begun:
             self.begin(*each)
-        loop.call_soon(self._have_begun, len(begun))  # their tasks are first
+        loop.call_soon(self._have_begun, len(begun))  # runs after the first step of their tasks
 
     def _have_begun(self, n: int) -> None:
         self.unbegun -= n
@@ -150,10 +147,10 @@ class Flights:
             self.all_begun.set()
 
     def begin(self, leased: Leased, leased_at: float, due_at: float | None = None) -> None:
-        """Begin to send what was leased at that moment of the loop's clock. due_at: since when it was due, if known.
+        """Begin a send; see `Flight`.
 
-        What is behind another one of its backlog waits for the answer to that, or they could change places: if the
-        provider does not take the first one for now, it goes back to its backlog, and these go back behind it.
+        A send waits for the answer to the one before it in its backlog, or the two could change places: if the provider
+        defers the first one, it goes back to its backlog, and the later ones go back behind it.
         """
         flight, under_way = Flight(leased, leased_at, due_at), self._behind
         backlog = flight.backlog
@@ -169,7 +166,7 @@ class Flights:
             self._queued += 1
 
     def give_back(self, leased: Leased) -> None:
-        """Let it go back to its backlog, and what is leased behind it."""
+        """Return a job unsent to its backlog; later leases of this backlog follow it."""
         self._returning.add((leased.user, leased.category))
         self._settlements.append(returned(leased))
         self.wake.set()
@@ -191,8 +188,8 @@ class Flights:
             result = await (send() if self._tracing is None else self._tracing.around(flight.leased, send))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - `_ended` says which
             result = error
-        # No callback of the task does the rest: that takes one more turn of the loop.
-        if self._sending.pop(flight, None) is not None:  # else it was left
+        # Not by a callback of the task: that would take one more turn of the loop.
+        if self._sending.pop(flight, None) is not None:  # else `_leave` has abandoned it
             self._ended(flight, result)
 
     def _ended(self, flight: Flight, result: Result | BaseException) -> None:
@@ -207,7 +204,7 @@ class Flights:
         elif not isinstance(result, NotOursError):
             self._log.error("sender_broke", **of_whom(leased), exc_info=result)
             why = f"an error in the worker: {type(result).__name__}"
-            self._settlements.append(failed(leased, why, reached=True))  # nobody knows whether it has left
+            self._settlements.append(failed(leased, why, reached=True))  # the message may have left
         elif (unsent := end_unsent(leased, partial(self._log.bind, **of_whom(leased)))) is not None:
             self._settlements.append(unsent)
         else:
@@ -216,7 +213,7 @@ class Flights:
         self.wake.set()
 
     def _follow(self, flight: Flight, *, taken: bool) -> None:
-        """Begin what is behind this one, which was sent; or give it back, where this one was not taken for now."""
+        """Begin the backlog's next send. taken: False if the provider deferred this one; then the others go back."""
         behind = self._behind[flight.backlog]
         if not taken:
             self._returning.add(flight.backlog)
@@ -235,7 +232,7 @@ class Flights:
             behind.clear()
 
     def _sweep(self) -> None:
-        """Leave what is past its lease: the sender has cancelled it, and it did not even hear that."""
+        """Abandon overdue sends: the sender has cancelled them, and they ignored it."""
         loop = asyncio.get_running_loop()
         latest = loop.time() - self._tuning.send_within_s - self._tuning.timeout_us / 1e6
         past = [flight for flight in self._sending if flight.leased_at < latest]
@@ -254,7 +251,7 @@ class Flights:
             self._follow(flight, taken=True)
 
     def adopt(self, orphans: Iterable[Leased]) -> None:
-        """Put these back, which others may have sent, once their providers have read it."""
+        """Return jobs that a worker may have sent to their backlogs, once their providers have certainly read them."""
         for orphan in orphans:
             silences = self._sender.silences(orphan, self._policies.category(orphan.category))
             self._await_proof(orphan, Unproven(broken_off(orphan), silences))
@@ -280,7 +277,7 @@ class Flights:
         self.wake.set()
 
     async def _renew(self) -> None:
-        """Hold the leases of what is unproven for as long as there is some, and its permits in the future."""
+        """Renew the leases of unproven sends, and date their permits ahead, while there are any."""
         wait_s = self._tuning.lease_us / 1e6 / RENEWALS
         try:
             while self._unproven:
@@ -298,12 +295,12 @@ class Flights:
             for n in range(0, len(flights), size):
                 await run_async(self._redis, renew(flights[n : n + size], lease_us=lease_us, claimant=self.claimant))
         except RedisError as error:
-            self._log.debug("not_renewed", jobs=len(flights), reason=str(error))  # the engine says so, once
+            self._log.debug("not_renewed", jobs=len(flights), reason=str(error))  # the engine logs the outage, once
             return False
         return True
 
     async def settle_returned(self) -> None:
-        """Settle what came back to its backlog, before anything else is asked for: that would go before it."""
+        """Settle the jobs that go back to their backlogs before the next pull: later jobs would overtake them."""
         if self._returning:
             await self.all_begun.wait()
             while any(settlement.state == "backlog" for settlement in self._settlements):
@@ -311,8 +308,8 @@ class Flights:
             self._returning.clear()
 
     async def settling(self) -> Call[list[bool]] | None:
-        """The call that settles what has ended; None where nothing has. Its reply is noted when it is read."""
-        await self._circuits.tell()  # before messages go back to backlogs, or they come at once
+        """Return the call that settles a batch of ended sends, or None. Decoding its reply notes the result."""
+        await self._circuits.tell()  # first: messages of an open circuit that go back must not be pulled again at once
         batch = self._settlements[: self._tuning.batch]
         if not batch:
             return None
@@ -329,7 +326,7 @@ class Flights:
             await run_async(self._redis, call)
 
     async def settle_rq_job(self, settlement: Settlement) -> bool:
-        """Settle this; returns whether its lease was still this worker's."""
+        """Settle a job of another function. Returns whether its lease was still this worker's."""
         call = self._settle_call([settlement], self._numbers_with([settlement]))
         (mine,) = self._note([settlement], await run_async(self._redis, call))
         return mine
@@ -356,12 +353,12 @@ class Flights:
         return calls.settle(batch, self._rules, Worker(name=self._worker, keep=self._tuning.keep), measured)
 
     def return_rq_jobs(self) -> Call[list[bool]]:
-        """The call that puts the jobs of other functions back where they were."""
+        """Return the call that puts the jobs of other functions back where they were."""
         # Each goes to the head of its queue, so the last goes first.
         return self._settle_call([rq_job.given_back() for rq_job in reversed(self.rq_jobs)], {})
 
     async def drain(self) -> None:
-        """Wait until nothing is in flight, and all is settled."""
+        """Wait until each send has ended or awaits its proof, and all settlements are in Redis."""
         while self.busy:
             if self._settlements:
                 await self._settle()
@@ -373,7 +370,7 @@ class Flights:
     async def end(self, unbegun: Sequence[Settlement], stop_now: asyncio.Event) -> None:
         """Finish what is in flight within the grace time or until `stop_now`, settle it, and give up the rest.
 
-        What is given up stays in flight: another worker finds it at once, and waits for the proof in this one's place.
+        A send that is given up stays in flight: another worker finds it at once, and waits for its proof instead.
         """
         self._settlements += unbegun
         await self.all_begun.wait()
@@ -399,11 +396,11 @@ class Flights:
             self._log.error("not_settled", jobs=len(self._settlements), reason=str(error))
 
     async def give_up_unproven(self) -> None:
-        """Leave what is unproven to whoever looks next; each stays in flight meanwhile."""
+        """Leave unproven sends, which stay in flight, to the next worker that pulls."""
         while self._unproven:
             for task in list(self._unproven):
                 task.cancel()
-            await asyncio.wait(self._unproven, timeout=SWEEP_S)  # cancelled again where that was not heard
+            await asyncio.wait(self._unproven, timeout=SWEEP_S)  # a task that ignores it is cancelled again
         if self._given_up and await self._lease(self._given_up, 0):
             self._given_up.clear()
 
@@ -417,6 +414,6 @@ class Flights:
         while (tasks := self._in_flight()) and not stop_now.is_set() and (left := until - loop.time()) > 0:
             await asyncio.wait([*tasks, stopped], timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if self._settlements:
-                with contextlib.suppress(RedisError):  # what could not be settled is tried once more at the end
+                with contextlib.suppress(RedisError):  # `end` settles the rest
                     await self._settle()
         stopped.cancel()

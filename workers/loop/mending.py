@@ -1,11 +1,11 @@
-"""Mending: what a worker does about content of Redis that its scripts cannot read, so that nothing ends it.
+"""Mending: how a worker survives content of Redis that its scripts cannot read.
 
-A script that fails is run once more by a version of it that tells which keys it touched, the last first. Of these, and
-of the keys that every call reads, each that is not of its type is set aside whole, and each score that is no time is
-made now. If nothing looks wrong and the script fails again, what it touched last is set aside: one key at each failure.
-A script that failed may have taken a job out of one place and not put it into the next: when none has failed for some
-seconds, the worker audits all that is kept, and repairs it. A mark in Redis, which goes after that, tells it to workers
-that start later: this one may have been killed.
+When a script fails, the mender runs a version of it that returns the keys it touched, the latest first. Of these, and
+of the keys that every call reads, the mender sets each key of a wrong type aside and replaces each score that is no
+time by the current time. If it finds nothing wrong and the script fails again, it sets aside the key touched last, one
+key at each failure. A failed script may have taken a job out of one place without putting it into the next: so once no
+script has failed for some seconds, the worker audits all of Redis and repairs it. A mark in Redis lasts until then: if
+this worker is killed, one that starts later repairs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ MAX_KNOWN: Final = 200
 MAX_MEMBERS: Final = 1_000
 KEPT_S: Final = 7 * 86_400
 QUIET_S: Final = 3.0
-# What waits, what is in flight and what was sent stands there: its numbers are mended, and while it has its type it is
-# never set aside whole. Without what was sent a user would be burst.
+# These keys hold what waits, what is in flight and what was sent. The mender corrects their numbers, but never sets one
+# of the right type aside: without the record of the sends, a user would get too many.
 PRECIOUS: Final = frozenset({"backlog", "later", "leases", "sent", "seq", "wakeups"})
 _CALL: Final = re.compile(r"\bredis\.(p?call)\b")
 _TRACE: Final = """
@@ -57,7 +57,7 @@ return ok and {} or last
 
 
 class Mender:
-    """Mends what the errors of one worker tell of."""
+    """Mends the keys that make one worker's scripts fail."""
 
     def __init__(self, redis: Any, worker: str, lanes: Sequence[str]) -> None:
         self._redis = redis
@@ -67,13 +67,13 @@ class Mender:
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
 
     async def take_over(self) -> None:
-        """See to what a worker has left that ended in the middle of it. Raise ResponseError if this one would, too."""
+        """Plan a repair that a worker did not finish. Raise ResponseError if Redis refuses a command of the scripts."""
         await run_async(self._redis, Call(script("rights"), [], commands_of_scripts(), bool))
         if await self._redis.exists(redis_key("halfway")):
             self.note_failed()
 
     async def mark(self) -> None:
-        """Tell workers that start later that a script has failed, until a repair that begins after this is done."""
+        """Leave a mark that a script has failed. Only a repair that begins later removes it."""
         with contextlib.suppress(RedisError):
             await self._redis.sadd(redis_key("halfway"), uuid4().hex)
 
@@ -81,14 +81,14 @@ class Mender:
         self._failed_at = time.monotonic()
 
     async def mend(self, error: Exception) -> None:
-        """Find what the error came of, and set it right or aside; where Redis is away, the next time."""
-        await self.mark()  # this worker may be killed before it repairs; another's repair may have passed the place
+        """Find the key that caused the error, and correct it or set it aside. If Redis is away, do nothing."""
+        await self.mark()  # this worker may be killed before it repairs; a repair under way may have passed the key
         self.note_failed()
         with contextlib.suppress(RedisError):
             await self._find(error)
 
     def is_over(self) -> bool:
-        """Whether a script has failed, and none for some seconds; told once."""
+        """Whether scripts have failed, but none for some seconds. True once, until the next failure."""
         over = self._failed_at is not None and time.monotonic() - self._failed_at > QUIET_S
         if over:
             self._failed_at = None
@@ -103,7 +103,7 @@ class Mender:
         mended = [key for key in dict.fromkeys([*touched, *self._fixed]) if await self._mend(key)]
         if not mended and self._seen[what] > 1:
             loose = [key for key in dict.fromkeys(touched) if name_of(key) in CATALOGUE.keys() - PRECIOUS]
-            for key in loose:  # the first of them that is there
+            for key in loose:  # sets aside the first that exists
                 if await self._set_aside(key, "a script fails on it"):
                     break
         if self._seen[what] == 1:
@@ -111,13 +111,13 @@ class Mender:
             self._log.error("unreadable", reason=what, at=at, exc_info=None if touched else error)
 
     async def _touched(self, call: Call[Any] | None) -> list[bytes]:
-        """The keys that a failing call touches, the last first. The call is made once more for it."""
+        """Make a failing call once more; return the keys that it touches, the latest first."""
         if call is None:
             return []
         source = _TRACE % _CALL.sub(r"ARGV.\1", call.script.source)
         try:
             found = await self._redis.eval(source, *call.words())
-        except ResponseError:  # it touches more than this version may
+        except ResponseError:  # Redis does not run this version
             return []
         return [key for key in found if isinstance(key, bytes)]
 
@@ -130,14 +130,14 @@ class Mender:
             return False
         if found not in types:
             return await self._set_aside(key, f"it is a {found}, not a {' or '.join(sorted(types))}")
-        if found == "zset" and name_of(key) != "wip":  # RQ fails what it finds expired there, so it stands far ahead
+        if found == "zset" and name_of(key) != "wip":  # its scores are far ahead, as RQ fails a job whose score is past
             return await self._mend_scores(key)
         if found in {"set", "hash"} and key in self._fixed:
             return await self._mend_members(key, found)
         return key == redis_key("seq").encode() and await self._mend_counter(key)
 
     async def _mend_scores(self, key: bytes) -> bool:
-        """Let what has a time that no clock shows be due now."""
+        """Replace each score that can be no time by the current time."""
         odd = [
             *await self._redis.zrangebyscore(key, f"({MAX_SCORE}", "+inf", start=0, num=MAX_MEMBERS),
             *await self._redis.zrangebyscore(key, "-inf", f"({-MAX_SCORE}", start=0, num=MAX_MEMBERS),
@@ -151,7 +151,7 @@ class Mender:
         return True
 
     async def _mend_members(self, key: bytes, found: str) -> bool:
-        """Remove what is no text: no name of ours is."""
+        """Remove members that are not UTF-8: none of ours is."""
         is_set = found == "set"
         _, members = await (self._redis.sscan if is_set else self._redis.hscan)(key, count=MAX_MEMBERS)
         odd = [member for member in members if member.decode(errors="ignore").encode() != member]
@@ -166,16 +166,16 @@ class Mender:
         if value.isdigit() and len(value) < 20 and int(value) < MAX_SEQ:  # noqa: PLR2004 - digits of a number of 64 bits
             return False
         seconds, us = await self._redis.time()
-        await self._redis.set(key, seconds * 1000 + us // 1000)  # more than were ever counted
+        await self._redis.set(key, seconds * 1000 + us // 1000)  # higher than any count so far
         self._log.error("mended", at=readable(repr(key)), reason="it is no counter")
         return True
 
     async def _set_aside(self, key: bytes, why: str) -> bool:
-        """Keep it whole, under another name, for a time."""
+        """Rename the key, and keep it for KEPT_S."""
         aside = redis_key("quarantine", "").encode() + key
         try:
             await self._redis.rename(key, aside)
-        except ResponseError:  # it has gone, or lies on another server of a cluster
+        except ResponseError:  # the key is gone, or is on another server of a cluster
             return False
         await self._redis.expire(aside, KEPT_S)
         self._log.error("quarantined", at=readable(repr(key)), reason=why, kept=readable(repr(aside)))
@@ -183,7 +183,7 @@ class Mender:
 
 
 def _fixed_keys(lanes: Sequence[str]) -> Iterable[bytes]:
-    """The keys that belong to no user, job or route."""
+    """Yield the keys that belong to no user, job or route."""
     together = joined(lanes)
     for name in CATALOGUE:
         for rest in ((), *((lane,) for lane in lanes), (together,)):

@@ -15,12 +15,12 @@ from workers.sending.circuits import Circuits
 from workers.sending.sender import Sender
 from workers.sending.tracing import Tracing
 
-MARGIN_S: Final = 0.5  # between the last moment of an answer and the end of the lease
+MARGIN_S: Final = 0.5  # between the latest possible answer and the end of the lease
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How much at once, in jobs, and how long, in microseconds."""
+    """One worker's limits: counts of jobs, and times in microseconds."""
 
     batch: int
     in_flight: int
@@ -32,13 +32,13 @@ class Tuning:
 
     @property
     def send_within_s(self) -> float:
-        """How long after it was leased something may be handed over, so that its answer comes within the lease."""
+        """How long after the pull a notification may be handed over, so that the answer comes before the lease ends."""
         return (self.lease_us - self.timeout_us) / 1e6 - MARGIN_S
 
 
 @dataclass(frozen=True, slots=True)
 class RqJob:
-    """A job of another function under this worker's lease. One that is limited has a user, a category and a permit."""
+    """A job of another function that this worker leased. If it is limited, it has a user and a category."""
 
     job_id: str
     permit: str
@@ -46,30 +46,30 @@ class RqJob:
     category: str = ""
 
     def settlement(self, state: State, word: str = "", detail: str = "") -> Settlement:
-        """The settlement that moves it to `state`. What RQ gets keeps its permit, see `rq_run`."""
+        """Return the settlement that moves the job to `state`. A job that RQ runs keeps its permit, see `rq_run`."""
         reached = state == "handed_to_rq"
         return Settlement(self.job_id, self.permit, self.user, self.category, reached, state, word, detail)
 
     def given_back(self) -> Settlement:
-        """The settlement of one that was not begun: to its backlog, or to the head of its queue."""
+        """Return the settlement that puts a job that never ran back into its backlog, or at the head of its queue."""
         return self.settlement("backlog" if self.user else "queue")
 
 
 class RqJobs(Protocol):
-    """RQ's own path, for the jobs that are not notifications of ours. version: of the rates that are followed."""
+    """Runs the jobs of other functions as RQ does. version: that of the rates in force."""
 
     version: str
 
     def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
-        """The meta that a job's data tells; '' where it is no notification. knows: whether a category is configured."""
+        """Return the meta that limits a job, or '' if nothing does. knows: whether a category is configured."""
         ...
 
     def inspect(self, rq_job: RqJob) -> Settlement:
-        """Decide about it: 'held' to have it run, 'backlog' for a notification that lacked its meta, or 'failed'."""
+        """Decide on a leased job: 'handed_to_rq' if it is to run, 'backlog' if it lacked its meta, or another state."""
         ...
 
     def run(self, job_id: str, behind: Call[Any], patience_s: float) -> bool:
-        """Run it as RQ does; blocks until it has ended. If it lasts longer than that, call `behind`; return if so."""
+        """Run a job as RQ does, and block until it ends. After `patience_s`, call `behind`; return whether it did."""
         ...
 
     def drop(self, job_id: str) -> None:
@@ -79,7 +79,7 @@ class RqJobs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Parts of a worker. name: its own; lanes: those it serves, the most urgent first."""
+    """The parts of a worker's engine. name: the worker's; lanes: the most urgent first."""
 
     name: str
     lanes: Sequence[str]

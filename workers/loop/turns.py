@@ -1,6 +1,6 @@
-"""Turns: the engines of one process share how much it has under way, and who finds no room gets some in its turn.
+"""Turns: the engines of one process share its room for sends. An engine that finds no room gets some in its turn.
 
-What an engine may take is asked for by a call that lasts. Until it has ended, the others count it as taken.
+A pull takes time. Until it ends, the other engines count the room that it asked for as taken.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from workers.sending.capacity import Capacity
 
-LATE_S: Final = 0.25  # a call that takes longer asks a Redis that is away, and holds up the others no more
+LATE_S: Final = 0.25  # a pull that takes longer reserves no room any more: its Redis may be away
 
 
 class Flights(Protocol):
-    """Sends of one engine: `len` is how many are under way. unbegun: of these, have not begun. wake: lets it look."""
+    """One engine's sends; `len` is how many are under way. unbegun: of these, have not begun. wake: makes it pull."""
 
     wake: asyncio.Event
     unbegun: int
@@ -25,7 +25,7 @@ class Flights(Protocol):
 
 
 class Turns:
-    """Gives out the room of one process. capacity: the limits of its routes; most: so many under way in all."""
+    """Gives out the room of one process. capacity: the limits of its routes; most: the limit of all sends under way."""
 
     def __init__(self, capacity: Capacity, *, batch: int, most: int) -> None:
         self.capacity, self._batch, self._most = capacity, batch, most
@@ -36,11 +36,11 @@ class Turns:
         self._passing_on = self._awaits_late = False
 
     def join(self, flights: Flights) -> None:
-        """Count what is under way there."""
+        """Count the sends of one more engine."""
         self._all.append(flights)
 
     def room(self, flights: Flights) -> int:
-        """How many more may be taken there now; where it is 0, `wake` of these flights is set when their turn comes."""
+        """How many more jobs this engine may pull now; if 0, its `wake` is set when its turn comes."""
         is_turn = flights in self._asked or next(iter(self._in_line), flights) is flights
         room = self._room(self._taken(flights)) if is_turn else 0
         if room:
@@ -51,22 +51,22 @@ class Turns:
         return room
 
     def rooms(self, flights: Flights, room: int) -> dict[str, int]:
-        """As `Capacity.rooms`, for these, which take so many."""
+        """As `Capacity.rooms`, for an engine that pulls up to `room` jobs."""
         return self.capacity.rooms(room, self._unbegun() + self._taken(flights))
 
     @property
     def left(self) -> int:
-        """How many more may begin now, whatever is asked for: no more of an answer that is late."""
+        """How many more sends may begin now, whatever is reserved: a late pull may bring more than that."""
         return self._most - sum(map(len, self._all))
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room, whoever asks for some."""
+        """Whether no engine would get any room."""
         return not self._room(0)
 
     @contextmanager
     def taking(self, flights: Flights, room: int) -> Iterator[None]:
-        """Keep so much room while calls take jobs into it."""
+        """Reserve room during a pull."""
         self._asked[flights] = room, asyncio.get_running_loop().time()
         try:
             yield
@@ -75,7 +75,7 @@ class Turns:
             self.freed()
 
     def lack(self, flights: Flights, rooms: Iterable[str]) -> None:
-        """Wake these when there is room again by one of these routes."""
+        """Wake this engine when one of these routes has room again."""
         self._lacking.pop(flights, None)
         if len(self._all) > 1 and (lacking := set(rooms)):
             self._lacking[flights] = lacking
@@ -111,12 +111,12 @@ class Turns:
         self._pass_on()
 
     def _room(self, taken: int) -> int:
-        """How much there is for one more; while sends are under way, none until there is room for a batch's quarter."""
+        """How much room there is beside `taken`; while sends are under way, 0 until a quarter of a batch is free."""
         unbegun, left = self._unbegun(), self.left - taken
         room = min(left, self._batch)
         if left < self._most and room < min(self._most, self._batch) // 4:
             return 0
-        # Who asks now may take all room of a route, or none of it.
+        # A pull under way may take all room of a route, or none of it.
         if taken and len(self.capacity.rooms(1, unbegun + taken)) > len(self.capacity.rooms(1, unbegun)):
             return 0
         by_routes = self.capacity.room(unbegun + taken)
@@ -126,7 +126,7 @@ class Turns:
         return sum(flights.unbegun for flights in self._all)
 
     def _taken(self, by: Flights | None = None) -> int:
-        """How much is asked for now, but by these."""
+        """How much room the pulls under way reserve, but for that of `by`."""
         if not self._asked:
             return 0
         latest = asyncio.get_running_loop().time() - LATE_S

@@ -1,4 +1,4 @@
-"""The watchdog: ends a worker whose event loop stands still, and tells systemd and probes that it moves."""
+"""The watchdog ends a worker whose event loop hangs, and shows systemd and probes that the loop runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from typing import Any, Final
 
 FEED_S: Final = 1.0
 LOOK_S: Final = 5.0
-MAX_LOOKS: Final = (
-    12  # that find it unfed, one after the other; counted, so that a stopped process is not taken for one
-)
+MAX_LOOKS: Final = 12  # in a row that find it unfed; counted, not timed, as a stopped process does not hang
 EXIT_STATUS: Final = 70  # as sysexits' EX_SOFTWARE
-ALIVE_FILE: Final = "NOTIFIER_ALIVE_FILE"  # its time of change says when the loop moved last
+ALIVE_FILE: Final = "NOTIFIER_ALIVE_FILE"  # its modification time shows when the event loop last ran
 
 
 class Signs:
@@ -30,7 +28,7 @@ class Signs:
         self._file = Path(environ[ALIVE_FILE]) if environ.get(ALIVE_FILE) else None
 
     def give(self, *states: str) -> None:
-        """Tell systemd these, as sd_notify(3), and probes that it lives."""
+        """Send these states to systemd, as sd_notify(3) does, and touch the file for probes."""
         for state in states if self._socket else ():
             address = "\0" + self._socket[1:] if self._socket.startswith("@") else self._socket
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as said:
@@ -42,7 +40,7 @@ class Signs:
 
 
 class Watchdog:
-    """Is fed by the event loop once a second. If it is not fed for a minute, the process ends with a traceback."""
+    """The event loop feeds it once a second. After a minute without, the process ends with a traceback."""
 
     def __init__(self, log: Any, environ: Mapping[str, str], *, look_s: float = LOOK_S) -> None:
         self._log, self._look_s = log, look_s
@@ -51,7 +49,7 @@ class Watchdog:
         self._stop = threading.Event()
 
     async def watch(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, and watch the loop that it runs in."""
+        """Run the work, and watch its event loop."""
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         task = asyncio.create_task(self._feed())
         self._signs.give("READY=1")
@@ -63,7 +61,7 @@ class Watchdog:
             task.cancel()
 
     def feed(self) -> None:
-        """Note that it moves."""
+        """Note a sign of life."""
         self._fed += 1
         self._signs.give("WATCHDOG=1")
 

@@ -25,7 +25,7 @@ from notifier.scripts.rule_table import RuleTable
 from workers.loop.parts import Parts, RqJob
 from workers.sending.proofs import Proofs, Unproven
 from workers.sending.sender import NotOursError
-from workers.sending.settlements import broken_off, end_unsent, failed, is_deferred, of_whom, returned
+from workers.sending.settlements import broken_off, end_unsent, failed, is_deferred, log_fields, returned
 
 RENEWALS: Final = 3  # in each lease time
 AGAIN_S: Final = 0.2  # after a renewal that failed
@@ -202,10 +202,10 @@ class Flights:
         elif isinstance(result, asyncio.CancelledError):
             self._given_up.append((leased, ""))
         elif not isinstance(result, NotOursError):
-            self._log.error("sender_broke", **of_whom(leased), exc_info=result)
+            self._log.error("sender_broke", **log_fields(leased), exc_info=result)
             why = f"an error in the worker: {type(result).__name__}"
             self._settlements.append(failed(leased, why, reached=True))  # the message may have left
-        elif (unsent := end_unsent(leased, partial(self._log.bind, **of_whom(leased)))) is not None:
+        elif (unsent := end_unsent(leased, partial(self._log.bind, **log_fields(leased)))) is not None:
             self._settlements.append(unsent)
         else:
             self.rq_jobs.append(RqJob(leased.job_id, leased.permit, leased.user, leased.category))
@@ -246,7 +246,7 @@ class Flights:
     def _leave(self, flights: Sequence[Flight]) -> None:
         for flight in flights:
             del self._sending[flight]
-            self._log.error("provider_broke", **of_whom(flight.leased), reason="it cannot be cancelled")
+            self._log.error("provider_broke", **log_fields(flight.leased), reason="it cannot be cancelled")
             self.adopt([flight.leased])
             self._follow(flight, taken=True)
 
@@ -272,7 +272,7 @@ class Flights:
             self._given_up.append((leased, unproven.answered))
         else:
             if (error := task.exception()) is not None:
-                self._log.error("proof_broke", **of_whom(leased), exc_info=error)
+                self._log.error("proof_broke", **log_fields(leased), exc_info=error)
             self._settlements.append(unproven.settlement)
         self.wake.set()
 
@@ -340,7 +340,7 @@ class Flights:
         self._numbers.clear()
         for settlement, settled in zip(batch, mine, strict=True):
             if not settled:
-                self._log.warning("lease_lost", **of_whom(settlement))
+                self._log.warning("lease_lost", **log_fields(settlement))
             elif settlement.state == "delivered":
                 self.delivered += 1
             elif settlement.state in {"failed", "dropped"}:

@@ -2,11 +2,11 @@
 
 A provider that serves 50 messages a second answers 500 that were sent at once over ten seconds: most of them run into
 their timeout, and nobody knows what became of them. With 25 at once it serves as many a second, and each is answered
-within half a second. What is over the limit is not leased: it waits in Redis, see `routes.lua`.
+within half a second. The worker leases nothing over the limit: it waits in Redis, see `routes.lua`.
 
 The algorithm is of the family of TCP Vegas (Brakmo and Peterson, 1994), which Netflix's concurrency-limits brought to
 requests (https://github.com/Netflix/concurrency-limits, `VegasLimit`, `Gradient2Limit`, `AIMDLimit`): the shortest time
-an answer took lately (`base`) is taken for that of an idle server; what an answer takes beyond it is time in a queue.
+an answer took lately (`base`) counts as that of an idle server; any time beyond it is time in the server's queue.
 While the queue is short the limit grows, while it is long the limit shrinks. From LEDBAT (RFC 6817) it has two things.
 The bar for the queue is a time, not a ratio: all that matters here is the distance to the timeout, and a server
 that answers in 1 ms may as well answer in 3. And of several answers the quickest counts: a queue delays all, while the
@@ -25,24 +25,24 @@ from notifier.providers.contract import Answer, Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FIRST: Final = 20  # at once, of a route of which nothing is known; a server of 4 a second answers as many in 5 s
+FIRST: Final = 20  # the limit of an unknown route; a server that handles 4 sends a second answers 20 in 5 s
 QUEUE: Final = 1 / 10  # of the timeout: how long answers may stand in the server's queue
-CALM: Final = 1 / 4  # of that: with less the limit grows as fast as answers come, with more by one in a round trip
+CALM: Final = 1 / 4  # of QUEUE: below it the limit grows by one with each answer, above it by one in a round trip
 BASE: Final = 1 / 2  # of the timeout: an answer that takes longer is late, whatever an idle server takes
-KEPT: Final = (0.5, 0.9)  # of a limit that shrinks; never all of it, so that the queue runs empty now and then
+KEPT: Final = (0.5, 0.9)  # bounds of what a shrinking limit keeps; below 1, so that the queue runs empty now and then
 ROUND: Final = (4, 50)  # the fewest and the most answers that are judged together
-IN_VAIN: Final = 2  # so often the limit shrinks, and answers are no quicker, until `base` is held to be wrong
-BASE_S: Final = 30.0  # `base` is the least of the time of this length that runs, and of the one before
+IN_VAIN: Final = 2  # if the limit shrinks this often and the answers get no quicker, `base` is wrong
+BASE_S: Final = 30.0  # `base` is the shortest time in the current period of this length and in the one before
 MAX_SERVICES: Final = 1000
-LATE: Final = frozenset({"Timeout", "NoStream"})  # reasons of an answer for which nobody waits any longer
-FORGET_S: Final = 60.0  # what was learnt of a route by which nothing went for so long is not true any more
+LATE: Final = frozenset({"Timeout", "NoStream"})  # the reasons of a client that gave up waiting for the provider
+FORGET_S: Final = 60.0  # after this time without a send, what was learnt of a route is out of date
 
 
 class RouteLimit:
-    """One route's: how many sends may be under way at once.
+    """The limit of one route: how many sends may be under way at once.
 
-    max_in_flight: the limit never exceeds it. timeout_s: after which a send without an answer ends. Times are in
-    seconds on the caller's clock.
+    max_in_flight: the limit never exceeds it. timeout_s: when a send without an answer ends. Times are in seconds on
+    the caller's clock.
     """
 
     def __init__(self, *, max_in_flight: int, timeout_s: float) -> None:
@@ -60,9 +60,9 @@ class RouteLimit:
         return int(self._limit)
 
     def room(self, unbegun: int = 0) -> int:
-        """How many more may begin; none until a quarter of the limit has come free, so that they go in batches.
+        """How many more sends may begin; 0 until a quarter of the limit is free, so that sends go in batches.
 
-        unbegun: how many will begin beside these.
+        unbegun: how many other sends are about to begin.
         """
         begun = self.in_flight + unbegun
         room = max(0, self.limit - begun)
@@ -75,9 +75,9 @@ class RouteLimit:
         self._peak = max(self._peak, self.in_flight)
 
     def end(self, began: float, now: float, *, answered: bool = False, late: bool = False) -> None:
-        """A send that began at `began` has ended. answered: by the provider. late: without an answer in time.
+        """Note the end of a send. answered: the provider answered. late: no answer came in time.
 
-        Neither: its end says nothing of how busy the provider is.
+        Neither: this end says nothing about how busy the provider is.
         """
         self.in_flight -= 1
         self._used_at = now
@@ -87,14 +87,14 @@ class RouteLimit:
             self._shrink(0.0, now)
         elif answered:
             self._overtaken = began
-            if began >= self._changed_at:  # else it says how it was before the limit shrank
+            if began >= self._changed_at:  # else the answer shows the time before the limit shrank
                 self._answers += 1
                 self._quickest = min(self._quickest, now - began)
                 if self._answers >= self._round:
                     self._judge(now)
 
     def end_with(self, answer: Answer | None, began: float, now: float) -> None:
-        """As `end`, by what the provider's client says; None where it broke."""
+        """As `end`, by the answer of the provider's client; None if the client raised."""
         answered = answer is not None and (answer.status is not None or answer.outcome is Outcome.DELIVERED)
         self.end(began, now, answered=answered, late=answer is not None and answer.reason in LATE)
 
@@ -103,7 +103,7 @@ class RouteLimit:
         self._base = self._base_before = math.inf
         self._base_until = -math.inf
         self._changed_at = self._overtaken = -math.inf
-        self._expected = math.inf  # no quicker than this the answers were to be, had the limit shrunk in vain
+        self._expected = math.inf  # if answers take longer than this, the limit shrank in vain
         self._vain = 0
         self._new_round()
 
@@ -125,13 +125,13 @@ class RouteLimit:
             self._expected = took * (1 + kept) / 2
             self._shrink(kept, now)
             return
-        if used:  # else nobody knows what more would do
+        if used:  # else the effect of more sends is unknown
             self._limit += self._answers * (1.0 if queued < self._queue_s * CALM else 1 / self._limit)
             self._limit = min(self._limit, float(self.max_in_flight))
         self._new_round()
 
     def _note_effect(self, took: float) -> None:
-        """Where the limit shrank twice and the answers are no quicker, they do not stand in a queue of our making."""
+        """Replace `base` if shrinking made answers no quicker IN_VAIN times: they wait in no queue of our making."""
         self._vain = self._vain + 1 if took > self._expected else 0
         self._expected = math.inf
         if self._vain >= IN_VAIN:
@@ -145,9 +145,9 @@ class RouteLimit:
 
 
 class Capacity:
-    """The limits of all routes of one worker. A route without one may have as much under way as the worker.
+    """The limits of one worker's routes. A route without a limit may have as many sends under way as the worker.
 
-    Where many services are behind one route (`at_service`), each has a limit of its own, like that of the route.
+    If a route leads to many services (`at_service`), each has a limit of its own, like that of the route.
     """
 
     def __init__(self, limits: Mapping[str, RouteLimit]) -> None:
@@ -155,7 +155,7 @@ class Capacity:
         self._limits = dict(limits)
 
     def begin(self, route: str, now: float) -> RouteLimit | None:
-        """Count a send by this route; `RouteLimit.end_with` is to be called when it has ended. None: no limit."""
+        """Count a send by this route; the caller calls `RouteLimit.end_with` at its end. None: no limit."""
         limit = self._limits.get(route) or self._new_limit(route)
         if limit is not None:
             limit.begin(now)
@@ -165,7 +165,7 @@ class Capacity:
         of = self._routes.get(route.partition("@")[0])
         if of is None:
             return None
-        if len(self._limits) >= MAX_SERVICES:  # strangers may name them
+        if len(self._limits) >= MAX_SERVICES:  # clients name services, so there may be any number
             self._limits = {name: old for name, old in self._limits.items() if old.in_flight or name in self._routes}
         limit = self._limits[route] = RouteLimit(max_in_flight=of.max_in_flight, timeout_s=of.timeout_s)
         return limit
@@ -177,11 +177,11 @@ class Capacity:
     def rooms(self, room: int, unbegun: int = 0) -> dict[str, int]:
         """The routes by which fewer than `room` may begin now, and how many.
 
-        unbegun: how many were leased and have not begun. By which route is not known, so each keeps room for all.
+        unbegun: how many leased sends have not begun. Their routes are unknown, so each route keeps room for all.
         """
         rooms = {route: limit.room(unbegun) for route, limit in self._limits.items()}
         return {route: left for route, left in rooms.items() if left < room}
 
     def describe(self) -> str:
-        """How many may be under way at once by each route, as a worker tells it in Redis: JSON."""
+        """Return the limit of each route as JSON, as the worker publishes it in Redis."""
         return json.dumps({route: limit.limit for route, limit in self._limits.items()})

@@ -1,7 +1,7 @@
-"""Circuits: what this worker sees of each route, told to all the workers, so that a route that is down is left alone.
+"""Circuits: each worker reports what it sees of the routes, so that all workers leave a route that is down alone.
 
-The state is Redis's (`routes.lua`): the first worker that cannot get through opens a route's circuit, *pull* takes
-nothing more that goes by it alone, and now and then one message as a probe, whose answer closes it again.
+The state is in Redis (`routes.lua`). The first worker that cannot get through opens the route's circuit. From then on
+*pull* leases no message that can go by this route alone, but now and then one as a probe, whose answer closes it again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 
     from notifier.queue.circuits import Change, Kind
 
-# The provider itself spoke, and not of our credentials; but for DELIVERED only where there is a status: else the answer
-# was made here, and nothing was sent.
+# The provider itself answered, and not about our credentials. For the answers that our client made, see `_was_sent`.
 ANSWERED: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY, Outcome.BUSY})
-# Not sent for reasons of this worker's own, or by a server that is well and moves house.
+# The reasons of an unsent message that lie in this worker, or in a healthy server that is busy or closes a connection.
 NO_TROUBLE: Final = frozenset({"Closed", "TooLate", "NoStream", "GoAway"})
 SERVER_ERROR: Final = 500
-APART_S: Final = 10.0  # so soon after the route worked a message's second fault is taken for its own
+APART_S: Final = 10.0  # if the route worked this recently, a message's second fault counts as its own
 ITS_OWN: Final = "only this message is refused so, others get through: look at its app, its device and its options"
-# A stream is refused now and then by a server whose limit has just fallen; by one that is at its end, each of them.
+# A server that has just lowered its limit refuses a stream now and then; a failing server refuses each of them.
 REFUSED: Final = "RefusedStream"
-FAILURES: Final = 10  # without an answer, one after the other: then the provider is failing
-# To the first probe, then half as long again each time, to the most. What is unreachable may be back soon; a wrong key
-# needs a person.
+FAILURES: Final = 10  # in a row: then the provider is failing
+# The wait for the first probe, which grows by half each time, and the longest wait. An unreachable server may be back
+# soon; a wrong key needs a person.
 PROBE_US: Final[dict[Kind, tuple[int, int]]] = {
     "unreachable": (1_000_000, 10_000_000),
     "failing": (1_000_000, 10_000_000),
@@ -47,17 +46,17 @@ PROBE_US: Final[dict[Kind, tuple[int, int]]] = {
     "full": (MINUTE_US, 10 * MINUTE_US),
 }
 JITTER: Final = (0.8, 1.0)
-LATER: Final = (1.0, 1.25)  # the same, where the provider said how long: never less than that
-TELL_S: Final = 2.0  # how often a worker tells that it gets through
+LATER: Final = (1.0, 1.25)  # the same, if the provider said how long to wait: never less than that
+TELL_S: Final = 2.0  # how often a worker reports that it gets through
 STEP_BACK_S: Final = (1.0, 60.0)
 MAX_KNOWN: Final = 1000
 
 
 class Circuits:
-    """One worker's part: `record` notes what it sees, `tell` tells it.
+    """One worker's view of the routes: `record` notes an answer, `tell` reports to Redis.
 
-    routes: that are configured. Others are push services under a `*.`, which strangers name: one has a circuit once it
-    has delivered something here, so that nobody can invent circuits.
+    routes: those that are configured. Clients name further push services under a `*.`. A service gets a circuit once it
+    has delivered something for this worker, so that nobody can invent circuits.
     """
 
     def __init__(self, redis: Any, worker: str, routes: Iterable[str], keys: Mapping[str, str] | None = None) -> None:
@@ -66,7 +65,7 @@ class Circuits:
         self._routes = frozenset(routes)
         self._worker = worker
         self._shut: frozenset[str] = frozenset()
-        self._down: dict[str, tuple[Kind, str, int]] = {}  # why, and how long to wait at least, in microseconds
+        self._down: dict[str, tuple[Kind, str, int]] = {}  # kind, reason, and the wait the provider asked for, in µs
         self._up: set[str] = set()
         self._next: set[str] = set()
         self._worked: dict[str, float] = {}
@@ -75,19 +74,19 @@ class Circuits:
         self._steps_back = 0
         self._back_at = 0.0
         self._was_in_vain = False
-        self._troubled: set[str] = set()  # routes by which nothing has gone since there was trouble
+        self._troubled: set[str] = set()  # routes that have not worked since their last trouble
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker)
 
     def use(self, shut: frozenset[str] | None) -> None:
-        """Know the routes whose circuit is open, as of the last look; None where that did not tell."""
+        """Note the routes whose circuit is open, from the reply of a pull; None if the reply does not say."""
         if shut is not None:
             self._shut = shut
 
     def record(self, route: str, answer: Answer, refusals: int = 0, device: str = "") -> tuple[Answer, bool]:
-        """Note a provider's answer to a message that was refused so often before without spending an attempt.
+        """Note a provider's answer. refusals: how often it refused this message before without spending an attempt.
 
-        device: its token. Returns what the answer means in the light of the others, and whether what was not sent waits
-        for the route; else it waits for itself.
+        device: the token. Returns what the answer means in the light of other messages' answers, and whether an unsent
+        message waits for the route; else it waits for a time of its own.
         """
         now = asyncio.get_running_loop().time()
         not_sent = answer.outcome is Outcome.UNSENT and answer.status is None
@@ -108,7 +107,7 @@ class Circuits:
         if answer.outcome in ANSWERED and (answer.status or 0) < SERVER_ERROR and _was_sent(answer):
             self._worked_again(route, now)
         elif answer.outcome is Outcome.REFUSED or not _was_sent(answer):
-            # Its own fault says little of the route, and what was never sent says nothing: another is to probe it.
+            # A message's own fault says little about the route, an unsent message nothing: another one must probe.
             if route in self._shut:
                 self._next.add(route)
         elif route in self._shut and self._unreached.is_no_proof(route, device, answer):
@@ -116,15 +115,15 @@ class Circuits:
         elif (kind := self._trouble(route, answer, device, now)) is not None:
             self._up.discard(route)
             status = "" if answer.status is None else f"{answer.status} "
-            told = (kind, answer.seen or f"{status}{answer.reason or WORDS[kind]}", answer.retry_after_us or 0)
+            down = (kind, answer.seen or f"{status}{answer.reason or WORDS[kind]}", answer.retry_after_us or 0)
             if kind == "full":
-                self._down[route] = max(self._down.get(route, told), told, key=lambda seen: (seen[0] == kind, seen[2]))
+                self._down[route] = max(self._down.get(route, down), down, key=lambda seen: (seen[0] == kind, seen[2]))
             else:
-                self._down.setdefault(route, told)
+                self._down.setdefault(route, down)
         return answer, answer.outcome is not Outcome.BUSY
 
     def not_sent(self) -> None:
-        """Note that a leased message could not be sent to anybody: where it was a probe, another one is to go."""
+        """Note that a leased message was sent to nobody: if it was a probe, another message must probe."""
         self._next |= self._shut
 
     def _has_circuit(self, route: str) -> bool:
@@ -138,7 +137,7 @@ class Circuits:
         self._troubled.discard(route)
         if route in self._down:
             if self._down[route][0] == "full":
-                return  # what was under way when the provider said that it is full may still be taken
+                return  # the provider may still take sends that were under way when it said that it is full
             del self._down[route]
         if route in self._shut or now >= self._told_up.get(route, -TELL_S) + TELL_S:
             self._up.add(route)
@@ -149,7 +148,7 @@ class Circuits:
         if answer.outcome is Outcome.FULL:
             return "full"
         if answer.outcome is Outcome.UNSENT and answer.reason != REFUSED:
-            # One with a status comes from a server that was reached, and wants a newer token, which there is by now.
+            # With a status, the server was reached and wanted a newer token, which the client has by now.
             return None if answer.status is not None or answer.reason in NO_TROUBLE else "unreachable"
         if self._unreached.is_own_trouble(route, device, now):
             return None
@@ -157,7 +156,7 @@ class Circuits:
         return "failing" if route in self._shut or self._failures[route] >= FAILURES else None
 
     async def tell(self) -> None:
-        """Tell what was seen since the last time, before messages go back to backlogs, or they come at once."""
+        """Report to Redis what this worker saw since the last report."""
         await self._unreached.tell()
         for route in list(self._up):
             change = await run_async(self._redis, self._seen(route, "up"))
@@ -171,7 +170,7 @@ class Circuits:
             await run_async(self._redis, self._seen(route, "next"))
         for route, seen in list(self._down.items()):
             await self._tell_down(route, *seen)
-            if self._down.get(route) is seen:  # `record` may have noted otherwise meanwhile: that is for the next time
+            if self._down.get(route) is seen:  # else `record` has replaced it meanwhile, for the next report
                 del self._down[route]
 
     async def _tell_down(self, route: str, kind: Kind, reason: str, asked_us: int) -> None:
@@ -184,10 +183,10 @@ class Circuits:
         self._failures[route] = 0
         self._told_up.pop(route, None)
         self._was_in_vain = True
-        if kind != "full":  # for all workers alike
+        if kind != "full":  # a project is full for all workers alike
             self._troubled.add(route)
         if change == "opened":
-            # Whatever waits for the route is told by this one line; what is ours to mend is shouted.
+            # This one line stands for all messages that wait for the route. It is an error if a person must act.
             log = self._log.error if kind == "fault" else self._log.warning
             log("circuit_opened", route=route, kind=kind, reason=reason)
         elif change == "alone":
@@ -207,7 +206,7 @@ class Circuits:
         self._log.warning("stepped_back", route=route, reason=reason, wait_ms=round(wait * 1000))
 
     def away_s(self) -> float:
-        """For how long this worker leaves the work to the others, who get through; 0 is not at all."""
+        """How long this worker still leaves the work to other workers, which get through; 0 if it does not."""
         return max(0.0, self._back_at - asyncio.get_running_loop().time())
 
     @property
@@ -216,17 +215,17 @@ class Circuits:
         return bool(self._troubled)
 
     def was_in_vain(self) -> bool:
-        """Whether this worker could not get through by some route since it was asked last: another is to try."""
+        """Whether this worker failed to get through by some route since the last call: then another one should try."""
         was, self._was_in_vain = self._was_in_vain, False
         return was
 
     async def begin(self) -> None:
-        """Have the routes that are held probed at once: this worker may have been started to mend one."""
+        """Have held routes probed at once: somebody may have started this worker to repair one."""
         await self._unreached.begin(self._routes)
         await self._probe(self._routes)
 
     async def probe(self, platform: str) -> None:
-        """Have the routes of a platform that are held probed at once: a new key of it may have mended one."""
+        """Have a platform's held routes probed at once: a new key may have repaired one."""
         self._unreached.forget(platform)
         await self._probe(by for by in self._routes | self._shut if platform_of(by) == platform)
 
@@ -236,12 +235,12 @@ class Circuits:
 
 
 def _of_one_that_exists(answer: Answer) -> Answer:
-    """The answer where a server was not reached of which the provider did not know whether it exists: this one does."""
+    """Make RETRY for an unreached server UNSENT: the client did not know that the server exists, but it does."""
     if answer.outcome is Outcome.RETRY and answer.status is None:
         return replace(answer, outcome=Outcome.UNSENT, retry_after_us=None)
     return answer
 
 
 def _was_sent(answer: Answer) -> bool:
-    """Whether a refusal comes from the provider; one without a status was made here."""
+    """Whether a refusal comes from the provider; our client made one that has no status."""
     return answer.status is not None or answer.outcome not in {Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.REFUSED}

@@ -1,6 +1,4 @@
-"""Deadlines: the worker's own, for whatever it waits for; one timer serves all, as one for each would cost as much as a
-look into Redis.
-"""
+"""Deadlines of tasks. One timer serves all, as a timer for each would cost as much as a call to Redis."""
 
 from __future__ import annotations
 
@@ -12,20 +10,20 @@ SWEEPS: Final = 4  # times SWEEP_S: how late a deadline may be noticed
 
 
 class Deadlines:
-    """Cancels what outlasts its deadline: at the last of SWEEPS that find it so.
+    """Cancels a task when SWEEPS sweeps in a row found its deadline passed.
 
-    Where the whole process was stopped, or gets few turns of its processor, answers have come meanwhile, and timeouts
-    of the provider's client have passed: what waits for them takes them between the sweeps.
+    If the process was paused, or gets little CPU, answers have come meanwhile, and timeouts of the provider's client
+    have passed: the tasks take notice of them between the sweeps.
     """
 
     def __init__(self) -> None:
         self._until: dict[asyncio.Task[Any], float] = {}
-        self._overdue: dict[asyncio.Task[Any], int] = {}  # so many sweeps have found it so
+        self._overdue: dict[asyncio.Task[Any], int] = {}  # how many sweeps found it overdue
         self._late: set[asyncio.Task[Any]] = set()
         self._sweeping = False
 
     def begin(self, until: float) -> asyncio.Task[Any]:
-        """Cancel the current task, which is returned, if it has not come to `end` at that time of the loop's clock."""
+        """Cancel the current task unless `end` comes before `until`, by the loop's clock. Returns the task."""
         task = asyncio.current_task()
         assert task is not None
         self._until[task] = until
@@ -34,11 +32,11 @@ class Deadlines:
         return task
 
     def has_passed(self, task: asyncio.Task[Any]) -> bool:
-        """Whether that, and nothing else such as the worker's end, has cancelled it."""
+        """Whether its deadline alone cancelled the task, and nothing else such as the worker's end."""
         return task in self._late and task.cancelling() == 1
 
     def end(self, task: asyncio.Task[Any]) -> None:
-        """It need not be cancelled any more."""
+        """Lift the task's deadline."""
         del self._until[task]
         if task in self._late:
             self._late.discard(task)

@@ -1,4 +1,4 @@
-"""Feed back what a provider finds out after its answer, such as by a receipt."""
+"""Late feedback: dead tokens that a provider reports after its answer, such as by a receipt."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LateFeedback:
         self._log = structlog.get_logger("notifier.worker")
 
     def report(self, late: Late, app: str | None) -> None:
-        """Write one; where Redis does not take it, the next message to the device finds it out."""
-        with under(self._prefixes):  # whichever partition's message it was
+        """Write a dead token. If Redis does not take it, the next message to the device finds it again."""
+        with under(self._prefixes):  # the message may be of another partition
             task = asyncio.get_running_loop().create_task(self._write(late, app))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)

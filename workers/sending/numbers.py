@@ -1,7 +1,6 @@
-"""Numbers: how late a worker is, and how long its providers take, gathered until the next settle call takes them along.
+"""Numbers: the lateness of sends, and how long providers take, gathered until the next settle call writes them.
 
-A histogram's n-th bucket holds what took at most 2**n ms, the last all the rest.
-Redis keeps, by the minute, those that hold something.
+A histogram's n-th bucket counts times up to 2**n ms, the last one the rest. Redis keeps the buckets by the minute.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from notifier.queue.minutes import BOUNDS_S
 
 
 class Numbers:
-    """Gather what was measured since it was taken last.
+    """Gathers what is measured until `take`.
 
     late: seconds from when each notification's user was due until it was handed over, by category. answered: seconds
     until a provider answered, by route.
@@ -24,12 +23,12 @@ class Numbers:
         self.answered: defaultdict[str, list[float]] = defaultdict(list)
 
     def take(self) -> Counter[str]:
-        """All of it, as Redis names it."""
+        """Return the numbers by their names in Redis, and begin anew."""
         taken: Counter[str] = Counter()
-        for what, measured in (("late", self.late), ("answer", self.answered)):
-            for of, times_s in measured.items():
-                taken[f"{what}|{of}|s"] += round(sum([time_s for time_s in times_s if time_s > 0]) * 1e6)
+        for kind, measured in (("late", self.late), ("answer", self.answered)):
+            for label, times_s in measured.items():
+                taken[f"{kind}|{label}|s"] += round(sum([time_s for time_s in times_s if time_s > 0]) * 1e6)
                 for n, count in Counter([bisect_left(BOUNDS_S, time_s) for time_s in times_s]).items():
-                    taken[f"{what}|{of}|{n}"] += count
+                    taken[f"{kind}|{label}|{n}"] += count
             measured.clear()
         return taken

@@ -1,8 +1,8 @@
-"""Proofs: when a provider has surely read what it did not answer.
+"""Proofs that a provider has read a send that it did not answer.
 
-A send that got no answer may reach its user as long as its bytes lie in some buffer. They have been read once the
-provider has answered two exchanges that were begun after them (`Provider.probe`); or, where its connection can tell,
-once it has answered something that was asked for on that connection after them (`Answer.passed`).
+A send without an answer may still reach its user while its bytes are in some buffer. The provider has read them once it
+has answered two exchanges that began after them (`Provider.probe`); or, if the connection can tell, once it has
+answered a later request on the same connection (`Answer.passed`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from notifier.notification import Device
 from notifier.providers.contract import Provider
 from notifier.queue.calls import Settlement
 
-APART_S: Final = 0.2  # between two probes of one service, also while it is well
-BACKOFF_S: Final = (0.5, 4.0)  # after a probe that came to nothing, doubled each time
+APART_S: Final = 0.2  # between two probes of a healthy service
+BACKOFF_S: Final = (0.5, 4.0)  # after a failed probe, doubled each time
 JITTER: Final = (0.5, 1.0)
-# No TCP connection waits longer for its peer, so nothing is on its way any more. A service that has not been back by
-# then may never be: a browser's may have ended for good.
+# No TCP connection waits longer for its peer, so nothing is on its way after this time. A service that is silent for
+# so long may never be back: a browser's service may have ended for good.
 MAX_SILENCE_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A device that was sent to and for which nobody answered. passed: of the `Answer`, where there was one."""
+    """A device that got a send without an answer. passed: see `Answer.passed`; None if it is unknown."""
 
     provider: Provider
     device: Device
@@ -38,9 +38,9 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """The outcome of a send for which not everybody answered; not to be settled before their providers have read it.
+    """The result of a send that some providers did not answer: its settlement waits until they have read the send.
 
-    answered: what is final of each device, as JSON, should somebody else have to go on with it.
+    answered: the final answers by device, as JSON, in case another worker goes on with the job.
     """
 
     settlement: Settlement
@@ -49,7 +49,7 @@ class Unproven:
 
 
 class Proofs:
-    """One worker's: at most one probe of a service is under way, for all who wait for it."""
+    """Waits for proofs. At most one probe of a service is under way, for all sends that wait for it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
@@ -57,7 +57,7 @@ class Proofs:
         self._log = structlog.get_logger("notifier.worker")
 
     async def of(self, silences: Iterable[Silence]) -> None:
-        """Return once all these have been read by their providers, or cannot be any more."""
+        """Return once the providers have read all these sends, or cannot read them any more."""
         try:
             async with asyncio.timeout(MAX_SILENCE_S):
                 await asyncio.gather(*(self._of(silence) for silence in silences))
@@ -75,7 +75,7 @@ class Proofs:
         await proof
 
     async def _probe(self, service: str, silence: Silence) -> None:
-        """Probe until nobody waits. Who comes while a probe is under way waits for the next: that began too early."""
+        """Probe until no send waits. A send that comes during a probe waits for the next one: this began too early."""
         first, most = BACKOFF_S
         failures = 0
         try:

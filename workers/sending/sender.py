@@ -34,17 +34,17 @@ from workers.sending.circuits import Circuits
 from workers.sending.deadlines import Deadlines
 from workers.sending.numbers import Numbers
 from workers.sending.proofs import Silence, Unproven
-from workers.sending.settlements import FREE, delivered, expired, failed, of_whom, settled, unsent
+from workers.sending.settlements import FREE, delivered, expired, failed, log_fields, settled, unsent
 
 CLOSING_S: Final = 3.0
 MAX_CRASHES: Final = 3
-SUSPECT: Final = MAX_CRASHES - 1  # one with which so many workers died is sent alone
+SUSPECT: Final = MAX_CRASHES - 1  # a job on which this many workers died is sent alone
 FINAL: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN})
 REACHED: Final = frozenset({Outcome.DELIVERED, Outcome.UNKNOWN})
 REFUSED: Final = frozenset({Outcome.REJECTED.value, Outcome.DEAD_TOKEN.value, Outcome.REFUSED.value})
 NOT_CONFIGURED: Final = "the notification names an app that this worker has not: add it to every worker's providers"
 OR_NONE: Final = (int, type(None))
-# Of what types the fields of an Answer are that scripts and the log are told.
+# The types of those fields of an Answer that go to the scripts and the log.
 ANSWERED: Final[Mapping[str, type | tuple[type, ...]]] = {
     "reason": str,
     "help": str,
@@ -53,19 +53,19 @@ ANSWERED: Final[Mapping[str, type | tuple[type, ...]]] = {
     "retry_after_us": OR_NONE,
     "gone_at_us": OR_NONE,
 }
-SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # the route's circuit is open, and another route was not
+SHUT: Final = Answer(Outcome.UNSENT, reason="Shut")  # this route's circuit is open; another route of the job works
 
 
-# A provider's answer, whether what was not sent waits for its route, and both for the history, if it was asked.
+# An answer, whether an unsent message waits for its route, and the history's reply if a provider was asked.
 Asked = tuple[Answer, bool, Reply | None]
 
 
 class PoisonError(InvalidNotificationError):
-    """Several workers died while they sent it, so it is not tried again."""
+    """Several workers died while sending the job, so no other tries it."""
 
 
 class NotOursError(Exception):
-    """The job names another function; it is RQ's own."""
+    """The job names another function, so RQ runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class Backoff:
     max_us: int
 
     def wait_us(self, attempt: int, asked_us: int = 0) -> int:
-        """How long to wait after the attempt of this number, from 1: never less than the provider asked for.
+        """How long to wait after this attempt, counted from 1: never less than the provider asked for.
 
-        What it asked for is spread by its own size: a thousand that were told "a minute" must not come back together.
+        The wait is spread by its own size: a thousand messages told "a minute" must not come back together.
         """
         first_us = max(self.first_us, asked_us // 4)
         ceiling = min(self.max_us, first_us * 2 ** min(attempt - 1, 32))
@@ -86,13 +86,13 @@ class Backoff:
 
 
 class Sender:
-    """Hands notifications to their providers, which stand under their routes, and tells circuits of every answer.
+    """Hands notifications to the providers of their routes, and every answer to the circuits.
 
     answer_s: how long after `send_by` an answer may come. A provider has timeouts of its own; this is for one that
         does not keep them.
-    lease_s: how long after it was leased a notification is handed over at the latest; never after its expiry.
+    lease_s: how long after its lease a notification may be handed over; never after its expiry.
     capacity: learns from how long the answers take.
-    engines: how many have this sender in common; the last that closes it ends what is under way.
+    engines: how many engines share this sender; the last one's `close` ends the sends under way.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Sender:
     async def send(
         self, leased: Leased, category: Category, leased_at: float, circuits: Circuits
     ) -> Settlement | Unproven:
-        """Send what was leased at that moment of the loop's clock. Raises NotOursError for another function's job."""
-        log = partial(self._bound, leased)  # most sends have nothing to say, and a bound logger costs as much as they
+        """Send a leased job. leased_at: by the loop's clock. Raises NotOursError for another function's job."""
+        log = partial(self._bound, leased)  # most sends log nothing, and to bind a logger costs as much as a send
         try:
             check_crashes(leased.crashes)
             notification = counted(decode(leased), category, leased.stands_for)
@@ -143,7 +143,7 @@ class Sender:
         waiting = [i for i in range(len(routes)) if str(i) not in answered] if answered else range(len(routes))
         dispatches = {i: Dispatch(leased.job_id, devices[i], notification, left_us, send_by) for i in waiting}
         sends = [self._one(dispatch, routes[i], leased, began, circuits) for i, dispatch in dispatches.items()]
-        found = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)  # a gather costs a task more
+        found = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)  # gather costs one more task
         handed = Handed(began, [reply for _, _, reply in found if reply is not None])
         if self._tells_all:
             log().debug("sent", outcomes=[answer.outcome.value for answer, *_ in found])
@@ -171,19 +171,19 @@ class Sender:
         return settlement._replace(poison=poison)
 
     def _label(self, routes: Sequence[str]) -> str:
-        """The routes of all devices, for the numbers: anybody may invent an app."""
+        """The routes of all devices, for the numbers. An unknown app is not named, as anybody may invent one."""
         if len(routes) == 1 and routes[0] in self._providers:  # nearly always
             return routes[0]
         return route_of_all(by if by in self._providers else f"{platform_of(by)}/unknown" for by in routes)
 
     def silences(self, orphan: Leased, category: Category) -> tuple[Silence, ...]:
-        """Whom a worker that died may have sent this to; a service that this worker does not know cannot be asked."""
+        """The devices to which a dead worker may have sent this; a route without a provider here cannot be probed."""
         try:
             notification = decode(orphan)
         except (InvalidNotificationError, NotOursError):
             return ()
         answered = _read_answers(orphan.answered)
-        # Also those given up as unknown: a provider may have theirs to read all the same.
+        # Also devices given up as unknown: a provider may still have to read their sends.
         places = range(len(notification.devices))
         silent = {i: None for i in places if answered.get(str(i), "unknown") == "unknown"}
         return self._silences(notification, notification.app or category.app, silent)
@@ -199,7 +199,7 @@ class Sender:
         )
 
     def replace(self, providers: Mapping[str, Provider]) -> None:
-        """Send by these from now on; those in whose place they come are closed when none of their sends can last."""
+        """Send by these providers from now on. The old ones are closed once none of their sends can be under way."""
         old = {by: self._providers[by] for by in providers}
         self._providers.update(providers)
         task = asyncio.create_task(self._retire(old))
@@ -213,7 +213,7 @@ class Sender:
         await self._close(providers)
 
     async def close(self) -> None:
-        """Close the providers: what is under way answers now, UNKNOWN or UNSENT. One that does not end is left."""
+        """Close the providers: sends under way end as UNKNOWN or UNSENT. One that does not close is abandoned."""
         self.engines -= 1
         if self.engines > 0:
             return
@@ -233,7 +233,7 @@ class Sender:
                 self._log.error("provider_broke", route=closing[task], exc_info=error)
 
     def _bound(self, leased: Leased) -> Any:
-        return self._log.bind(**of_whom(leased))
+        return self._log.bind(**log_fields(leased))
 
     async def _one(self, dispatch: Dispatch, by: str, leased: Leased, began: float, circuits: Circuits) -> Asked:
         host = dispatch.device.host
@@ -260,21 +260,21 @@ class Sender:
             if limit is not None:
                 limit.end_with(answer, began, ended)
         took_s = ended - began
-        # A provider's fault is not the worker's end. What left is not known, so the permit stays spent.
+        # A provider that raises must not end the worker. The message may have left, so the permit stays spent.
         answer = answer or Answer(Outcome.UNKNOWN, reason="the provider's client broke")
         spoke = answer.status is not None or answer.outcome is Outcome.DELIVERED
         if spoke or (answer.outcome is Outcome.UNKNOWN and answer.reason in LATE):
-            self.numbers.answered[by].append(took_s)  # what never reached it would have it quick in an outage
+            self.numbers.answered[by].append(took_s)  # other sends would make the provider look quick in an outage
         answer, waits = circuits.record(circuit, answer, leased.refusals, dispatch.device.token)
         if answer.help:
             self._tell_help(by, dispatch, answer)
         return answer, waits, Reply(by, answer.status, took_s, answer.outcome, answer.reason)
 
     def _tell_help(self, by: str, dispatch: Dispatch, answer: Answer) -> None:
-        """Say what to repair: once, whatever follows. A route that nobody configured is told under its platform."""
-        what = (by if by in self._providers else dispatch.device.platform, answer.status, answer.help)
-        if what not in self._helped:
-            self._helped.add(what)
+        """Log what to repair, once for each route; the routes that nobody configured count as their platform."""
+        fault = (by if by in self._providers else dispatch.device.platform, answer.status, answer.help)
+        if fault not in self._helped:
+            self._helped.add(fault)
             self._log.error(
                 "message_fault",
                 route=by,
@@ -294,7 +294,7 @@ class Sender:
         answers: Mapping[int, Answer],
         log: Callable[[], Any],
         *,
-        alone: bool,  # whether something of it waits for a time of its own, not for a route
+        alone: bool,  # whether a device waits for a time of its own, not for its route
     ) -> Settlement:
         reached = any(answer.outcome in REACHED for answer in answers.values())
         attempt = leased.attempts + 1
@@ -308,7 +308,7 @@ class Sender:
                 device = notification.devices[index]
                 log().info("dead_token", platform=device.platform, token=mask(device.token), reason=answer.reason)
             elif answer.outcome is not Outcome.DELIVERED:
-                # What is free says nothing of this message: the circuit of its route is what people are told of.
+                # A free outcome says nothing about this message, and the circuit of its route has a log line.
                 say = log().debug if answer.outcome in FREE else log().warning
                 say(answer.outcome.value, status=answer.status, reason=answer.reason)
 
@@ -321,7 +321,7 @@ class Sender:
 
         so_far = json.dumps(answered) if answered else ""
         free = all(answer.outcome in FREE for answer in again)
-        if free and not alone:  # to its place: *pull* knows when its route is up
+        if free and not alone:  # back to its place: *pull* knows when the route works again
             log().debug("returned")
             fault = any(answer.outcome is Outcome.FAULT for answer in again)
             return settled(leased, "backlog", "returned", "fault" if fault else "", so_far, reached=reached)
@@ -329,7 +329,7 @@ class Sender:
         if free:
             wait_us = self._backoff.wait_us(leased.refusals + 1, asked)
             log().info("returned", time_left_ms=wait_us // 1000, attempt=attempt)
-            # The rest of what others took does not hold up those behind it: its order with them is lost anyway.
+            # If one device took it, its order is lost anyway, so the rest does not hold up the jobs behind it.
             state: State = "wait" if Outcome.DELIVERED.value in answered.values() else "backlog"
             return settled(leased, state, "returned", wait_us, so_far, reached=reached)
         wait_us = self._backoff.wait_us(attempt, asked)
@@ -338,7 +338,7 @@ class Sender:
 
 
 def _checked(answer: Any) -> Answer:
-    """Raise TypeError for what is none, and bound the wait that it asks for: others write providers too."""
+    """Raise TypeError unless it is an Answer, and bound the wait that it asks for: others write providers, too."""
     if not isinstance(answer, Answer) or not isinstance(answer.outcome, Outcome):
         raise TypeError("the provider's answer is no Answer with an Outcome")
     for name, kind in ANSWERED.items():
@@ -365,7 +365,7 @@ def _dead_tokens(notification: Notification, app: str | None, answers: Mapping[i
 
 
 def _is_final(answer: Answer, category: Category, attempt: int) -> bool:
-    """Whether a device is not tried again: it answered for good, or what the category allows is used up."""
+    """Whether a device is not tried again: its answer is final, or the category allows no further attempt."""
     if answer.outcome in FREE:
         return False
     give_up = answer.outcome is Outcome.UNKNOWN and category.on_unknown == "give_up"
@@ -391,18 +391,18 @@ def decode(leased: Leased) -> Notification:
 
 
 def _read_answers(written: bytes | None) -> dict[str, str]:
-    """Return the final answers of devices, by their places; nothing if somebody else has written there."""
+    """Return the final answers by the devices' places; empty if the field is not as a worker wrote it."""
     return {place: str(word) for place, word in fields_of(written).items()}
 
 
 def check_expiry(notification: Notification, leased: Leased) -> None:
-    """Raise InvalidNotificationError where it was to expire, and its producer wrote that only where no script reads."""
+    """Raise InvalidNotificationError if the data has an expiry that the meta lacks: the scripts read only the meta."""
     if notification.expires_in is not None and leased.left_us is None:
         raise InvalidNotificationError("expires_in", "stands beside a meta that lacks it; write it there")
 
 
 def check_crashes(crashes: int) -> None:
-    """Raise PoisonError for a job on which so many workers died that another should not try it."""
+    """Raise PoisonError for a job on which too many workers died to try it again."""
     if crashes >= MAX_CRASHES:
         raise PoisonError("job", f"set aside as poison: {crashes} workers died while sending it")
 

@@ -1,4 +1,4 @@
-"""The settlements of leased jobs: what became of each, as Redis is to be told."""
+"""The settlements of leased jobs: the result of each, as the worker reports it to Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from notifier.queue.calls import Settlement, State
 from notifier.queue.history import Handed
 from notifier.scripts.records import Leased
 
-# Outcomes for which a device is tried again without an attempt being spent: the message had no part in them.
+# After these outcomes a device is tried again without spending an attempt, as the message did not cause them.
 FREE: Final = frozenset({Outcome.UNSENT, Outcome.FAULT, Outcome.BUSY, Outcome.FULL})
 EXPIRED_HERE: Final = "expired before its provider could take it"
 
@@ -27,7 +27,7 @@ def settled(
 
 
 def delivered(leased: Leased, *, reached: bool, route: str = "", handed: Handed | None = None) -> Settlement:
-    """The end of what a device took."""
+    """The end of a job that a device took."""
     job_id, permit, user, category, *_ = leased
     return Settlement(job_id, permit, user, category, reached, "delivered", "delivered", "", "", (), route, handed)
 
@@ -37,8 +37,8 @@ def failed(leased: Leased, reason: str, word: str = "failed", *, reached: bool =
     return settled(leased, "failed", word, encode_reason(reason), reached=reached)
 
 
-def of_whom(job: Leased | Settlement) -> dict[str, str]:
-    """The fields of a line of the log that belongs to this job."""
+def log_fields(job: Leased | Settlement) -> dict[str, str]:
+    """The fields by which a line of the log names this job."""
     return {"user": job.user, "job_id": job.job_id, "category": job.category}
 
 
@@ -50,7 +50,7 @@ def end_unsent(leased: Leased, log: Callable[[], Any]) -> Settlement | None:
 
 
 def unsent(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any]) -> Settlement:
-    """The end of what is dropped, or has expired before it could go."""
+    """The end of a job that is dropped, or expired before it could be sent."""
     if not leased.dropped:
         return expired(leased, answered, log, reached=False)
     log().info("dropped")
@@ -66,16 +66,16 @@ def expired(leased: Leased, answered: Mapping[str, str], log: Callable[[], Any],
 
 
 def returned(leased: Leased) -> Settlement:
-    """Back to its place at the head of its backlog: it was not begun, so its permit is refunded."""
+    """Return a job to the head of its backlog. Its send never began, so its permit is refunded."""
     return settled(leased, "backlog", reached=False)
 
 
 def broken_off(leased: Leased) -> Settlement:
-    """Back to its place at the head of its backlog. It may have been sent, so its permit stays; no attempt is spent."""
+    """Return a job to the head of its backlog. It may have been sent, so its permit stays; no attempt is spent."""
     return settled(leased, "backlog", reached=True)
 
 
 def is_deferred(settlement: Settlement) -> bool:
-    """Whether a provider did not take it for now: it goes back to its backlog, and nothing goes before it."""
+    """Whether a provider did not take a job for now: it goes back to its backlog, and no later job may overtake it."""
     replies = () if settlement.handed is None else settlement.handed.replies
     return settlement.state == "backlog" and any(reply.outcome in FREE for reply in replies)

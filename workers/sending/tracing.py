@@ -1,4 +1,4 @@
-"""A span around each delivery, where the configuration asks for it: `tracing: opentelemetry`."""
+"""A span around each delivery, if the configuration has `tracing: opentelemetry`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.sending.proofs import Unproven
 
 
 class Tracing:
-    """Reads where a notification was enqueued from its job's meta: of all that begin together in one round trip."""
+    """Reads the producer's span from each job's meta, in one round trip for all sends that begin together."""
 
     def __init__(self, redis: Any, spans: Spans) -> None:
         self._redis = redis
@@ -27,7 +27,7 @@ class Tracing:
     async def around(
         self, leased: Leased, send: Callable[[], Awaitable[Settlement | Unproven]]
     ) -> Settlement | Unproven:
-        return await self._spans.deliver(leased, await self._meta(leased.job_id), send, _told)
+        return await self._spans.deliver(leased, await self._meta(leased.job_id), send, _attributes)
 
     async def _meta(self, job_id: str) -> bytes | None:
         future = self._asked.setdefault(job_id, asyncio.get_running_loop().create_future())
@@ -36,7 +36,7 @@ class Tracing:
         return await asyncio.shield(future)
 
     async def _ask(self) -> None:
-        await asyncio.sleep(0)  # so that all that were leased together are asked for together
+        await asyncio.sleep(0)  # so that one round trip serves all that were leased together
         asked, self._asked, self._asking = self._asked, {}, None
         metas: list[bytes | None] = [None] * len(asked)
         try:
@@ -51,16 +51,16 @@ class Tracing:
                 future.set_result(meta if isinstance(meta, bytes) else None)
 
 
-def _told(result: Settlement | Unproven) -> Mapping[str, Any]:
+def _attributes(result: Settlement | Unproven) -> Mapping[str, Any]:
     settlement = result.settlement if isinstance(result, Unproven) else result
     word = "unknown" if isinstance(result, Unproven) else settlement.word or settlement.state
-    told: dict[str, Any] = {"push_throttle.outcome": word, "push_throttle.route": settlement.route}
+    found: dict[str, Any] = {"push_throttle.outcome": word, "push_throttle.route": settlement.route}
     if settlement.handed is not None and settlement.handed.replies:
         reply = settlement.handed.replies[-1]
         if reply.status is not None:
-            told["http.response.status_code"] = reply.status
+            found["http.response.status_code"] = reply.status
         if word != "delivered":
-            told["error.type"] = reply.reason or reply.outcome
+            found["error.type"] = reply.reason or reply.outcome
     elif word not in {"delivered", "backlog", "dropped"}:
-        told["error.type"] = word
-    return told
+        found["error.type"] = word
+    return found

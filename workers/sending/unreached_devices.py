@@ -1,7 +1,7 @@
-"""Unreached devices: a route has never delivered to them. What only they meet does not decide for the route.
+"""Unreached devices, to which a route has never delivered: trouble with them alone says nothing about the route.
 
-Clients choose the address at which their push service is asked to deliver, so they also choose what it answers. A
-service that has taken our key goes on taking it, and one that delivers to others has not failed.
+A client chooses the address of its push service, so it also chooses what the service answers. A service that accepted
+our key goes on accepting it, and a service that delivers to other devices has not failed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key
 from notifier.scripts.loader import run_async
 
-TAKEN_S: Final = 86_400.0  # so long a service that has taken a message is known to take the key
-DELIVERS_S: Final = 2.0  # so long a route that has delivered is known to deliver
-NOTED_S: Final = 60.0  # how often a worker tells the others, and itself after a restart, which services take the key
+TAKEN_S: Final = 86_400.0  # how long a service that took a message is known to accept the key
+DELIVERS_S: Final = 2.0  # how long a route that delivered is known to deliver
+NOTED_S: Final = 60.0  # how often a worker notes in Redis that a service accepts the key, also for its own next start
 MAX_DEVICES: Final = 10_000
 MAX_ROUTES: Final = 1_000
-MAX_PROBES: Final = 5  # that come to nothing, one at once after the other
+MAX_PROBES: Final = 5  # failed ones, each sent at once after the one before
 BY_DEVICE: Final = frozenset({Outcome.FAULT, Outcome.UNKNOWN, Outcome.RETRY})
 
 
 class UnreachedDevices:
     """Knows by which routes this worker has delivered, and to which devices.
 
-    keys: a digest of the key that is shown to the services behind each route.
+    keys: by route, a digest of the key that its services see.
     """
 
     def __init__(self, redis: Any, keys: Mapping[str, str]) -> None:
@@ -59,17 +59,17 @@ class UnreachedDevices:
             self._to_note.add(route)
 
     def is_own_fault(self, route: str, device: str, now: float) -> bool:
-        """Whether a refusal of who sends is this device's: its service has lately taken the key from others."""
+        """Whether a refusal of our key is this device's own fault: its service lately accepted the key."""
         return _is_service(route) and self._is_strange(route, device) and self._since(route, now) < TAKEN_S
 
     def is_own_trouble(self, route: str, device: str, now: float) -> bool:
-        """Whether an answer that failed says nothing of the route: it delivers to others just now."""
+        """Whether a failure says nothing about the route: it delivers to other devices just now."""
         return self._is_strange(route, device) and self._since(route, now) < DELIVERS_S
 
     def is_no_proof(self, route: str, device: str, answer: Answer) -> bool:
-        """Whether a probe that came to nothing may have done so by its device's fault: another one is to go at once.
+        """Whether a failed probe may be its device's fault: then another one should go at once.
 
-        A few in a row are; then one counts, so that a service that is down is not asked without a pause.
+        After a few in a row one counts, so that a service that is down is not probed without a pause.
         """
         by_device = answer.outcome in BY_DEVICE and answer.status is not None
         if not (by_device and _is_service(route) and self._is_strange(route, device)):
@@ -78,20 +78,20 @@ class UnreachedDevices:
         return self._probes[route] != 0
 
     def forget(self, platform: str) -> None:
-        """Know nothing of a platform's services: they are shown a new key."""
+        """Forget a platform's services: they see a new key."""
         for route in [by for by in self._delivered if platform_of(by) == platform]:
             del self._delivered[route]
             self._noted.pop(route, None)
 
     async def begin(self, routes: Iterable[str]) -> None:
-        """Learn which services have lately taken the key from any worker."""
+        """Learn which services lately accepted the key from any worker."""
         now = asyncio.get_running_loop().time()
         for route in filter(_is_service, routes):
             if await self._redis.exists(self._key(route)):
                 self._delivered.setdefault(route, now - DELIVERS_S)
 
     async def tell(self) -> None:
-        """Note which services have taken the key."""
+        """Note in Redis which services accepted the key."""
         for route in list(self._to_note):
             await run_async(self._redis, write("SET", self._key(route), "1", "EX", int(TAKEN_S)))
             self._to_note.discard(route)
@@ -107,5 +107,5 @@ class UnreachedDevices:
 
 
 def _is_service(route: str) -> bool:
-    """Whether it leads to one of many services, at an address that the device names."""
+    """Whether the route leads to one of many services, at an address that the device names."""
     return "@" in route

@@ -1,4 +1,4 @@
-"""RQ 2.12 and RQ 3: what differs between them stands here, and nowhere else."""
+"""All that differs between RQ 2.12 and RQ 3."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from notifier.scripts.keys import RQ_VARIABLE, in_force, redis_key
 IS_3: Final = int(VERSION.partition(".")[0]) >= 3  # noqa: PLR2004 - a version
 
 ENDED: Final = frozenset({JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED})
-# In a worker's hash: RQ 2 notes it once the work horse has begun, RQ 3 never, and `notifier health` wants to know.
+# A field of a worker's hash, for `notifier health`: RQ 2 writes it once the work horse has begun, RQ 3 never.
 RUNS: Final = "current_job"
-MAX_LIMITS: Final = 20  # RateLimits looked at in one turn
-TURN_MS: Final = 900  # one worker looks at a time
+MAX_LIMITS: Final = 20  # RateLimits checked in one turn
+TURN_MS: Final = 900  # the length of one worker's turn
 
 
 def check_prefix() -> None:
-    """Raise RedisUnusableError where RQ has its keys elsewhere: jobs would wait where no worker looks."""
+    """Raise RedisUnusableError if RQ has another prefix for its keys: jobs would wait where no worker looks."""
     wanted, prefix = in_force().rqs, getattr(defaults, RQ_VARIABLE, "rq")
     if prefix != wanted:
         cure = "set" if IS_3 else "install RQ 3 and set"
@@ -41,14 +41,14 @@ def cleaned_registries() -> list[type[BaseRegistry]]:
     """The registries of a queue that RQ's maintenance looks after."""
     found: list[type[BaseRegistry]] = [FinishedJobRegistry, StartedJobRegistry, FailedJobRegistry]
     if IS_3:
-        found.append(registry.ReadyJobRegistry)  # what a job's end should have queued, and did not come to
+        found.append(registry.ReadyJobRegistry)  # jobs that the end of another job should have queued, but did not
     return found
 
 
 def prepare(worker: Worker, job: Job) -> Execution:
     """Note that a worker is about to run a job, so that RQ's commands can stop it before its work horse has begun."""
     execution = worker.prepare_execution(job)
-    with contextlib.suppress(RedisError):  # no more than a note
+    with contextlib.suppress(RedisError):  # the job runs without this note, too
         worker.connection.hset(worker.key, RUNS, job.id)
     return execution
 
@@ -56,12 +56,12 @@ def prepare(worker: Worker, job: Job) -> Execution:
 def run_horse(worker: Worker, job: Job, queue: Any, execution: Execution) -> None:
     """Run a job in a work horse, and wait for its end."""
     worker.fork_work_horse(job, queue)
-    worker.monitor_work_horse(job, queue, *_told(execution))
+    worker.monitor_work_horse(job, queue, *_since_3(execution))
     _forget_that_it_runs(worker)
 
 
 def is_over(job: Job) -> bool:
-    """Whether RQ does not run a job again that has run. One whose end it could not note is its to retry, or to fail."""
+    """Whether RQ does not run this job again. A job whose end RQ could not note, it will retry or fail."""
     try:
         status = job.get_status()
     except (InvalidJobOperation, ValueError, ResponseError):  # it is deleted, or written over
@@ -70,12 +70,12 @@ def is_over(job: Job) -> bool:
 
 
 def forget_execution(worker: Worker, job: Job, execution: Execution, pipe: Any) -> None:
-    """Remove what RQ noted of an execution that does not take place."""
-    worker.cleanup_execution(job, pipe, *_told(execution))
+    """Remove RQ's record of an execution that does not take place."""
+    worker.cleanup_execution(job, pipe, *_since_3(execution))
     _forget_that_it_runs(worker)
 
 
-def _told(execution: Execution) -> tuple[Execution, ...]:
+def _since_3(execution: Execution) -> tuple[Execution, ...]:
     return (execution,) if IS_3 else ()
 
 
@@ -86,7 +86,7 @@ def _forget_that_it_runs(worker: Worker) -> None:
 
 
 def enqueue_due(queue: Any, job: Job, pipe: Any) -> None:
-    """Put a job whose time has come into its queue, as RQ's scheduler does; one with a RateLimit waits for its slot."""
+    """Queue a job whose time has come, as RQ's scheduler does; a job with a RateLimit waits for its slot."""
     if IS_3 and job.has_rate_limit:
         queue._enqueue_rate_limited_job(job, pipeline=pipe, at_front=job.should_enqueue_at_front())  # noqa: SLF001 - what RQ's scheduler calls
     else:
@@ -94,9 +94,9 @@ def enqueue_due(queue: Any, job: Job, pipe: Any) -> None:
 
 
 def free_slots(redis: Any) -> None:
-    """Give the slots of RateLimits to the next jobs where the job that had one has gone another way than by RQ.
+    """Give the slots of RateLimits to the next jobs, if the jobs that had them left by another way than RQ's.
 
-    A notification leaves its slot when a worker takes it into its user's backlog: from there on the rates decide.
+    A notification leaves its slot when a worker moves it into its user's backlog: from there on the rates decide.
     """
     if not IS_3:
         return

@@ -1,4 +1,4 @@
-"""Functions of RQ's own jobs that a worker may run: of `worker.functions`, and those with the mark of `throttled`.
+"""The functions of RQ's own jobs that a worker may run: those of `worker.functions`, and those that `throttled` marks.
 
 A job's data comes from Redis. So no name in it leads to an import: the worker imports the modules once, at its start.
 """
@@ -24,18 +24,18 @@ from notifier.notification.throttled import MARKER, Throttle
 from notifier.texts import readable
 
 MAX_SHOWN: Final = 200
-# What a pickle may build besides: values of Python's own that hold values alone.
+# Classes that any pickle may build: Python's own, which hold nothing but values.
 PLAIN: Final = frozenset(
     {
         *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.timezone"),
-        *("zoneinfo.ZoneInfo", "builtins.getattr"),  # which gives what makes a zone and nothing else
+        *("zoneinfo.ZoneInfo", "builtins.getattr"),  # `open_pickle` has it return what makes a zone, and nothing else
         *("decimal.Decimal", "uuid.UUID", "builtins.set", "builtins.frozenset", "collections.OrderedDict"),
     }
 )
 
 
 class Pickles:
-    """RQ's pickles as a serializer that runs nothing: a class is built in a work horse, if it may be, and not here."""
+    """A serializer of RQ's pickles that builds no class in the worker, and only allowed classes in a work horse."""
 
     def __init__(self, opens: Callable[[str], bool]) -> None:
         """opens: whether a pickle may name this class."""
@@ -47,15 +47,15 @@ class Pickles:
         return PickleSerializer.dumps(value)
 
     def loads(self, pickled: bytes, /) -> Any:
-        """Unpickle. Raises ValueError for what may not be opened; RQ then leaves a job's meta as it is."""
+        """Unpickle. Raises ValueError for a class that may not be built; RQ then leaves a job's meta as it is."""
         return open_pickle(pickled, self._opens if os.getpid() != self._worker else None)
 
 
 class StartedByRedisClock(StartedJobRegistry):
-    """As RQ's, by the clock by which it is cleaned: that of a worker may be minutes behind."""
+    """As RQ's, by Redis's clock, by which it is cleaned: a worker's clock may be minutes behind."""
 
     def add_execution(self, execution: Any, pipeline: Any, ttl: int = 0, xx: bool = False) -> int:
-        """As RQ's. ttl: seconds, of a heartbeat and so never without end."""
+        """As RQ's. ttl: seconds; that of a heartbeat, so never infinite."""
         now_s: Any = self.connection.time()
         added: int = pipeline.zadd(self.key, {execution.composite_key: now_s[0] + ttl}, xx=xx)
         return added
@@ -65,7 +65,7 @@ class AllowedFunctions:
     """Knows which functions this worker may run."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Import them. Raises SettingsError for one that is not there. names: of modules and functions."""
+        """Import these modules and functions. Raises SettingsError for a name that cannot be imported."""
         self.pickles = Pickles(self.opens)
         self._modules: set[str] = set()
         self._functions: set[str] = set()
@@ -77,12 +77,12 @@ class AllowedFunctions:
             return False
         module, _, attribute = name.rpartition(".")
         found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
-        # What a module has imported itself is not the module's: else a job could name `tasks.system`.
+        # A function that the module only imported is not its own: else a job could name `tasks.system`.
         own = module in self._modules and callable(found) and getattr(found, "__module__", None) == module
         return own or name in self._functions or MARKER in getattr(found, "__dict__", {})
 
     def opens(self, name: str) -> bool:
-        """Whether a pickle may name this class: one of what the job's arguments are made of, or one that is allowed."""
+        """Whether a pickle may name this class: one of PLAIN, or one that is allowed."""
         return name in PLAIN or self.allows(name)
 
     def why_not(self, job: Job, call: RqCall) -> str:
@@ -96,12 +96,12 @@ class AllowedFunctions:
         return ""
 
     def guarded_job(self) -> type[Job]:
-        """RQ's Job as a worker may read it: RQ would unpack it without end, and import and call what it names."""
+        """RQ's Job, safe to read: RQ would unpack any size, and import and call the functions that the job names."""
         allows, pickles = self.allows, self.pickles
 
         class GuardedJob(Job):
             def restore(self, raw_data: Any) -> None:
-                """As RQ's, as it was written; raises NoSuchJobError where it is too large: RQ passes over that."""
+                """As RQ's, but raises NoSuchJobError for a job that is too large, so that RQ passes over it."""
                 try:
                     data, _ = (unpack_data(raw_data.get(field, b"")) for field in (b"data", b"exc_info"))
                 except InvalidNotificationError as error:
@@ -110,7 +110,7 @@ class AllowedFunctions:
                     self.serializer = pickles
                 super().restore(raw_data)
                 meta = raw_data.get(b"meta")
-                if self.meta == {"unserialized": meta}:  # of a pickled job it stays, as this RQ does not write none
+                if self.meta == {"unserialized": meta}:  # RQ writes no empty meta, so a pickled one stays in Redis
                     self.meta = {} if self.serializer is pickles else read_any_meta(meta)
 
             @property
@@ -120,13 +120,13 @@ class AllowedFunctions:
 
             @property
             def failure_callback(self) -> Any:
-                """As RQ's; None where it may not run here."""
+                """As RQ's; None if it may not run here."""
                 return super().failure_callback if allows(self._failure_callback_name) else None
 
         return GuardedJob
 
     def throttle_of(self, name: str) -> tuple[Callable[..., Any], Throttle] | None:
-        """A function that may run, and its decorator's limits; None where it has none."""
+        """Return a function that may run, and its decorator's limits; None if it has none."""
         found = import_attribute(name) if self.allows(name) else None
         throttle = getattr(found, MARKER, None)
         return (found, throttle) if callable(found) and isinstance(throttle, Throttle) else None
@@ -139,13 +139,13 @@ def _names(job: Job, call: RqCall) -> Iterable[object]:
 
 
 def _is_module(name: str) -> bool:
-    """Whether a module has this name, else a function has; raise SettingsError where nothing has."""
+    """Whether a module has this name; False if a function has. Raise SettingsError if neither has."""
     try:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # the module is there, and what it imports is not
+                raise  # the module is there, but a module that it imports is not
             if callable(import_attribute(name)):
                 return False
             raise ValueError("it is no function") from None

@@ -1,4 +1,4 @@
-"""RQ's work horse, the forked process that runs one job: how its function ended, and where pickles are opened."""
+"""RQ's work horse, the forked process that runs one job: how it waits for Redis, and how its function ended."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ AWAY_S, FULL_S, AGAIN_S = 120.0, 10.0, 1.0
 
 
 class Patience(RedisRetry):
-    """How a horse asks Redis again. RQ's commands may be sent twice: they add to a worker's counters.
+    """How a horse retries a command of Redis. If the answer was lost, the command takes effect twice.
 
-    And to its queue a job that has failed and is tried again at once: it is tried twice where that answer was lost.
-    It waits before redis-py looks at the error: where a key is watched RQ goes round at once, for as long as it fails.
-    For so long, and not so often: to connect is asked again by itself, and alone where no connection is left.
+    RQ's commands may: they add to a worker's counters, or queue a failed job that is retried at once. The wait comes
+    before redis-py looks at the error: if a key is watched, RQ tries again without a pause while the command fails.
+    The limit is a time, not a count: a lost connection is opened again by a retry of its own.
     """
 
     def __init__(self) -> None:
         super().__init__(NoBackoff(), -1, (RedisError,))
 
     def call_with_retry(self, do: Any, fail: Any, *args: Any, **options: Any) -> Any:
-        """As redis-py's, a second after an error."""
+        """As redis-py's, with a wait after each error."""
         began = time.monotonic()
 
         def failed(error: Exception, *count: Any) -> None:
@@ -54,10 +54,10 @@ class Patience(RedisRetry):
 
 
 class Horse:
-    """One run of a job. Its function's end is noted in a page of memory that the horse shares with its worker."""
+    """One run of a job. The horse notes how the function ended in a page of memory that it shares with the worker."""
 
     def __init__(self, rq_job: RqJob, noted: bytes | None, serializer: Any) -> None:
-        """noted: what its hash told of the time before, `push_history`."""
+        """noted: the job's history before this run, its field `push_history`."""
         self.serializer = serializer
         self.run: RunFields | None = None
         if rq_job.user:
@@ -91,17 +91,17 @@ class Horse:
 
     @property
     def may_have_sent(self) -> bool:
-        """Whether a message may have left: a horse that was killed said nothing."""
+        """Whether a message may have left: a horse that was killed noted nothing."""
         return self._page[0] != NOT_SENT
 
     @property
     def took_us(self) -> int:
-        """Since the horse began."""
+        """The time since the horse began."""
         return round((time.monotonic() - self._began) * 1e6)
 
 
 class Relief:
-    """Makes a call beside a job that runs, once it has run for so long."""
+    """Makes a call once a job has run for `after_s`, while it runs on."""
 
     def __init__(self, redis: Any, call: Call[Any], after_s: float) -> None:
         self.called = False
@@ -110,7 +110,7 @@ class Relief:
         self._timer.daemon = True
 
     def _relieve(self) -> None:
-        with contextlib.suppress(RedisError):  # then their leases end
+        with contextlib.suppress(RedisError):  # the leases of the jobs behind it end by themselves then
             run(self._redis, self._call)
             self.called = True
 

@@ -45,21 +45,21 @@ HELP: Final = (
     "name its module or function in worker.functions, or give push-throttle a Redis database of its own"
     " (redis.url ending in /1, say)"
 )
-RQ_SPARE_S: Final = 60  # by which RQ's heartbeats outlast their interval
+RQ_SPARE_S: Final = 60  # how much longer than its interval RQ's heartbeat holds
 RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time has come
 
 
 class CannotRunError(Exception):
-    """A job that this worker may not or cannot run: why, the option by which RQ's command reads it, and advice."""
+    """The worker may not or cannot run a job: why, the option by which RQ's command reads the job, and advice."""
 
 
 class ForkedRqJobs:
-    """Decides what a job of another function is, and runs it as RQ's own worker would: in a forked work horse."""
+    """Inspects jobs of other functions, and runs them as RQ's own worker does: in a forked work horse."""
 
     def __init__(
         self, worker: Worker, functions: AllowedFunctions, tuning: Tuning, redis: Any = None, *, runs: bool = True
     ) -> None:
-        """redis: of the partition, where that is not RQ's; runs: whether jobs of other functions run here."""
+        """redis: the partition's, if that is not RQ's; runs: whether jobs of other functions run here."""
         self._worker = worker
         self._functions = functions
         self._job_class = functions.guarded_job()
@@ -67,29 +67,29 @@ class ForkedRqJobs:
         self._redis = redis or worker.connection
         self._runs = runs
         self._prepared: dict[str, tuple[Job, Execution, Horse]] = {}
-        self._horse: Horse | None = None  # that runs now
+        self._horse: Horse | None = None  # the one that runs now
         self._tuning = tuning
         self.version = ""  # of the rates, for the history
-        self._unclosed: list[Callable[[], Call[bool]]] = []  # what Redis has not been told of
+        self._unclosed: list[Callable[[], Call[bool]]] = []  # each makes the call that closes an ended run's permit
         self._seen: dict[str, int] = {}
-        self.upkeep = threading.Lock()  # of the beat's thread: nothing is forked meanwhile
+        self.upkeep = threading.Lock()  # the beat's thread holds it, so that nothing is forked meanwhile
         self._log = structlog.get_logger("notifier.worker").bind(worker=worker.name)
 
     def read(self, job: Plain, knows: Callable[[str], bool]) -> str:
-        """See `parts.RqJobs.read`. Nothing that a job holds may raise here: `inspect` says what is wrong with it."""
+        """See `parts.RqJobs.read`. No job's content may raise here: `inspect` says what is wrong with it."""
         try:
             return self._steering(read_call(job.data), job, knows)
         except Exception:  # noqa: BLE001 - as said
             return ""
 
     def _steering(self, call: RqCall, job: Plain, knows: Callable[[str], bool] | None = None) -> str:
-        """The meta by which a job is limited; '' where nothing limits it, or it does not run here."""
+        """Return the meta that limits a job; '' if nothing limits it, or it may not run here."""
         if call.function == FUNCTION and (notification := read_notification(job.data)) is not None:
             return meta_of(notification, job.meta, knows)
         return steering_of(call, job.meta, self._functions, knows)
 
     def inspect(self, rq_job: RqJob) -> Settlement:
-        """See `parts.RqJobs.inspect`. For 'held' the job stands in RQ's started registry before our lease ends."""
+        """See `parts.RqJobs.inspect`. A job 'handed_to_rq' is in RQ's started registry before our lease ends."""
         if rq_job.job_id in self._prepared:  # Redis was away before this could be settled
             return rq_job.settlement("handed_to_rq")
         fields: Any = self._redis.hmget(job_key(rq_job.job_id), *READS)
@@ -109,15 +109,15 @@ class ForkedRqJobs:
             return self._malformed(rq_job, f"RQ cannot read the job ({type(error).__name__})")
 
     def _read(self, rq_job: RqJob, plain: Plain, noted: bytes | None) -> State:
-        """Prepare a job that RQ is to run, or tell the scripts by which meta it is limited. Return its next state."""
+        """Prepare a job that RQ is to run, or give the scripts the meta that limits it. Return its next state."""
         try:
             call = read_call(plain.data, plain.meta or b"")
             if call.pickled and call.function == FUNCTION:
                 decode_data(plain.data)
-        except InvalidNotificationError as error:  # perhaps another worker's serializer
+        except InvalidNotificationError as error:  # another worker may have the job's serializer
             raise CannotRunError(str(error), "") from None
-        if not rq_job.user and (told := self._steering(call, plain)):
-            run(self._redis, backlogs.steer([(plain.job_id, told)], rq_job.permit))
+        if not rq_job.user and (steering := self._steering(call, plain)):
+            run(self._redis, backlogs.steer([(plain.job_id, steering)], rq_job.permit))
             return "backlog"
         option = "" if call.pickled else "-S json "
         if not self._runs:
@@ -140,7 +140,7 @@ class ForkedRqJobs:
             raise InvalidNotificationError("job", "its id is not UTF-8") from None
         died = int(crashes) if crashes and crashes.isdigit() else 0
         check_crashes(died)
-        if died == SUSPECT:  # if this worker dies too, this one is to blame: nothing else is under way
+        if died == SUSPECT:  # nothing else is under way: if this worker dies too, this job is to blame
             run(self._redis, begin(rq_job.job_id, rq_job.permit))
 
     def _poison(self, rq_job: RqJob, error: PoisonError) -> Settlement:
@@ -148,7 +148,7 @@ class ForkedRqJobs:
         return rq_job.settlement("failed", "failed", encode_reason(f"malformed: {error}"))._replace(poison=True)
 
     def _leave(self, rq_job: RqJob, error: CannotRunError, returned: bytes | None) -> Settlement:
-        """Return it to its queue, once, for a worker that can; the second time, set it aside."""
+        """Return the job to its queue once, for a worker that can run it; the second time, set it aside."""
         why, serializer, advice = (*error.args, HELP)[:3]
         if not self._warned:
             self._warned = True
@@ -174,10 +174,7 @@ class ForkedRqJobs:
             pipe.execute()
 
     def run(self, job_id: str, behind: Call[Any], patience_s: float) -> bool:
-        """Run an inspected job to its end; what becomes of it is RQ's affair. Its permit is closed then.
-
-        See `parts.RqJobs.run`.
-        """
+        """See `parts.RqJobs.run`. RQ handles the end of the job; then its permit is closed."""
         job, execution, self._horse = self._prepared.pop(job_id)
         queue = self._worker.queue_class(job.origin, connection=self._redis, serializer=self._horse.serializer)
         self._horse.watch(job)
@@ -192,19 +189,19 @@ class ForkedRqJobs:
         return relief.called
 
     def hold(self) -> None:
-        """Keep the permit of what runs ahead, as RQ keeps the job's own heartbeat; where Redis answers."""
+        """Date the permit of the running job ahead, as RQ does with its heartbeat. Never raises Redis's errors."""
         if self._horse is not None and self._horse.run is not None:
             ahead_s = self._worker.job_monitoring_interval + RQ_SPARE_S
             with contextlib.suppress(RedisError):
                 run(self._redis, rq_run(self._horse.run._replace(ahead_us=ahead_s * 1_000_000)))
 
     def _close(self, ended: RunFields, horse: Horse, job: Job) -> None:
-        with self.upkeep:  # the beat's thread closes what is left
+        with self.upkeep:  # the beat's thread closes permits, too
             self._unclosed.append(partial(self._closing, ended, horse, job, horse.took_us))
             self.close_ended()
 
     def _closing(self, ended: RunFields, horse: Horse, job: Job, took_us: int) -> Call[bool]:
-        """The call that closes a permit. It asks what has become of the job: Redis may have been away at its end."""
+        """Make the call that closes a permit. It reads the job's state now: Redis may have been away at the end."""
         is_end = compat.is_over(job)
         outcome = "delivered" if horse.sent else "failed" if is_end else "retried"
         closed = ended._replace(
@@ -219,20 +216,20 @@ class ForkedRqJobs:
         return rq_run(closed)
 
     def close_ended(self) -> None:
-        """Close the permits of which Redis has not been told yet."""
+        """Close the permits of ended runs that are still open."""
         while self._unclosed:
             run(self._redis, self._unclosed[0]())
             del self._unclosed[0]
 
     def release_scheduled(self) -> None:
-        """Queue RQ's own jobs of `enqueue_in` and `enqueue_at` on our lanes whose time has come, by Redis's clock.
+        """Queue the due jobs of RQ's `enqueue_in` and `enqueue_at` on our lanes, by Redis's clock.
 
-        RQ's own scheduler would queue again whatever waits in our backlogs; here the two are told apart.
+        RQ's own scheduler would also queue the jobs that wait in our backlogs; this leaves them there.
         """
         now_s: Any = self._redis.time()
         for queue in self._worker.queues:
             registry = ScheduledJobRegistry(queue=queue)  # type: ignore[no-untyped-call]
-            # What waits in our backlogs can be late in thousands: each look goes on behind the one before.
+            # Thousands of jobs of our backlogs may be overdue here: so each call goes on behind the one before.
             start = self._seen.get(queue.name, 0)
             due: Any = self._redis.zrangebyscore(registry.key, 0, int(now_s[0]), start=start, num=MAX_SCHEDULED)
             self._seen[queue.name] = start + len(due) if len(due) == MAX_SCHEDULED else 0
@@ -240,7 +237,7 @@ class ForkedRqJobs:
                 self._queue(job_id, queue, registry, int(now_s[0]))
 
     def _of_rq(self, ids: Sequence[bytes], registry: ScheduledJobRegistry, until_s: int) -> list[bytes]:
-        """Which of these RQ alone has scheduled, until then: they wait neither in a backlog nor in `later`."""
+        """Return those due by `until_s` that RQ alone has scheduled: they wait neither in a backlog nor in `later`."""
         with self._redis.pipeline() as pipe:
             for job_id in ids:
                 pipe.zscore(registry.key, job_id)
@@ -257,8 +254,8 @@ class ForkedRqJobs:
     def _queue(self, job_id: bytes, queue: Any, registry: ScheduledJobRegistry, until_s: int) -> None:
         release = redis_key("release", "").encode() + job_id
         if not self._redis.set(release, self._worker.name, nx=True, px=RELEASE_MS):
-            return  # another worker is about it
-        if not self._of_rq([job_id], registry, until_s):  # it was, and may be in a backlog, or to be retried, since
+            return  # another worker queues it
+        if not self._of_rq([job_id], registry, until_s):  # another worker did, so it may be in a backlog by now
             self._redis.delete(release)
             return
         with self._redis.pipeline() as pipe:
@@ -268,16 +265,16 @@ class ForkedRqJobs:
                 compat.enqueue_due(queue, job, pipe)
             except RedisError:
                 raise
-            except Exception:  # noqa: BLE001 - its ttl has ended: *pull* drops it; else `inspect` says what is wrong
+            except Exception:  # noqa: BLE001 - its ttl has ended, so *pull* drops it; or `inspect` says what is wrong
                 pipe.rpush(queue.key, job_id)
-            pipe.delete(release)  # it may be scheduled again at once
+            pipe.delete(release)  # the job may be scheduled again at once
             pipe.execute()
 
 
 def meta_of(notification: Notification, meta: bytes | None, knows: Callable[[str], bool] | None = None) -> str:
-    """The meta that the scripts read, for a producer that left it out; what else it holds is kept.
+    """Return the meta that the scripts read, for a producer that left it out; its other fields stay.
 
-    knows: whether a category is configured; one that is not is `default`.
+    knows: whether a category is configured; an unknown one becomes `default`.
     """
     kept = read_meta(meta or b"{}")
     for name in ("expires_in", "zone"):

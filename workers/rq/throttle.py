@@ -1,4 +1,4 @@
-"""By which limits a job of another function waits: those that its meta names, or the function's own decorator."""
+"""The limits of a job of another function: those that its meta names, else those of the function's decorator."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ CATEGORY: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 def steering_of(
     call: RqCall, meta: bytes | None, functions: AllowedFunctions, knows: Callable[[str], bool] | None = None
 ) -> str:
-    """The meta that the scripts read, or '' where nothing limits the job, or it may not run here.
+    """Return the meta that the scripts read; '' if nothing limits the job, or it may not run here.
 
-    knows: whether a category is configured; one that is not is `default`. Raises InvalidNotificationError where the
-    decorator names a user and the call does not, and where the scripts could not read the meta.
+    knows: whether a category is configured; an unknown one becomes `default`. Raises InvalidNotificationError if the
+    call lacks the user that the decorator names, or the scripts could not read the meta.
     """
     if not functions.allows(call.function):
         return ""
-    stands = read_any_meta(meta or b"")
-    user = stands.get("user")
+    fields = read_any_meta(meta or b"")
+    user = fields.get("user")
     if isinstance(user, int) and not isinstance(user, bool):
-        stands["user"] = user = str(user)
+        fields["user"] = user = str(user)
     if not isinstance(user, str) or not user:
         found = functions.throttle_of(call.function)
         if found is None:
             return ""
         function, throttle = found
-        stands |= throttle.meta(function, call.args, call.kwargs)
+        fields |= throttle.meta(function, call.args, call.kwargs)
     else:
         check_user(user)
-    category = stands.get("category")
+    category = fields.get("category")
     if not isinstance(category, str) or not CATEGORY.fullmatch(category) or (knows is not None and not knows(category)):
-        stands["category"] = DEFAULT_CATEGORY
-    if not is_plain(stands):
+        fields["category"] = DEFAULT_CATEGORY
+    if not is_plain(fields):
         raise InvalidNotificationError("user, or another field of meta", "is not Unicode")
-    expires_in = stands.get("expires_in")
+    expires_in = fields.get("expires_in")
     if expires_in is not None and not (type(expires_in) in {int, float} and abs(expires_in) <= LONGEST_S):
         raise InvalidNotificationError("expires_in", "must be a number of seconds, of a hundred years at most")
-    return json.dumps(stands)
+    return json.dumps(fields)

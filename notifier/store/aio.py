@@ -1,4 +1,4 @@
-"""The connection to Redis for asyncio: the same options as `notifier.store.connection.connect` gives."""
+"""Clients to Redis for asyncio, with the options of the synchronous ones of `notifier.store.connection`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A pool that is full refuses; `in_turn` holds the number down.
+# A full pool refuses calls. This one never fills: callers limit how many of their calls run at once, see `in_turn`.
 MAX_CONNECTIONS: Final = 10_000
-# So begin those of a synchronous client's options that an asyncio one does not share: how it tries again, and what
+# Prefixes of the options that an asyncio client does not take from a synchronous one: the retry, and objects that
 # redis-py keeps there for that client alone.
 NOT_SHARED: Final = ("connection_pool", "retry", "himport_", "event_dispatcher", "maint_", "orig_")
 
@@ -38,7 +38,7 @@ def connect_async(config: RedisSettings) -> redis.asyncio.Redis:
 
 
 def async_of(config: RedisSettings, beside: redis.asyncio.Redis | None = None) -> redis.asyncio.Redis:
-    """As `connect_async`, however keys are named. beside: see `cluster.client_of`."""
+    """As `connect_async`, but do not set how this process names its keys. beside: see `cluster.client_of`."""
     client = client_of(config)  # opens nothing; checks the URL
     options = client.connection_pool.connection_kwargs
     return async_like(client, {**options, "max_connections": MAX_CONNECTIONS}, beside)
@@ -49,7 +49,7 @@ def async_like(
 ) -> redis.asyncio.Redis:
     """An asyncio client to the same server as a synchronous one. options: of its connections.
 
-    It never repeats a call by itself, but for what a node of a cluster has not taken. beside: see `cluster.client_of`.
+    It repeats a call only if a node of a cluster refused it before any of it ran. beside: see `cluster.client_of`.
     """
     kept = {name: value for name, value in options.items() if not name.startswith(NOT_SHARED)}
     kept["retry"] = Retry(NoBackoff(), 0)
@@ -58,7 +58,7 @@ def async_like(
         return make_whole(AsyncPrimary(pool, kept))
     if cluster.is_followed(pool):
         return cluster.async_client_of(pool, kept, beside)
-    # Unlike one that is given a pool, this client closes it, and its connections, when it is closed.
+    # By `from_pool` the client owns its pool: closing the client also closes the pool's connections.
     made = redis.asyncio.Redis.from_pool(
         redis.asyncio.ConnectionPool(connection_class=async_class(pool.connection_class), **kept)
     )
@@ -67,7 +67,7 @@ def async_like(
 
 
 async def in_turn(slots: asyncio.Semaphore, call: Coroutine[Any, Any, T], within: float) -> T:
-    """The result of a call that waits for one of these slots. Raises TimeoutError at the deadline, in seconds."""
+    """Wait for a free slot, then for the call; return its result. Raises TimeoutError after `within` seconds."""
     ends = asyncio.get_running_loop().time() + within
     try:
         async with asyncio.timeout_at(ends):

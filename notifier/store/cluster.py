@@ -1,9 +1,9 @@
-"""One hash slot of a Redis Cluster as if it were one Redis: connections that follow whichever node owns the slot.
+"""Connections to one hash slot of a Redis Cluster: they follow the slot to whichever node owns it.
 
-A plain connection to the owner, in place of redis-py's `RedisCluster`: that one repeats a call whose answer was lost,
-which may lease or count twice, and it refuses scripts in pipelines. What a node has refused before any of it ran
-(MOVED, ASK, TRYAGAIN, CLUSTERDOWN, READONLY, LOADING) is sent again, for some seconds; nothing else is. ASKING is never
-sent: half of a script's keys may be at the one node and half at the other.
+redis-py's `RedisCluster` would not do: it repeats a call whose answer was lost, which may lease or count twice, and it
+refuses scripts in pipelines. These connections send a command again only if the node refused it before any of it ran
+(MOVED, ASK, TRYAGAIN, CLUSTERDOWN, READONLY, LOADING), for some seconds. They never send ASKING: while a slot moves,
+half of a script's keys may be on one node and half on the other.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ REFUSALS: Final = (AskError, TryAgainError, ClusterDownError, ReadOnlyError, Bus
 SILENT: Final = (RedisConnectionError, RedisTimeoutError, ClusterDownError, OSError, TimeoutError)
 TRIES: Final = 25  # with these pauses, some two seconds in all
 REST_S: Final = 2.0
-OVERDUE: Final = "overdue"  # with which a call is cancelled that its node has not answered in time
+OVERDUE: Final = "overdue"  # the message of a cancellation at a call's deadline
 BACKOFF: Final = ExponentialBackoff(cap=0.1, base=0.01)
 _MULTI: Final = b"*1\r\n$5\r\nMULTI"
 
 
 class NotTakenError(RedisConnectionError):
-    """The node has refused a call before any of it ran, so it may be sent again."""
+    """The node has refused a call before any of it ran, so the call may be sent again."""
 
 
 class NotAClusterError(ResponseError):
-    """A node says that it is in no cluster, or does not let this user ask."""
+    """A node is in no cluster, or does not let this user run CLUSTER SLOTS."""
 
 
 class Owner:
-    """Which node owns the slot of a hash tag, as far as is known. All connections of a client share one.
+    """The node that owns the slot of a hash tag, as far as is known. All connections of a client share one Owner.
 
-    nodes: those to ask. siblings: the owners of a fleet's other slots, and this one. free: of their connections those
-    that nobody uses, by process and node. All owners of a fleet share these three. silent: when a node did not answer,
-    by the monotonic clock; all of a process share it. rest_s: for how long nobody waits for such a node: what asks many
-    partitions, one after another, waits for it once.
+    known: that node. nodes: all known nodes. siblings: the owners of all slots of the fleet. free: the idle connections
+    of all siblings, by process and node. The siblings share the last three. silent: when a node last failed to answer,
+    by the monotonic clock; the whole process shares it. rest_s: how long nobody waits for such a node again. So a
+    caller that asks many partitions in turn waits for it once.
     """
 
     silent: ClassVar[dict[Node, float]] = {}
 
     def __init__(self, tag: str, seeds: Sequence[Node], beside: Owner | None = None) -> None:
-        """beside: another of the same fleet."""
+        """beside: another owner of the same fleet."""
         self.tag = tag
         self.slot: int = key_slot(tag.encode())
         self.seeds = tuple(seeds)
@@ -84,30 +84,30 @@ class Owner:
         self.siblings.append(self)
 
     def free_here(self) -> dict[Node, list[Any]]:
-        """The free connections of this process; those of one that has forked it are forgotten."""
+        """The free connections of this process. The child of a fork forgets those of its parent."""
         if (pid := os.getpid()) not in self.free:
             self.free.clear()
         return self.free.setdefault(pid, {})
 
     def candidates(self) -> Sequence[Node]:
-        """The nodes to ask, one after another; who did not answer last."""
+        """The nodes to ask, in this order: nodes that failed to answer come last."""
         return sorted(self.nodes, key=lambda node: self.silent.get(node, 0.0))
 
     def rests(self) -> bool:
-        """Whether nobody is to wait for the node that is known."""
+        """Whether the known owner failed to answer a moment ago, so that nobody is to wait for it."""
         return self.known in self.silent and monotonic() < self.silent[self.known] + self.rest_s
 
     def failed(self, node: Node, error: BaseException) -> None:
-        """Note that a connection to a node has failed: the owner is looked for anew, as a replica may have taken over.
+        """Note that a connection to a node failed. The next call looks for the owner, as a replica may have taken over.
 
-        One that refuses keeps nobody waiting.
+        A node that refuses connections is not silent: it keeps nobody waiting.
         """
         self.known = None
         if isinstance(error, TimeoutError) or not isinstance(error, OSError | RedisConnectionError):
             self.silent[node] = monotonic()
 
     def read(self, slots: Any, asked: Node) -> Node | None:
-        """Take up the answer to CLUSTER SLOTS: the owner; None where the slot has none."""
+        """Learn the owners from the answer to CLUSTER SLOTS; return this slot's, or None if it has none."""
         self.known, nodes = None, []
         for first, last, *served in slots:
             places = [(node[0].decode() or asked[0], int(node[1])) for node in served]
@@ -119,7 +119,7 @@ class Owner:
         return self.known
 
     def note(self, refusal: Exception) -> None:
-        """Take up what a refusal tells of the owner. ASK and TRYAGAIN: it is still the same, and to be waited for."""
+        """Learn the owner from a refusal. ASK and TRYAGAIN change nothing: the call waits until the slot has moved."""
         if isinstance(refusal, MovedError):
             self.known = (refusal.host, refusal.port) if refusal.host else None
         elif not isinstance(refusal, AskError | TryAgainError):
@@ -131,7 +131,7 @@ class Owner:
 
 
 def _is_refusal(error: Exception) -> bool:
-    # UNBLOCKED: a primary that becomes a replica lets go of those who wait for something, and has given them nothing.
+    # UNBLOCKED: a primary that becomes a replica ends blocking commands, and has given them nothing.
     return isinstance(error, REFUSALS) or str(error).startswith("UNBLOCKED")
 
 
@@ -144,14 +144,14 @@ def _meaning(refusal: Exception) -> str:
 
 
 class _Following:
-    """Base of all these connections, of either kind. A command's first reply tells whether any of it ran."""
+    """Base of these connections, of both kinds of client. A command's first reply tells whether any of it ran."""
 
     def __init__(self, *, owner: Owner, **kwargs: Any) -> None:
         self.owner, self._given = owner, kwargs
         self._took_none, self._in_multi = True, False
         super().__init__(**kwargs)
 
-    async def _connect(self: Any) -> Any:  # not `connect`: where redis-py sends again, it does not come by there
+    async def _connect(self: Any) -> Any:  # not `connect`: redis-py's retry does not call `connect`
         await self._find_place()
         try:
             return await settled(super()._connect())  # type: ignore[misc]
@@ -170,7 +170,7 @@ class _Following:
         try:
             reply = await settled(super().read_response(*args, **kwargs))  # type: ignore[misc]
         except (RedisTimeoutError, asyncio.CancelledError) as error:
-            # Where both deadlines are over at the same moment, the word is lost.
+            # If the deadlines of the call and the socket end at the same moment, the cancellation loses its message.
             is_late = OVERDUE in error.args or monotonic() - began >= (self.socket_timeout or math.inf)
             if is_late or isinstance(error, RedisTimeoutError):
                 self.owner.failed((self.host, self.port), error)
@@ -180,13 +180,13 @@ class _Following:
                 raise
             await settled(self.disconnect())
             raise self._refused(refusal) from refusal
-        # In MULTI, what was queued has not run; EXEC answers with a list.
+        # A command queued in MULTI has not run. EXEC answers with a list.
         if not self._in_multi or isinstance(reply, list):
             self._took_none = False
         return reply
 
     def _refused(self, refusal: Exception) -> Exception:
-        if isinstance(refusal, AskError) and refusal.slot_id != self.owner.slot:  # of a sibling, see `together`
+        if isinstance(refusal, AskError) and refusal.slot_id != self.owner.slot:  # a sibling's, see `together`
             return RedisConnectionError(f"slot {refusal.slot_id} of the cluster {_meaning(refusal)}")
         self.owner.note(refusal)
         kind = NotTakenError if self._took_none else RedisConnectionError
@@ -194,7 +194,7 @@ class _Following:
 
     async def _find_place(self: Any) -> None:
         if self.owner.rests():
-            self.owner.known = None  # another may have the slot by now
+            self.owner.known = None  # another node may own the slot by now
         self.host, self.port = self.owner.known or await self._find_owner()
         if self.owner.rests():
             raise RedisTimeoutError(f"Error connecting to {self.host}:{self.port}. It did not answer a moment ago")
@@ -239,13 +239,13 @@ class _Async(_Following):
 
 @cache
 def following(plain: type) -> type:
-    """The same class of connections, but to whichever node owns the slot of its `owner`."""
+    """A subclass whose connections go to whichever node owns the slot of their `owner`."""
     kind = _Async if issubclass(plain, redis.asyncio.Connection) else _Sync
     return type(f"Following{plain.__name__}", (kind, plain), {"plain": plain})
 
 
 class _Free(Sequence[Any]):
-    """The free connections of all clients beside each other, as the pool of one has them: those to its owner."""
+    """The free connections of one client's pool. The clients of a fleet share all; a client sees those to its owner."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -267,7 +267,7 @@ class _Free(Sequence[Any]):
         return connection
 
     def append(self, connection: Any) -> None:
-        """Put one back; one that is to be found at no node is forgotten."""
+        """Put one back, unless it is known to be closed."""
         if getattr(connection, "is_connected", True):
             self._owner.free_here().setdefault((connection.host, connection.port), []).append(connection)
 
@@ -287,7 +287,7 @@ class _AsyncPool(redis.asyncio.ConnectionPool):
 def client_of(tag: str, nodes: Servers, options: Mapping[str, Any], beside: redis.Redis | None = None) -> redis.Redis:
     """A client to whichever node owns the slot of a hash tag, not yet connected. options: as of `redis.Redis`.
 
-    beside: a client of the same fleet, with which it shares connections and what is known of the nodes.
+    beside: a client of the same fleet; the two share free connections and what they know of the nodes.
     """
     plain = redis.SSLConnection if nodes.tls else redis.Connection
     given = {name: value for name in ("username", "password") if (value := getattr(nodes, name)) is not None}
@@ -300,7 +300,7 @@ def client_of(tag: str, nodes: Servers, options: Mapping[str, Any], beside: redi
 def async_client_of(
     pool: redis.ConnectionPool, options: Mapping[str, Any], beside: redis.asyncio.Redis | None = None
 ) -> redis.asyncio.Redis:
-    """See `client_of`. pool: of a synchronous client to the same. options: of an asyncio connection."""
+    """See `client_of`. pool: of a synchronous client to the same slot. options: of an asyncio connection."""
     plain = async_class(pool.connection_class)
     retry = AsyncRetry(BACKOFF, TRIES, supported_errors=(NotTakenError,))
     owner = pool.connection_kwargs["owner"]
@@ -309,13 +309,13 @@ def async_client_of(
 
 
 def owner_of(client: Any) -> Owner | None:
-    """Which node a client follows; None for one that follows none, and for none."""
+    """The owner that a client follows; None for a client of another kind, and for no client."""
     owner: Owner | None = client and client.connection_pool.connection_kwargs.get("owner")
     return owner
 
 
 def is_followed(pool: Any) -> bool:
-    """Whether a client's connections follow the owner of a slot."""
+    """Whether a pool's connections follow the owner of a slot."""
     return "owner" in pool.connection_kwargs
 
 

@@ -1,4 +1,4 @@
-"""The connection to Redis as everything here uses it, and one clear line where it cannot be used."""
+"""Synchronous clients to Redis, with the options of this project, and one clear line where Redis cannot be used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 # 6.2 brought LMOVE, GETDEL and what the scripts use of ZRANGE.
 OLDEST: Final = (6, 2)
 
-MAX_CONNECTIONS: Final = 50  # whoever finds them all in use waits for one
+MAX_CONNECTIONS: Final = 50  # a call that finds all of them in use waits for one
 
 NO_EVICTION: Final = "noeviction"
 EVICTS: Final = (
@@ -46,25 +46,25 @@ POLICY_UNKNOWN: Final = (
 OUT_OF_MEMORY: Final = "is out of memory and takes nothing new; let the workers drain it, or raise its maxmemory"
 TELLING: Final[dict[Any, Any]] = {redis.Connection: tls.PlainConnection, redis.SSLConnection: tls.TlsConnection}
 NO_PRIMARY: Final = "no sentinel answers, or none knows a healthy primary of this name"
-# What redis-py tells of each sentinel, behind the primary's name.
+# After the primary's name, redis-py quotes the error of each sentinel: a word of it -> the text for people.
 SENTINELS: Final = {
     "AuthenticationError": "the sentinels refuse the password; look at redis.sentinel_password_file",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the sentinels is not believed; look at redis.ca_file",
 }
-# Whatever else a URL asks for, which is often shared with programs that want text.
+# These replace the URL's own options: programs that want text often use the same URL.
 READ_AS: Final = {"protocol": 2, "decode_responses": False, "encoding": "utf-8", "encoding_errors": "strict"}
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
-# What Redis 6.2 and 7 say, also inside a script.
+# How Redis 6.2 and 7 refuse a user, also inside a script.
 _FORBIDDEN: Final = re.compile(
     r"(?is).*no permissions? to run the '([\w|-]+)'|no permissions? to (?:access|call|run)|can't (?:run this|access)|"
     r"NOPERM|ACL failure"
 )
-# With the name where a client calls it: a script's caller is not told which it was.
+# Redis names the command if a client calls it, but not if a script does.
 _UNKNOWN: Final = re.compile(r"(?i)unknown (?:redis )?command(?: ['`]([\w|-]+))?")
-_UNAUTHENTICATED: Final = "unauthenticated"  # what Redis says without a password if a command is long
+_UNAUTHENTICATED: Final = "unauthenticated"  # a word of Redis's answer to a long command without a password
 _CONNECTING: Final = re.compile(r"Error (?:-?\d+ )?connecting to (\S+)\. ")
-# Answers of a Redis that is there but cannot do it now: out of memory, failing over, unable to persist, busy. Some have
-# a class; the others, and what Redis 6.2 says inside a script, are known by their first word.
+# Errors of a Redis that answers but cannot serve a call now: out of memory, failing over, unable to persist, busy. Some
+# have a class in redis-py (`WORDS`). The others, and errors inside scripts of Redis 6.2, are known by a word.
 REFUSALS: Final = {
     "OOM": OUT_OF_MEMORY,
     "READONLY": "is a replica (READONLY); redis.url is to name its primary",
@@ -97,12 +97,12 @@ def connect(config: RedisSettings) -> redis.Redis:
 
 
 def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis.Redis:
-    """As `connect`, however keys are named. beside: see `cluster.client_of`."""
+    """As `connect`, but do not set how this process names its keys. beside: see `cluster.client_of`."""
     if config.partitions > 1 and not redis_url.is_cluster(config.url):
         raise SettingsError(f"redis.partitions is for a Redis Cluster, whose URL would be {redis_url.CLUSTER_FORM}")
     options = connection_options(config)
-    # A command whose answer was lost may have run: sending it again could count or enqueue twice. So
-    # nothing is repeated down here; who can tell (the worker's loop, the producer) tries again.
+    # A command whose answer was lost may have run: sending it again could count or enqueue twice. So the
+    # client repeats nothing. The worker's loop and the producer know what is idempotent, and try again.
     options |= {"retry": Retry(NoBackoff(), 0), "max_connections": MAX_CONNECTIONS}
     try:
         if redis_url.is_cluster(config.url):
@@ -114,12 +114,12 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
             client = redis.Redis.from_url(config.url, **options)
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
-            pool.connection_class(**pool.connection_kwargs)  # checks them
+            pool.connection_class(**pool.connection_kwargs)  # raises if an option is wrong
             pool.connection_kwargs |= READ_AS
         make_whole(client)
-        read_files_again(client, config)  # a password that stands in the URL goes before the file's
+        read_files_again(client, config)  # a password in the URL goes before the file's
     except (TypeError, ValueError, redis.exceptions.RedisError) as error:
-        # Of the text no more than a name: a URL may hold a password.
+        # Quote only an option's name of the text: a URL may hold a password.
         name = re.search(r"'(\w{1,40})'", str(error))
         which = f" {name[1]!r}" if name else ""
         raise SettingsError(f"the URL of Redis has an option{which} that is not understood") from None
@@ -129,13 +129,13 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
 def connection_options(config: RedisSettings) -> dict[str, Any]:
     """Return the options of every connection, whichever client opens it.
 
-    Raise SettingsError, see `connect`, where a file for TLS cannot be used.
+    Raise SettingsError if a file for TLS cannot be used.
     """
     timeout = config.socket_timeout_us / 1_000_000
     options: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        # The same shapes of replies from redis-py 5 to 8, whose defaults differ.
+        # Redis-py 5 to 8 have different defaults; this makes the shapes of replies equal.
         "protocol": 2,
     }
     options |= config.tls_options()
@@ -145,9 +145,9 @@ def connection_options(config: RedisSettings) -> dict[str, Any]:
 
 
 def use_keys_of(config: RedisSettings) -> None:
-    """Name the keys of this process as these settings say. Raise SettingsError where it names them otherwise.
+    """Set how this process names its keys. Raise SettingsError if it names them otherwise already.
 
-    Raise it also for a fleet in several partitions, where none of them is meant.
+    Raise it also if the fleet has several partitions, and the settings name none of them.
     """
     if config.partitions > 1 and config.partition is None:
         raise SettingsError(
@@ -175,9 +175,9 @@ def address(client: redis.Redis) -> str:
 
 
 def ask(do: Callable[[], T]) -> T:
-    """Return what `do` asks of Redis; asked once more where a kept connection turns out to be closed.
+    """Return what `do` asks of Redis. If the connection fails, as a kept one may have been closed, do it once more.
 
-    `do` must be safe to repeat. Raise RedisUnusableError if Redis does not answer.
+    `do` must be idempotent. Raise RedisUnusableError if Redis does not answer.
     """
     with redis_answers():
         try:
@@ -188,7 +188,7 @@ def ask(do: Callable[[], T]) -> T:
 
 @contextmanager
 def redis_answers() -> Iterator[None]:
-    """Raise RedisUnusableError where Redis does not do what it is asked within."""
+    """Raise RedisUnusableError in place of redis-py's errors in this block."""
     try:
         yield
     except redis.exceptions.RedisError as error:
@@ -196,7 +196,7 @@ def redis_answers() -> Iterator[None]:
 
 
 def ask_each(client: Any, of: Iterable[T], queue: Callable[[Any, T], object]) -> list[Any]:
-    """The replies to a command for each of these, in one round trip. queue: puts the one for it into a pipeline."""
+    """Send a command for each item in one round trip; return the replies. queue: puts an item's into a pipeline."""
     with client.pipeline(transaction=False) as pipe:
         for each in of:
             queue(pipe, each)
@@ -205,7 +205,7 @@ def ask_each(client: Any, of: Iterable[T], queue: Callable[[Any, T], object]) ->
 
 
 def pieces(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """So many of these at a time, such as go in one round trip."""
+    """Split items into lists of at most `size`, such as for one round trip each."""
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some
@@ -217,14 +217,14 @@ def time_us(client: Any) -> int:
 
 
 def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
-    """Return what to raise for people where Redis did not do what it was asked."""
-    # Of a pipeline redis-py tells the command with its key, which may name a user.
+    """Return the error for people in place of one of redis-py's."""
+    # In a pipeline's error, redis-py quotes the command with its key, which may name a user.
     said = _OF_PIPELINE.sub("", str(error))
     if why := refusal(error) or _lack(error):
         return RedisUnusableError(f"Redis {why}")
     if isinstance(error, redis.exceptions.AuthenticationError) or _UNAUTHENTICATED in str(error):
         return RedisUnusableError(f"Redis {_why(error)}")
-    if said.startswith("No master found for"):  # of either kind of client; behind it stand redis-py's own objects
+    if said.startswith("No master found for"):  # both kinds of client; redis-py's own objects follow in the text
         said = f"{said.partition(' : ')[0]}: {_no_primary(error)}"
     if found := _FORBIDDEN.search(said):
         what = f"run {found[1].upper()}" if found[1] else "use a key or channel that is needed"
@@ -238,14 +238,14 @@ def unusable(error: redis.exceptions.RedisError) -> RedisUnusableError:
 
 
 def refusal(error: Exception) -> str:
-    """Why Redis is there and cannot do it now, for people; '' where it is something else."""
+    """Why Redis answers but cannot serve the call now, for people; '' for other errors."""
     found = PASSING_WORDS.search(_OF_PIPELINE.sub("", str(error)))
     word = next((word for kind, word in WORDS.items() if isinstance(error, kind)), found[1] if found else "")
     return REFUSALS.get(word, "")
 
 
 def _lack(error: Exception) -> str:
-    """Which command or database this Redis has for nobody, for people; '' where it is something else."""
+    """Which command or database this Redis lacks for every user, for people; '' for other errors."""
     if isinstance(error, cluster.NotAClusterError):
         return "tells no owner of a slot: it is no cluster, or its user may not run CLUSTER SLOTS"
     if "DB index is out of range" in str(error):
@@ -261,26 +261,26 @@ def _no_primary(error: Exception) -> str:
 
 
 def unreadable(error: Exception) -> RedisUnusableError:
-    """Return what to raise for people where something in Redis is no time, no number or no text."""
+    """Return the error for people after a value in Redis could not be read as a time, number or text."""
     at = extract_tb(error.__traceback__)[-1]
     where = f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}"
     return RedisUnusableError(f"Redis holds something that cannot be read ({where}); notifier audit may find it")
 
 
 def is_forbidden(error: redis.exceptions.RedisError) -> bool:
-    """Whether Redis does not let this user do it, or anybody, also inside a script."""
+    """Whether Redis refuses a command to this user, or to every user, also inside a script."""
     return bool(_FORBIDDEN.search(str(error)) or _lack(error))
 
 
 def check(client: redis.Redis) -> None:
     """Raise RedisUnusableError, one clear line, unless Redis answers, is 6.2 or newer, and evicts no keys.
 
-    It is a RedisAwayError where it may be there by and by.
+    The error is a RedisAwayError if Redis may come back by itself.
     """
     where = address(client)
     try:
         info: dict[str, Any] = client.info()
-        # One that loads its data answers INFO, and nothing else.
+        # While Redis loads its data, it answers only INFO.
         if info.get("loading"):
             raise redis.exceptions.BusyLoadingError
     except redis.exceptions.RedisError as error:
@@ -301,7 +301,7 @@ def check(client: redis.Redis) -> None:
 
 
 def check_same(client: redis.Redis, config: RedisSettings) -> None:
-    """Raise SettingsError where RQ's command has connected, by options of its own, to another Redis than this one."""
+    """Raise SettingsError if RQ's command, by its own options, has connected to another Redis than redis.url names."""
     both = (client, client_of(config))
     databases = [each.connection_pool.connection_kwargs.get("db") or 0 for each in both]
     with suppress(redis.exceptions.RedisError):
@@ -320,14 +320,14 @@ def evicts_by(info: Mapping[str, Any]) -> str:
 
 
 def eviction_warning(memory: Mapping[str, Any]) -> str:
-    """Return what is wrong, or not known, about the keys that Redis evicts; '' for none. memory: of INFO."""
+    """Return a warning if Redis evicts keys, or does not tell whether it does; else ''. memory: of INFO."""
     if policy := evicts_by(memory):
         return f"Redis {EVICTS.format(policy)}"
     return "" if "maxmemory_policy" in memory else f"Redis {POLICY_UNKNOWN}"
 
 
 def is_away(error: redis.exceptions.RedisError) -> bool:
-    """Whether Redis may be there by and by: it cannot be reached, or is loading."""
+    """Whether Redis may come back by itself: it cannot be reached, or is loading its data."""
     lasting = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
     passing = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
     is_lasting = isinstance(error, lasting) or _no_primary(error) != NO_PRIMARY
@@ -335,12 +335,12 @@ def is_away(error: redis.exceptions.RedisError) -> bool:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether it is worth while to ask again after this answer: nothing was done, and may be another time."""
+    """Whether the caller should ask again later: Redis answered, did nothing, and may do it another time."""
     return isinstance(error, redis.exceptions.MasterDownError) or bool(refusal(error))
 
 
 def comes_back(error: redis.exceptions.RedisError) -> bool:
-    """Whether who starts waits for this Redis. That it is full, or a replica, is to be told instead."""
+    """Whether a program that starts waits for this Redis. It reports a full Redis or a replica instead of waiting."""
     told = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)
     return is_away(error) or (is_passing(error) and not isinstance(error, told))
 
@@ -363,11 +363,11 @@ def _why(error: redis.exceptions.RedisError) -> str:
 
 
 def _system_error(error: BaseException) -> str:
-    """Return the operating system's word for what failed: redis-py's own text repeats the address."""
+    """Return the operating system's reason, as redis-py's own text repeats the address."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ssl.SSLError):  # its numbers are no errno
         return cause.strerror or str(cause)
     if isinstance(cause, OSError) and cause.strerror:
         number = cause.errno or 0
-        return os.strerror(number) if number > 0 else cause.strerror  # asyncio has words of its own
+        return os.strerror(number) if number > 0 else cause.strerror  # asyncio puts its own text into strerror
     return "the connection failed" if cause is None else type(cause).__name__

@@ -1,6 +1,6 @@
-"""Connections that leave a server which was demoted: it keeps them, and refuses to write.
+"""Connections that leave a demoted server: the server keeps connections, and refuses to write.
 
-A new connection finds the primary behind the same name. redis-py does so for Sentinel and a cluster.
+A new connection finds the primary behind the same host name. redis-py does this for Sentinel, `cluster` for a cluster.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 
 def _is_of_replica(error: ResponseError) -> bool:
-    return isinstance(error, ReadOnlyError) or "READONLY" in str(error)  # the second from a script of Redis 6.2
+    return isinstance(error, ReadOnlyError) or "READONLY" in str(error)  # the text: in a script of Redis 6.2
 
 
 class Leaving:
-    """A connection; put it before a class of `redis.connection`."""
+    """A mixin for connections; put it before a class of `redis.connection`."""
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -27,7 +27,7 @@ class Leaving:
 
 
 class AsyncLeaving:
-    """The same, before a class of `redis.asyncio.connection`."""
+    """The same mixin for a class of `redis.asyncio.connection`."""
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -39,6 +39,6 @@ class AsyncLeaving:
 
 
 def leave_demoted(client: Any) -> None:
-    """Have an asyncio client do so, with connections of any kind."""
+    """Let an asyncio client leave a demoted server, whatever the class of its connections."""
     pool = client.connection_pool
     pool.connection_class = type(f"Leaving{pool.connection_class.__name__}", (AsyncLeaving, pool.connection_class), {})

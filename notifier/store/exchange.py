@@ -1,7 +1,7 @@
-"""Requests to Redis, written once for both kinds of client: generators that yield steps and are given replies.
+"""Exchanges with Redis, written once for both kinds of client: generators that yield steps and receive replies.
 
-The generator decides. What runs it does the input and output: `exchange` on a `redis.Redis`, `exchange_async` on a
-`redis.asyncio.Redis`; and of a search, which finds one thing after the other, `partitions.search_at` and its like.
+The generator decides; a runner does the input and output: `exchange` on a `redis.Redis`, `exchange_async` on a
+`redis.asyncio.Redis`. A search finds its items one by one; `partitions.search_at` and `search_at_async` run it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOST: Final = (RedisConnectionError, RedisTimeoutError)
 class Commands:
     """Some commands in one round trip; the reply is the list of their replies. queue: puts them into a pipeline.
 
-    Where no answer came they are sent once more, as a call is, because a kept connection may turn out to be closed.
+    If no answer comes, they are sent once more, as a call is, because a kept connection may have been closed.
     """
 
     queue: Callable[[Any], object]
@@ -37,9 +37,9 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Asked of the client itself, so on its connection where it has one alone, and never sent twice.
+    """A step on the client itself, so on its own connection if it has only one. It is never sent twice.
 
-    What it takes, and no answer came of, would be taken again.
+    If its answer were lost, a repeat would take or count again.
     """
 
     ask: Callable[[Any], Any]
@@ -47,7 +47,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """Not a step, but something found, for the loop that iterates over a search."""
+    """Not a step: an item that a search has found, for the loop that iterates over it."""
 
     value: T
 
@@ -78,7 +78,7 @@ async def exchange_async(redis: Any, steps: Exchange[T]) -> T:
 
 
 def iterate(found: AsyncGenerator[T]) -> Iterator[T]:
-    """Iterate over what is found by what is written once for both kinds of client; this one blocks, see `finished`."""
+    """Iterate over an async generator whose client blocks: it never waits, see `finished`."""
     try:
         while True:
             try:
@@ -91,7 +91,7 @@ def iterate(found: AsyncGenerator[T]) -> Iterator[T]:
 
 
 async def go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End:
-    """Do steps until something is found, or all are done."""
+    """Run steps until a search finds an item, or all steps are done."""
     reply: Any = None
     failed: RedisError | None = None
     while True:
@@ -111,12 +111,12 @@ async def go_on(redis: Any, steps: Generator[Any, Any, Any]) -> Item[Any] | _End
 
 
 def may_repeat(step: Step) -> bool:
-    """Whether it may be asked once more: a call names its jobs, and its script does once what it is asked twice."""
+    """Whether a step may be sent again: scripts are idempotent by job id, and `Once` is not."""
     return not isinstance(step, Once)
 
 
 async def answer(redis: Any, step: Step) -> Any:
-    """The reply to a step, that is asked once more where that does no harm; of either kind of client."""
+    """The reply to a step, on either kind of client. After a lost answer, a step that may be repeated is sent again."""
     try:
         return await _once(redis, step)
     except LOST:
@@ -130,16 +130,16 @@ async def _once(redis: Any, step: Step) -> Any:
         return await run_async(redis, step)
     if isinstance(step, Once):
         return await settled(step.ask(redis))
-    pipe = redis.pipeline(transaction=False)  # its connection is given back in the end of `execute`
+    pipe = redis.pipeline(transaction=False)  # `execute` gives its connection back
     step.queue(pipe)
     return await settled(pipe.execute())
 
 
 async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
-    """The result of a call. Raises TimeoutError where that takes longer.
+    """Return the result of a call. Raises TimeoutError if the call takes longer.
 
     The call runs in a task of its own: redis-py may lose a cancellation that comes while it connects (seen with
-    8.1), and then goes on until its own time-outs. The deadline holds all the same.
+    8.1), and then goes on until its own timeouts. The caller's deadline holds all the same.
     """
     task = asyncio.create_task(call)
     try:
@@ -155,4 +155,4 @@ async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
 
 def _forget(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # nobody asks for it any more
+        task.exception()  # read it, or asyncio logs that nobody did

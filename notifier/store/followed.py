@@ -18,53 +18,53 @@ from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen, fingerprint
 from notifier.store.published import Published, read_due, read_rates, written_in_force
 
-MISSED: Final = 5  # looks in a row that find no file: one that is only being replaced is there again before
-AGAIN_NS: Final = 1_000_000_000  # what has not changed for so long is not being written
-# What a file cannot be read for without being changed: no open files or memory left, and disks that fail for a moment.
+MISSED: Final = 5  # looks in a row without the file: a file that is only being replaced is back sooner
+AGAIN_NS: Final = 1_000_000_000  # a file that has not changed for this long is not being written
+# Errors of reading that pass without a change of the file: no open files or memory left, a disk that fails briefly.
 PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
 
-# Asks Redis a question, whichever Redis is to answer it.
+# Asks Redis a question; the owner decides which Redis answers.
 Ask = Callable[[Callable[[Redis], Any]], Any]
 
 
 class Followed:
-    """A configuration that is followed: what is in force, and what was read last. Its owner decides when to read.
+    """A configuration that is followed: the settings in force, and what was read last. Its owner decides when to look.
 
-    A changed file is read once nobody has written it for a second: half of one may be YAML, and say nothing of
-    limits. One that has gone is refused after some looks. What cannot be used is read once, and what is in force holds
-    on. Threads take turns by `lock`; in the child of a fork nobody has it.
+    A changed file is read once nobody has written it for a second: half a file may be valid YAML, without its limits.
+    If the file has gone, it is refused after some looks. A configuration that cannot be used is read once, and the
+    settings in force stay. Threads take turns by `lock`; in the child of a fork it is free.
 
-    settings: in force. published: what was seen in Redis last.
+    published: the rates that Redis had at the last reading.
     """
 
     all: Final = WeakSet["Followed"]()
 
     def __init__(self, path: Path, environ: Mapping[str, str] = os.environ, settings: Settings | None = None) -> None:
-        """settings: as they were read before; None reads them now. Raises SettingsError as `load_settings`."""
+        """settings: if the caller has read them; None reads them now. Raises SettingsError as `load_settings`."""
         self.path = path
         self._environ = environ
         begun = fingerprint(path, None)
         self.settings = settings or load_settings(path, environ)
         self.published = Published()
         seen = self.fingerprint()
-        # Where it may have changed since, or while it was read, it is read once more.
+        # If the file may have changed while it was read, or since, the next look reads it again.
         self._seen: Seen = seen if settings is None and seen and seen[:1] == begun else ()
         self._before: Seen = self._seen
-        self._since_ns = time.monotonic_ns()  # each look since then saw what the last one did
+        self._since_ns = time.monotonic_ns()  # since then, all looks saw the same
         self._has_looked = False
         self._missed = 0
         self.lock = threading.RLock()  # a signal may reload inside a look
         self.all.add(self)
 
     def fingerprint(self) -> Seen:
-        """Of the files as they are now; None where one is missing."""
+        """The fingerprint of the present files; None if one is missing."""
         return fingerprint(self.path, self.settings.users_from)
 
     def is_settled(self, seen: Seen) -> bool:
         """Whether these files may be read: they are those in force, or nobody has written them for a second.
 
-        By their own times, and where those lie ahead by what the looks have seen. What differs from the last look may
-        be half written, however old its times say it is: the clock of a file server may be behind.
+        The files' own times tell that, or, if those lie in the future, the looks so far. A file that differs from the
+        last look may be half written, however old its times are: the clock of a file server may be behind.
         """
         now_ns, is_new = time.monotonic_ns(), seen not in {self._before, None} and self._has_looked
         if seen != self._before:
@@ -80,7 +80,7 @@ class Followed:
         return published != self.published or (seen != self._seen and (seen is not None or self._missed >= MISSED))
 
     def note(self, seen: Seen, published: Published) -> None:
-        """These have been read, and are not read again. () for `seen` has the files read once more."""
+        """Note that these have been read, so that no look reads them again. seen: () has the files read again."""
         self._seen, self.published = seen, published
 
     def refuse(self, error: SettingsError) -> None:
@@ -89,14 +89,14 @@ class Followed:
             self._seen = ()
 
     def look(self, ask: Ask) -> Settings | None:
-        """Take up what has changed; None where nothing has. Raises as `reload`."""
+        """Read the configuration if it has changed; None if it has not. Raises as `reload`."""
         seen = self.fingerprint()
         if not self.is_settled(seen) or not self.is_changed(seen, published := self._published(ask)):
             return None
         return self._read(ask, seen, published)
 
     def reload(self, ask: Ask) -> Settings:
-        """Take up what holds now. Raises SettingsError where it cannot be used, and what `ask` raises."""
+        """Read the configuration as it is now. Raises SettingsError if it cannot be used, and what `ask` raises."""
         return self._read(ask, self.fingerprint(), self._published(ask))
 
     def _published(self, ask: Ask) -> Published:
@@ -104,7 +104,7 @@ class Followed:
         return published
 
     def _read(self, ask: Ask, seen: Seen, published: Published) -> Settings:
-        # Not what is published: that may begin later, or have been replaced meanwhile by what does.
+        # Not the rates that `published` names: they may begin later, or rates that do may have replaced them.
         written = ask(written_in_force)[1] if published.version else None
         self.note(seen, published)
         rates = read_rates(written) if written else None
@@ -117,7 +117,7 @@ class Followed:
 
 
 def _begin_anew() -> None:
-    """In the child of a fork: what a thread of the parent was reading is read once more."""
+    """In the child of a fork: have the next look read again what a thread of the parent was reading."""
     for each in Followed.all:
         if each.lock.acquire(blocking=False):
             each.lock.release()

@@ -1,4 +1,4 @@
-"""Which layout of keys a Redis holds: a worker that knows another one would not find what waits there."""
+"""The layout of the keys in a Redis: a worker that knows another layout would not find what waits there."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 from notifier.errors import RedisUnusableError
 from notifier.scripts.keys import redis_key
 
-LAYOUT: Final = "1"  # counted up where a key gets another name, or holds something else
+LAYOUT: Final = "1"  # raise it when a key gets another name or other content
 
 
 def check_layout(redis: Any) -> None:
-    """Note this layout where none is noted; raise RedisUnusableError where it is another."""
+    """Write this layout into a Redis that has none; raise RedisUnusableError if it has another one."""
     key = redis_key("layout")
     with redis.pipeline() as pipe:
         pipe.set(key, LAYOUT, nx=True)

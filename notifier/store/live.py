@@ -1,4 +1,4 @@
-"""The settings of a program as of now: those of its file, or the rates that were published through Redis."""
+"""The settings in force in a program: those of its file, with the rates published through Redis in place of its own."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from notifier.store.connection import redis_answers
 from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions, connect_all
 
-LOG: Final = logging.getLogger("notifier")  # it speaks in somebody else's program
+LOG: Final = logging.getLogger("notifier")  # the program that uses this library configures it
 LOOK_S: Final = 0.8  # a changed file is read once nobody has written it for a second, so within two
-TIMEOUT_US: Final = 1_000_000  # of a look at Redis, which asks twice: the first call waits for one
+TIMEOUT_US: Final = 1_000_000  # for each of the two tries of a look: a program's first call waits for a look
 
 
 class LiveSettings:
     """Follows a configuration for one Notifier or Limiter, in a thread of its own, from the first call on.
 
-    What cannot be used is logged, and the settings in force hold on. Redis and its password stay as they were. After a
-    fork the child begins anew.
+    A change that cannot be used is logged, and the settings in force stay. Changes of the section redis have no effect.
+    After a fork the child begins anew.
     """
 
     def __init__(self, path: str | Path | None, environ: Mapping[str, str]) -> None:
         """path, environ: see `load_settings`. Raises SettingsError where they cannot be used."""
-        self._followed = Followed(settings_path(path, environ).absolute(), environ)  # a daemon changes its folder
+        self._followed = Followed(settings_path(path, environ).absolute(), environ)  # a daemon may change its folder
         self._take_up: Callable[[], Callable[[Settings], object] | None] = lambda: None
-        self._process = 0  # that in which it looks
+        self._process = 0  # the id of the process whose thread looks
         self._begin_anew()
 
     @property
@@ -51,38 +51,38 @@ class LiveSettings:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it looks in this process, and was not closed."""
+        """Whether a thread of this process looks: `begin` was called, and not `close`."""
         return self._process == os.getpid() and not self._closed.is_set()
 
     def begin(self) -> None:
-        """Look once, for two seconds at most where Redis hangs, and from then on again and again."""
+        """Look once, for two seconds at most if Redis hangs, and start the thread that goes on looking."""
         if self.has_begun:
             return
         self._process = os.getpid()
         self._begin_anew()
         self._look()
-        # It holds no reference to its owner, so one that nobody closed ends it too.
-        with suppress(RuntimeError):  # the interpreter ends, and begins no thread any more
+        # The thread holds no reference to the owner. So it also ends when an owner is collected that nobody closed.
+        with suppress(RuntimeError):  # an interpreter that ends starts no thread
             threading.Thread(target=self._keep_looking, name="notifier-follows-rates", daemon=True).start()
 
     async def begin_async(self) -> None:
-        """As `begin`, in a thread of its own: those of the loop may all be busy with the program's work."""
+        """As `begin`, in a thread of its own: the program's work may occupy all threads of the loop's executor."""
         own = ThreadPoolExecutor(1)
-        with suppress(RuntimeError):  # the interpreter ends, and begins no thread any more
+        with suppress(RuntimeError):  # an interpreter that ends starts no thread
             await asyncio.get_running_loop().run_in_executor(own, self.begin)
         own.shutdown(wait=False)
 
     def close(self) -> None:
-        if self.has_begun:  # else it may be held by a thread of the parent
+        if self.has_begun:  # otherwise a thread of the parent may hold the event's lock
             self._closed.set()
 
     def reload(self) -> None:
-        """Take up what holds now. Raises SettingsError, and RedisUnusableError where Redis does not answer."""
+        """Read the configuration as it is now. Raises SettingsError, and RedisUnusableError if Redis is away."""
         with redis_answers(), self._followed.lock:
             self._use(self._followed.reload(self._ask))
 
     def _begin_anew(self) -> None:
-        # What a fork leaves behind may be held by a thread that is not there any more.
+        # After a fork, a thread that the child does not have may hold the locks of the parent's objects.
         self._closed = threading.Event()
         self._partitions: Partitions | None = None
 
@@ -90,7 +90,7 @@ class LiveSettings:
         closed = self._closed
         while not closed.wait(LOOK_S) and self._take_up() is not None:
             self._look()
-        if self._partitions is not None and self._closed is closed:  # else it is that of a call after `close`
+        if self._partitions is not None and self._closed is closed:  # otherwise a call after `close` has made it
             self._partitions.close()
 
     def _look(self) -> None:
@@ -100,7 +100,7 @@ class LiveSettings:
                     self._use(settings)
                     LOG.info("changed configuration taken up: rates %s", settings.rates_version)
         except (RedisError, RedisUnusableError):
-            return  # at the next look
+            return  # the next look tries again
         except SettingsError as error:
             LOG.warning("changed configuration refused, the one in force holds on: %s", error)
 

@@ -31,7 +31,7 @@ _IN_JOB_ID: Final = re.compile(r"p(\d\d)-")
 
 @dataclass(slots=True)
 class Partition:
-    """One partition, and a client to whichever node has it. prefixes: None where no cluster has it.
+    """One partition, and a client to whichever node owns its slot. prefixes: None without a cluster.
 
     is_checked: whether the cluster is known to have as many partitions as the configuration.
     """
@@ -43,14 +43,14 @@ class Partition:
     is_checked: bool = False
 
     def checked(self, steps: Exchange[T]) -> Exchange[T]:
-        """An exchange here, after the number of partitions was checked once. Raises SettingsError."""
+        """Run an exchange here, after the number of partitions was checked once. Raises SettingsError."""
         yield from self.agree(claims=True)
         return (yield from steps)
 
     def agree(self, *, claims: bool = False) -> Exchange[None]:
-        """Check the number of partitions, once. claims: it is this one from now on, where none stands yet.
+        """Check once that Redis has this number of partitions. claims: write the number if Redis has none yet.
 
-        Raises SettingsError.
+        Raises SettingsError if Redis has another one.
         """
         if self.is_checked:
             return
@@ -60,7 +60,7 @@ class Partition:
             if found is None and claims:
                 _, found = yield Commands(lambda pipe: (pipe.set(key, told, nx=True), pipe.get(key)))
         except RedisError as error:
-            if not is_forbidden(error):  # who may only look finds nothing there, and claims nothing
+            if not is_forbidden(error):  # a user with the right to read alone claims nothing
                 raise
         if found not in {None, told.encode()}:
             raise SettingsError(_another(found.decode(errors="replace"), told))
@@ -75,27 +75,27 @@ def _another(found: str, told: str) -> str:
 
 
 class Partitions(tuple[Partition, ...]):
-    """All partitions of a fleet; the one where it has no more."""
+    """All partitions of a fleet. A fleet on one Redis has one."""
 
     __slots__ = ()
 
     @classmethod
     def around(cls, client: Any) -> Self:
-        """Return the partitions that a client stands for: itself, or a client of redis-py."""
+        """Return `client` if it is all partitions already, or else the one partition of this client of redis-py."""
         return client if isinstance(client, cls) else cls([Partition(0, 1, None, client, is_checked=True)])
 
     def of_user(self, user: str) -> Partition:
         return self[number_of(user, len(self)) if len(self) > 1 else 0]
 
     def of_job(self, job_id: str) -> Sequence[Partition]:
-        """Where a job may be: an id that we made shows its partition, another one does not."""
+        """Where a job may be: an id of `job_id` shows its partition, any other id may be in each."""
         found = _IN_JOB_ID.match(job_id) if len(self) > 1 else None
         return self if found is None else self[int(found[1]) : int(found[1]) + 1]
 
     def job_id(self, user: str, wanted: str | None) -> str:
         """A job id: the wanted one, or a random one that shows the partition where there are several.
 
-        Raises InvalidNotificationError where it would show another partition than that of the user.
+        Raises InvalidNotificationError if the wanted id shows another partition than the user's.
         """
         if len(self) == 1:
             return wanted or secrets.token_hex(10)
@@ -108,13 +108,13 @@ class Partitions(tuple[Partition, ...]):
         return wanted
 
     def in_turn(self) -> Sequence[Partition]:
-        """All, the first one first, and then one that is far from it: nodes have neighbours, and one may be away."""
+        """All, beginning with two that are far apart: a node has neighbouring partitions, and may be down."""
         return sorted(self, key=lambda at: at.number % ((at.count + 1) // 2))
 
     def ask_any(self, question: Callable[[Any], T]) -> T:
-        """Ask one partition, whichever answers first, for what stands in all alike.
+        """Ask one partition after the other until one answers, for something that is the same in all.
 
-        Raises RedisUnusableError where none answers.
+        Raises RedisUnusableError if none answers.
         """
         *others, last = self.in_turn()
         for at in others:
@@ -124,7 +124,7 @@ class Partitions(tuple[Partition, ...]):
             return ask(partial(question, last.client))
 
     def agree(self) -> None:
-        """Ask whichever answers first how many there are, and set nothing. Raises SettingsError if there are others."""
+        """Check the number of partitions in the first one that answers; write nothing. Raises SettingsError."""
         for at in self.in_turn():
             with suppress(RedisUnusableError), under(at.prefixes):
                 exchange(at.client, at.agree())
@@ -136,7 +136,7 @@ class Partitions(tuple[Partition, ...]):
 
     @contextmanager
     def at(self, user: str) -> Iterator[Any]:
-        """The client of a user's partition; keys are named as there."""
+        """The client of a user's partition; the block names keys by its prefixes."""
         partition = self.of_user(user)
         with under(partition.prefixes):
             yield partition.client
@@ -164,9 +164,9 @@ def connect_all_async(config: RedisSettings) -> Partitions:
 
 @contextmanager
 def opened_all(settings: Settings) -> Iterator[Partitions]:
-    """All partitions of a fleet, or the one that a command names, for as long as this lasts.
+    """All partitions of a fleet, or the one that the settings name; closed at the end of the block.
 
-    Raises as `connect`, and SettingsError where the cluster has another number of them.
+    Raises as `connect`, and SettingsError if the cluster has another number of them.
     """
     partitions, one = connect_all(settings.redis), settings.redis.partition
     with closing(partitions):
@@ -176,7 +176,7 @@ def opened_all(settings: Settings) -> Iterator[Partitions]:
 
 @contextmanager
 def opened(settings: Settings, user: str) -> Iterator[Any]:
-    """A client of the user's partition, and keys are named as there. Raises as `opened_all` and `check_user`."""
+    """A client of the user's partition; the block names keys by its prefixes. Raises as `opened_all`, `check_user`."""
     check_user(user)
     with closing(connect_all(settings.redis)) as partitions:
         partitions.agree()
@@ -185,7 +185,7 @@ def opened(settings: Settings, user: str) -> Iterator[Any]:
 
 
 def each_opened(settings: Settings) -> Iterator[Partition]:
-    """As `opened_all`, one partition after the other; keys are named as there."""
+    """As `opened_all`, one partition after the other; the loop's body names keys by its prefixes."""
     with opened_all(settings) as partitions:
         for at in partitions:
             with under(at.prefixes):
@@ -193,9 +193,9 @@ def each_opened(settings: Settings) -> Iterator[Partition]:
 
 
 def search_at(at: Partition, find: Callable[[], Search[T]]) -> Iterator[T]:
-    """Iterate over what a search finds in a partition; while the caller has it, keys are named as the caller has them.
+    """Iterate over what a search finds in a partition. The loop's body names keys by the prefixes of the caller.
 
-    Raises RedisUnusableError where Redis fails.
+    Raises RedisUnusableError if Redis fails.
     """
     return iterate(search_at_async(at, find))
 

@@ -1,6 +1,6 @@
-"""Several exchanges at once, each with its partition: what they ask next goes in one pipeline to each node.
+"""Several exchanges at once, each with its partition: their next steps go in one pipeline to each node.
 
-What a pipeline does not bring to an end, as a slot moves or a connection is lost, is asked again by itself.
+A step that fails in a pipeline, because a slot moves or a connection is lost, is sent again alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Ended = list[T | NotifierError]
 
 @dataclass(frozen=True, slots=True)
 class Told(Generic[T]):
-    """Answers of partitions, by their number. away: why the others did not."""
+    """The answers of partitions, by number. away: why the other partitions did not answer."""
 
     found: dict[int, T]
     away: dict[int, RedisUnusableError]
@@ -39,7 +39,7 @@ class Told(Generic[T]):
 
 
 def ask_all(partitions: Sequence[Partition], make: Callable[[], Exchange[T]]) -> Told[T]:
-    """Ask all of these. Raises RedisUnusableError where none answers, and what else is wrong in one of them."""
+    """Ask all of these partitions. Raises RedisUnusableError if none answers, and any other error of one of them."""
     told: Told[T] = Told({}, {})
     for at, each in zip(partitions, together([(at, make()) for at in partitions]), strict=True):
         if isinstance(each, RedisUnusableError):
@@ -54,14 +54,14 @@ def ask_all(partitions: Sequence[Partition], make: Callable[[], Exchange[T]]) ->
 
 
 def together(exchanges: Sequence[tuple[Partition, Exchange[T]]]) -> Ended[T]:
-    """Return what each of these comes to, or the error that it raises."""
+    """Run these exchanges; return the result of each, or the error that it raises."""
     return finished(together_by(one_by_one, exchanges))
 
 
 async def together_by(
     do_all: Callable[..., Awaitable[object]], exchanges: Sequence[tuple[Partition, Exchange[T]]]
 ) -> Ended[T]:
-    """See `together`. do_all: how several nodes are asked: `one_by_one`, or in asyncio by `gather`."""
+    """See `together`. do_all: awaits the calls to several nodes: `one_by_one`, or asyncio's `gather`."""
     ended: dict[int, Any] = {}
     resume: dict[int, Callable[[], Step]] = {n: partial(next, steps) for n, (_, steps) in enumerate(exchanges)}
     while resume:
@@ -89,9 +89,9 @@ async def one_by_one(*calls: Awaitable[T]) -> list[T]:
 
 
 def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError], of_others: str = "") -> list[T]:
-    """Return the results of all. Raises the first error; of a Redis, with the partitions that it is about.
+    """Return all results, or raise the first error. If Redis failed, it names all partitions without a result.
 
-    of_others: what to say then, where others have a result.
+    of_others: what to add if other partitions have one.
     """
     errors = [(at.number, each) for at, each in zip(partitions, ended, strict=True) if isinstance(each, NotifierError)]
     if errors:
@@ -105,7 +105,7 @@ def whole(partitions: Sequence[Partition], ended: Sequence[T | NotifierError], o
 
 
 def on_all(partitions: Sequence[Partition], do: Callable[[Any], T], of_others: str = "; done in the others") -> list[T]:
-    """Run this in each partition, one after the other. Raises as `whole`, when all others are done."""
+    """Run this in each partition, one after the other. Raises as `whole`, after all partitions were tried."""
     found: list[T | NotifierError] = []
     for at in partitions:
         try:
@@ -121,7 +121,7 @@ def _resumed(steps: Exchange[Any], reply: Any) -> Callable[[], Step]:
 
 
 def _by_node(asked: Mapping[int, Asked]) -> dict[Any, dict[int, Asked]]:
-    """Sort out what can go in a pipeline, by node; the rest under None."""
+    """Group the steps that may share a pipeline by their nodes; the others are under None."""
     found: dict[Any, dict[int, Asked]] = defaultdict(dict)
     for n, each in asked.items():
         found[_owner(each) if may_repeat(each[1]) else None][n] = each
@@ -134,13 +134,13 @@ def _owner(asked: Asked) -> Any:
 
 
 def _lost(node: Any, asked: Asked, reply: Any) -> Any:
-    """The reply, where it tells that nothing is to be had of its node."""
+    """The reply, if it tells that its node does not answer; otherwise None."""
     is_lost = isinstance(reply, LOST) and not isinstance(reply.__cause__, AskError | TryAgainError)
     return reply if node is not None and is_lost and _owner(asked) in {None, node} else None
 
 
 def _queue(pipe: Any, asked: Sequence[Asked]) -> list[int]:
-    """Put all of these into a pipeline; how many commands each has."""
+    """Put all of these into a pipeline; return how many commands each has."""
     lengths = []
     for at, step in asked:
         before = len(pipe)
@@ -154,7 +154,7 @@ def _queue(pipe: Any, asked: Sequence[Asked]) -> list[int]:
 
 
 def _read(asked: Sequence[Asked], lengths: Sequence[int], replies: list[Any]) -> list[Any]:
-    """The reply to each; None where it is to be asked by itself."""
+    """The reply to each step; None if the step is to be sent again alone."""
     found: list[Any] = []
     rest = iter(replies)
     for (_, step), length in zip(asked, lengths, strict=True):
@@ -167,7 +167,7 @@ def _read(asked: Sequence[Asked], lengths: Sequence[int], replies: list[Any]) ->
 
 
 async def _ask(node: Any, asked: Mapping[int, Asked], replies: dict[int, Any]) -> None:
-    lost: Any = None  # of a node that does not answer, one question more is enough
+    lost: Any = None  # after one step that was sent alone got no answer, the node's others are not tried
     for (n, each), reply in zip(asked.items(), await _pipelined(node, [*asked.values()]), strict=True):
         replies[n] = (lost or await _alone(*each)) if reply is None else reply
         lost = lost or _lost(node, each, replies[n])

@@ -1,7 +1,7 @@
-"""Rates published through Redis: `notifier config apply` puts them there, and every worker on every host follows.
+"""Rates published through Redis: `notifier config apply` writes them, and every worker on every host follows.
 
-They stand in the place of the sections of the same names in each worker's own file, from one moment on, by Redis's
-clock, until they are withdrawn.
+They replace all rates of each worker's own file (`settings.rates.SECTIONS`), from one moment of Redis's clock on, until
+they are withdrawn.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all, on_all
 from notifier.units import UNITS
 
-HOLDS_IN_US: Final = 2_000_000  # from when published rates hold, so that all workers change at once
+HOLDS_IN_US: Final = 2_000_000  # how long after their publication rates hold, so that all workers change at once
 PART: Final = 1_000  # entries of a section in a line
-MAX_US: Final = 2**53  # a moment; what is later is none
-MAX_DELAY_US: Final = UNITS["m"]  # what is further ahead held before Redis's clock was set back; see also pull.lua
+MAX_US: Final = 2**53  # no moment is later
+# A start further ahead than anyone may ask for means that Redis's clock was set back: the rates hold. See pull.lua.
+MAX_DELAY_US: Final = UNITS["m"]
 
-# What a worker tells of itself in its hash rq:worker:<name>, beside RQ's own fields.
+# Fields that a worker adds to its hash rq:worker:<name>, beside RQ's own.
 VERSION, SOURCE, PROBLEM = "rates_version", "rates_from", "rates_problem"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Which rates are published, and from when they hold, in µs on Redis's clock; version '' is none."""
+    """The published rates: their version, '' for none, and when they begin to hold, in µs of Redis's clock."""
 
     version: str = ""
     at_us: int = 0
@@ -42,7 +43,7 @@ class Published:
 
 
 def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
-    """Let these rates hold `delay_us` from now, by Redis's clock; if they are published already, no later for that."""
+    """Publish rates that hold `delay_us` from now. To publish the same rates again never makes them hold later."""
     now_us, version = time_us(redis), version_of(rates)
     known_version, known_at, so_far = redis.hmget(redis_key("rates"), "version", "at", "rates")
     known, at_us = decode(known_version, known_at), now_us + delay_us
@@ -50,7 +51,7 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
         at_us = min(at_us if known.begins_later(now_us) else now_us, known.at_us)
     made = Published(version, at_us)
     fields: dict[str, Any] = {"version": version, "at": made.at_us, "rates": _written(rates)}
-    # Else those before stand there already: it is repeated, or what it corrects was never in force.
+    # Otherwise `before` is right already: this call is a repeat, or the rates that it replaces were never in force.
     if known.version != version and not known.begins_later(now_us):
         fields["before"] = so_far or b""
     # One command, so that nobody reads a part of it.
@@ -59,13 +60,13 @@ def publish(redis: Any, rates: Mapping[str, Any], delay_us: int) -> Published:
 
 
 def rates_before(redis: Any) -> dict[str, Any] | None:
-    """The applied rates that were in force before those that are published; None if none were."""
+    """The published rates that were in force before the present ones; None if there were none."""
     written = redis.hget(redis_key("rates"), "before")
     return read_rates(written) if written else None
 
 
 def published_rates(redis: Any) -> tuple[Published, dict[str, Any] | None]:
-    """Return what is published with the rates themselves; None if nothing is."""
+    """Return the version that is published and its rates; None in place of the rates if nothing is published."""
     version, at_us, rates = redis.hmget(redis_key("rates"), "version", "at", "rates")
     return decode(version, at_us), None if rates is None else read_rates(rates)
 
@@ -76,7 +77,7 @@ def published_now(redis: Any) -> Published:
 
 
 def rates_in_force(redis: Any) -> tuple[Published, dict[str, Any] | None]:
-    """As `published_rates`, until those of a later moment hold: of what is in force until then."""
+    """As `published_rates`, but while those begin later, return the rates that hold until then."""
     published, written = written_in_force(redis)
     rates = read_rates(written) if written else None
     if rates is not None and not published.version:
@@ -85,7 +86,7 @@ def rates_in_force(redis: Any) -> tuple[Published, dict[str, Any] | None]:
 
 
 def written_in_force(redis: Any) -> tuple[Published, bytes | None]:
-    """As `rates_in_force`, not yet read: what cannot be is refused once. Those of before have no version."""
+    """As `rates_in_force`, not yet decoded, so that a caller refuses bad rates once. Older rates have no version."""
     version, at_us, rates = redis.hmget(redis_key("rates"), "version", "at", "rates")
     published = decode(version, at_us)
     if published.begins_later(time_us(redis)):
@@ -94,7 +95,7 @@ def written_in_force(redis: Any) -> tuple[Published, bytes | None]:
 
 
 def read_due(redis: Any, known: Published) -> Published:
-    """Return what is published; while that begins later `known`, or that others still hold, for who knows of none."""
+    """Return what is published, or while that begins later `known`; "before" if that is none and older rates hold."""
     published = published_now(redis)
     if published in {known, Published()} or not published.begins_later(time_us(redis)):
         return published
@@ -102,7 +103,7 @@ def read_due(redis: Any, known: Published) -> Published:
 
 
 def _written(rates: Mapping[str, Any]) -> str:
-    """JSON lines, each some entries of one section: a worker that reads them is never stopped for all of it at once."""
+    """JSON lines with some entries of one section each: between two lines, a worker's other threads run."""
     lines = []
     for name, section in rates.items():
         if not isinstance(section, Mapping):
@@ -111,11 +112,11 @@ def _written(rates: Mapping[str, Any]) -> str:
         entries = list(section.items())
         parts = (dict(entries[first : first + PART]) for first in range(0, len(entries), PART))
         lines += [json.dumps({name: part}) for part in parts]
-    return "\n".join(lines) or "{}"  # '' is none
+    return "\n".join(lines) or "{}"  # '' would mean that nothing is published
 
 
 def read_rates(written: bytes) -> dict[str, Any]:
-    """The sections, as plain data, out of the field `rates`. Raises SettingsError where nobody can read them."""
+    """Decode the field `rates` into sections of plain data. Raises SettingsError if it cannot be read."""
     rates: dict[str, Any] = {}
     try:
         for line in written.splitlines():
@@ -130,9 +131,9 @@ def read_rates(written: bytes) -> dict[str, Any]:
 
 
 def withdraw(redis: Any) -> bool:
-    """Let every worker's own file hold again, in all partitions; False where nothing was published."""
+    """Let every worker's own file hold again, in all partitions. Return False if nothing was published."""
     partitions = Partitions.around(redis)
-    # Asked for itself: where the answer to the second is lost, it is repeated, and finds nothing more.
+    # A question of its own: if the answer to `_take_back` is lost, its repeat finds no rates any more.
     were = on_all(partitions, lambda at: at.hexists(redis_key("rates"), "rates"), "; nothing was withdrawn")
     on_all(partitions, _take_back)
     return any(were)
@@ -146,7 +147,7 @@ def _take_back(redis: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """A running worker and the rates it follows. problem: why it refused what it was told last, or ''."""
+    """A running worker and the rates it follows. problem: why it refused its latest configuration, or ''."""
 
     name: str
     host: str
@@ -161,7 +162,7 @@ def newest(published: Mapping[int, Published]) -> Published:
 
 
 def followers(redis: Any) -> tuple[dict[int, Published], list[Follower]]:
-    """The rates published in each partition, as one that was away has others; and each running worker, by name."""
+    """The rates published in each partition, as one that was away has others; and the running workers, by name."""
     told = ask_all(Partitions.around(redis), _find_followers)
     found = {worker.name: worker for _, workers in told.all for worker in workers}
     return {number: published for number, (published, _) in told.found.items()}, [found[name] for name in sorted(found)]
@@ -175,12 +176,12 @@ def _find_followers() -> Exchange[tuple[Published, list[Follower]]]:
     found = []
     for key, fields in zip(keys, told, strict=True):
         texts = [(value or b"").decode() for value in fields]
-        if texts[1]:  # else it is gone, or not one of ours
+        if texts[1]:  # otherwise the worker has gone, or is not one of ours
             found.append(Follower(key.decode().removeprefix(rq_key("worker", "")), *texts))
     return decode(*published), found
 
 
 def decode(version: bytes | None, at_us: bytes | None) -> Published:
-    """From the fields as Redis keeps them. A moment that cannot be read is past."""
+    """Decode the fields of Redis. A moment that cannot be read counts as past."""
     us = int(at_us) if at_us is not None and at_us.isdigit() and len(at_us) <= len(str(MAX_US)) else 0
     return Published() if version is None else Published(version.decode(errors="replace"), min(us, MAX_US))

@@ -1,4 +1,4 @@
-"""Redis found through Sentinel, so that a promoted replica is followed: ``redis+sentinel://host:26379,…/service/0``."""
+"""Clients that find Redis through Sentinel and follow a failover: ``redis+sentinel://host:26379,…/service/0``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from notifier.store.sign_in import by_file, renewing
 
 
 def primary(service: Servers, options: Mapping[str, Any], read_password: Callable[[], str | None]) -> redis.Redis:
-    """A client to whatever is the primary, not yet connected. options: as of `redis.Redis`.
+    """A client that follows the primary, not yet connected. options: as of `redis.Redis`.
 
-    read_password: of the sentinels; it raises SettingsError.
+    read_password: returns the password of the sentinels, or raises SettingsError.
     """
     shared = {name: value for name, value in options.items() if name.startswith(("socket_", "retry", "ssl_"))}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""How connections sign in to Redis: each new one by what stands in the files then, so that these can change."""
+"""Sign-in to Redis: each new connection reads the password and certificate files again, so that they can change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PasswordFile(CredentialProvider):
-    """The password for each new connection, of the file as it is then; the last good one where that cannot be used."""
+    """Reads the password file for each new connection. If the file cannot be used, the last good password stays."""
 
     def __init__(self, username: str | None, read: Callable[[], str | None]) -> None:
         """read: raises SettingsError, here too."""
@@ -35,7 +35,7 @@ class PasswordFile(CredentialProvider):
 def by_file(options: Mapping[str, Any], read: Callable[[], str | None]) -> dict[str, Any]:
     """These options of connections with the password of a file, unless they have one or there is no file.
 
-    Raises SettingsError where the file cannot be used.
+    Raises SettingsError if the file cannot be used.
     """
     if options.get("password") or read() is None:
         return dict(options)
@@ -44,7 +44,7 @@ def by_file(options: Mapping[str, Any], read: Callable[[], str | None]) -> dict[
 
 
 def read_files_again(client: Any, config: RedisSettings) -> None:
-    """Let each connection that this client will open read the files of `redis` again. Raises as `by_file`."""
+    """Let each new connection of this client read the password file of `redis` again. Raises as `by_file`."""
     pool = client.connection_pool
     kwargs = by_file(pool.connection_kwargs, config.read_password)
     pool.connection_kwargs.clear()
@@ -52,28 +52,28 @@ def read_files_again(client: Any, config: RedisSettings) -> None:
 
 
 class _Renewing:
-    """An asyncio connection over TLS that reads its certificates whenever it connects, as redis-py's others do."""
+    """An asyncio connection over TLS that reads its certificates whenever it connects, as redis-py's synchronous do."""
 
     ssl_context: Any
-    _told = ""  # of all connections, so that a problem is logged once
+    _problem = ""  # the last one; all connections share it, so that it is logged once
 
     def _connection_arguments(self) -> Any:
         kept, self.ssl_context.context = self.ssl_context.context, None
-        told, _Renewing._told = _Renewing._told, ""
+        before, _Renewing._problem = _Renewing._problem, ""
         try:
             return super()._connection_arguments()  # type: ignore[misc]
         except (OSError, ssl.SSLError) as error:
             if kept is None:
                 raise
             why = f"redis: the files for TLS cannot be used: {getattr(error, 'reason', None) or type(error).__name__}"
-            if why != told:
+            if why != before:
                 refuse("redis", why)
-            _Renewing._told, self.ssl_context.context = why, kept
+            _Renewing._problem, self.ssl_context.context = why, kept
             return super()._connection_arguments()  # type: ignore[misc]
 
 
 def async_class(connection_class: type) -> type:
-    """The class of asyncio connections that is like one of synchronous ones."""
+    """The asyncio counterpart of a class of synchronous connections."""
     if issubclass(connection_class, redis.UnixDomainSocketConnection):
         return redis.asyncio.UnixDomainSocketConnection
     is_tls = issubclass(connection_class, redis.SSLConnection)
@@ -82,5 +82,5 @@ def async_class(connection_class: type) -> type:
 
 @cache
 def renewing(connection_class: type) -> type:
-    """The same class of asyncio connections over TLS, but reading its certificates whenever it connects."""
+    """A subclass for asyncio connections over TLS that reads its certificates whenever it connects."""
     return type(f"Renewing{connection_class.__name__}", (_Renewing, connection_class), {})

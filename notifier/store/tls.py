@@ -1,4 +1,4 @@
-"""Connections that hint at TLS where one side may speak it and the other not; they leave a demoted server, too."""
+"""Connections whose errors give a hint if perhaps only one side speaks TLS. They also leave a demoted server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 OURS: Final = "it makes no TLS handshake; if it speaks no TLS, write redis:// in place of rediss://"
 THEIRS: Final = "it closes new connections; if it speaks TLS alone, write rediss:// in place of redis://"
 UNREADABLE: Final = "a file of redis.ca_file, cert_file or cert_key_file cannot be read: {}"
-# Any other answer to a handshake is one of TLS, such as a refused certificate.
+# Any other error of a handshake is TLS's own, such as a refused certificate.
 NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"})
-CLOSED: Final = ("Connection closed by server", "Connection reset by peer")  # as redis-py tells it
+CLOSED: Final = ("Connection closed by server", "Connection reset by peer")  # redis-py's texts
 
 
 class TlsMismatchError(redis.exceptions.ConnectionError):

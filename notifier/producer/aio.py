@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CALLS: Final = 50  # under way at once, each on a connection of its own
-FIRST_LOOK_S: Final = 1.0  # at what is published; after that a thread looks
+FIRST_LOOK_S: Final = 1.0  # how long the first call waits for a look at the configuration, which then goes on alone
 
 
 class AsyncNotifier(OfOneLoop, Producer):
@@ -225,7 +225,7 @@ class AsyncNotifier(OfOneLoop, Producer):
         return time.monotonic() - begun
 
     def _seconds(self, timeout: Timeout) -> float:
-        """A time-out in seconds. Raises TypeError or ValueError for what is none."""
+        """A timeout in seconds. Raises TypeError or ValueError if it is not a timeout."""
         return self._timeout if timeout is None else ahead_us(timeout) / 1e6
 
     async def _apart(self, client: Any, steps: Exchange[T]) -> T:

@@ -1,7 +1,7 @@
 """The common part of Notifier and AsyncNotifier: how they are made, what they follow, and how they ask Redis.
 
-What asks is written once, as coroutines. AsyncNotifier awaits them; on the clients of Notifier they never wait, and
-`finished` has their results.
+The calls are written once, as coroutines. AsyncNotifier awaits them. On a Notifier's clients they never wait, so
+`finished` returns their results.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ NO_MORE: Final[Any] = object()
 
 
 class Producer:
-    """A producer by its settings. A subclass says how its kind of client is waited for."""
+    """A producer by its settings. A subclass adds how to wait for its kind of client."""
 
     _takes: ClassVar[type]
-    _do_all: Callable[..., Awaitable[Sequence[Any]]]  # has the results of several calls
+    _do_all: Callable[..., Awaitable[Sequence[Any]]]  # awaits several calls; returns their results
 
     def __init__(self, client: Any, settings: Settings) -> None:
         """See `from_config`. client: of `_takes`, or `Partitions`. Raises SettingsError, and TypeError for others."""
@@ -95,7 +95,7 @@ class Producer:
 
         Raises SettingsError if the configuration cannot be used.
         """
-        from notifier.store.live import LiveSettings  # noqa: PLC0415 - who has settings needs neither YAML nor pydantic
+        from notifier.store.live import LiveSettings  # noqa: PLC0415 - a caller with settings needs no YAML, no pydantic
 
         live = LiveSettings(path, environ)
         made = cls(cls._connect(live.settings.redis), live.settings)
@@ -124,7 +124,7 @@ class Producer:
         return self._asks
 
     def _begin(self) -> None:
-        """Begin to follow the configuration, if that has not begun: no call comes by without one of the two above."""
+        """Begin to follow the configuration, if that has not begun. Every call uses one of the two properties above."""
 
     @staticmethod
     def _connect(config: RedisSettings) -> Any:
@@ -180,7 +180,7 @@ class Producer:
                     if bulk.add(notification, job_id):
                         if not await bulk.go_on():
                             break
-                        await self._pause(0)  # what has begun is written now
+                        await self._pause(0)  # so that the chunk that has begun is written now
             except BaseException as error:
                 await bulk.finish(error)
                 raise
@@ -188,7 +188,7 @@ class Producer:
         return bulk.tried
 
     async def _enqueued(self, jobs: Sequence[Job], timeout: Timeout = None, spent: float = 0.0) -> list[str]:
-        if not self._asked_first:  # before anything is sent: there it is known how many partitions there are
+        if not self._asked_first:  # check the number of partitions before anything is written
             with suppress(RedisUnusableError):
                 await self._within(timeout, self._run, self._partitions[0], nothing())
             self._asked_first = True
@@ -210,7 +210,7 @@ class Producer:
 
     async def _forget(self, user: str, hard: bool) -> Cancellation:
         user = check_user(user)
-        # A pause stands in all partitions, and what operators did in any.
+        # A pause of the user is in all partitions, and the log of what operators did in any.
         asked = [(at, self._exchanges.forget(user, hard=hard)) for at in self._partitions]
         return whole(self._partitions, await self._together(asked))[self._partitions.of_user(user).number]
 
@@ -241,9 +241,9 @@ class Producer:
         return self._search(lambda **_: self._exchanges.preferences())
 
     async def _search(self, find: Callable[..., Search[T]], *, follow: bool = False) -> AsyncGenerator[T]:
-        """Search each partition; where there are several, one after the other, again and again.
+        """Search the partitions, one after the other. follow: again and again, without end.
 
-        One that is away is told of in the end; in a search without one, only where all are.
+        A search with an end raises at its end if a partition was away; one without end, only if all were.
         """
         await self._follow(None)
         several = len(self._partitions) > 1
@@ -270,12 +270,12 @@ class Producer:
         return await together_by(self._do_all, [(at, at.checked(steps)) for at, steps in asked])
 
     async def _run(self, at: Partition, steps: Exchange[T], *, apart: bool = False) -> T:
-        """Run an exchange in a partition. apart: on a connection that no other has meanwhile."""
+        """Run an exchange in a partition. apart: on a connection that no other call uses meanwhile."""
         with under(at.prefixes):
             return await (self._apart if apart else exchange_async)(at.client, at.checked(steps))
 
     async def _follow(self, timeout: Timeout) -> float:  # noqa: ARG002 - of AsyncNotifier
-        """Begin to follow the configuration, before a call goes by it or asks Redis; returns how many s that took."""
+        """Begin to follow the configuration before a call uses it; return how many seconds that took."""
         return 0.0
 
     async def _within(
@@ -285,7 +285,7 @@ class Producer:
         *args: Any,
         spent: float = 0.0,  # noqa: ARG002
     ) -> T:
-        """Have the result of a call. timeout, spent: its deadline, and how many s of it are over; see AsyncNotifier."""
+        """Return the result of a call. timeout: its deadline; spent: seconds of it that are over; see AsyncNotifier."""
         return await do(*args)
 
     async def _apart(self, client: Any, steps: Exchange[T]) -> T:
@@ -295,14 +295,14 @@ class Producer:
         raise NotImplementedError
 
     def _beside(self, enqueue: Enqueue) -> AbstractContextManager[Callable[[Sequence[Job]], Any]]:
-        """Give a function that begins to enqueue a chunk, and returns its future."""
+        """Provide a function that begins to enqueue a chunk, and returns its future."""
         raise NotImplementedError
 
 
 async def _with_ids(
     notifications: Iterable[Notification] | AsyncIterable[Notification], job_ids: Iterable[str] | None
 ) -> AsyncIterator[tuple[Notification, str | None]]:
-    """Each with its job id; None is a random one. Raises ValueError where there are more of one than of the other."""
+    """Each with its job id; None is a random one. Raises ValueError if there are not as many ids as notifications."""
     ids = repeat(None) if job_ids is None else each_of(job_ids)
     async for notification in _each(notifications):
         if (job_id := next(ids, NO_MORE)) is NO_MORE:
@@ -322,6 +322,6 @@ async def _each(notifications: Iterable[Notification] | AsyncIterable[Notificati
 
 
 def _answers_otherwise(client: Any) -> bool:
-    """Whether its replies have other types or shapes than are read here, such as text in place of bytes."""
+    """Whether a client's replies have other types or shapes than this library reads, such as text in place of bytes."""
     options = {} if isinstance(client, Partitions) else client.connection_pool.connection_kwargs
     return bool(options.get("decode_responses") or str(options.get("protocol")) == "3")

@@ -1,4 +1,4 @@
-"""Cancelling what has become stale: which notifications are meant, and what became of them."""
+"""Cancelling: which notifications are meant, and what became of them."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Cancellation:
 
 
 def each_of(job_ids: Iterable[str]) -> Iterator[str]:
-    """One job id after the other. Raises InvalidNotificationError for text, of which each letter would be one."""
+    """One job id after the other. Raises InvalidNotificationError for text: each letter would be a job id."""
     if isinstance(job_ids, str):
         raise InvalidNotificationError("job_ids", "give a list of job ids, not text")
     return iter(job_ids)
 
 
 def each_once(job_ids: Iterable[str]) -> list[str]:
-    """These job ids. Raises InvalidNotificationError."""
+    """The job ids, checked and without repeats. Raises InvalidNotificationError."""
     return list({check_job_id(job_id): None for job_id in each_of(job_ids)})
 
 
 def check_job_id(job_id: str) -> str:
-    """Return what may be the id of a job of RQ. Raises InvalidNotificationError."""
+    """Return the id if a job of RQ may have it. Raises InvalidNotificationError."""
     if not isinstance(job_id, str):
         raise InvalidNotificationError("job_id", f"must be text, is {type(job_id).__name__}")
     check_unicode("job_id", job_id)
@@ -64,7 +64,7 @@ def check_job_id(job_id: str) -> str:
 
 
 def kind_of(category: str | None, collapse_id: str | None, tag: str | None) -> Kind:
-    """The kind that is meant. Raises InvalidNotificationError for what no notification could have."""
+    """The notifications that are meant. Raises InvalidNotificationError for a value that no notification can have."""
     if category is not None:
         check_name("category", category)
     if collapse_id is not None:

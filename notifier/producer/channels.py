@@ -24,7 +24,7 @@ NONE: Final[Mapping[str, Any]] = {}
 
 
 def to_channel(channel_id: str, apns: Mapping[str, Any] = NONE, **fields: Any) -> Notification:
-    """A notification for all who subscribe to a channel. For the limits it is one to the user ``channel:<id>``.
+    """A notification for all who subscribe to a channel. For the limits its user is ``channel:<id>``.
 
     apns: options of a Live Activity, as in `Notification.apns`: event, timestamp, content_state, …; `store` only for a
     channel that stores.
@@ -36,7 +36,7 @@ def to_channel(channel_id: str, apns: Mapping[str, Any] = NONE, **fields: Any) -
 
 async def _at_apple(settings: Settings, app: str | None, ask: Ask[T]) -> T:
     """Ask Apple's server for channels. Raises ChannelError, RedisUnusableError, SettingsError."""
-    with needs_extra("channels", "apns"):  # drivers are for those who have channels
+    with needs_extra("channels", "apns"):  # only a program with channels needs the driver
         from notifier.providers.apns.channels import ChannelServer  # noqa: PLC0415
         from notifier.providers.apns.token_store import RedisTokenStore  # noqa: PLC0415
 
@@ -88,6 +88,6 @@ class Channels:
         self._ask(app, lambda server: server.delete(channel_id))
 
     def _ask(self, app: str | None, ask: Ask[T]) -> T:
-        # In a thread of its own: the caller's may run an event loop.
+        # In a thread of its own: the caller's thread may run an event loop.
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(asyncio.run, _at_apple(self._settings(), app, ask)).result()

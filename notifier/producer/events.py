@@ -1,4 +1,4 @@
-"""The events: how each notification ended. Written by the scripts where `events.keep` asks for it, read here."""
+"""The events: how each notification ended. The scripts write them if `events.keep` is set; this module reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from notifier.notification.json_values import fields_of
 from notifier.producer.stream import Entry
 from notifier.store.tags import number_of
 
-ENCODED: Final = frozenset({"rejected", "failed", "expired"})  # whose reason stands there as RQ stores it
+ENCODED: Final = frozenset({"rejected", "failed", "expired"})  # their reason is encoded as RQ stores it
 
 Outcome = Literal["delivered", "rejected", "expired", "superseded", "dropped", "failed", "cancelled"]
 
@@ -40,10 +40,10 @@ class Ended:
 
 
 def read_ended(partitions: int, entry: Entry) -> Ended:
-    """The end that an entry of the stream `events` tells. partitions: each of so many has a stream of its own."""
+    """Read an entry of the stream `events`. partitions: how many the fleet has; each has a stream of its own."""
     entry_id, fields = entry
     text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-    meta = fields_of(text["meta"].encode())  # of a plain producer, whose meta may be anything
+    meta = fields_of(text["meta"].encode())  # a plain producer's may be anything
     told = {name: value for name, value in meta.items() if isinstance(value, str | int | float)}
     outcome, detail = text["outcome"], text["detail"]
     if outcome in ENCODED and detail:

@@ -1,4 +1,4 @@
-"""Ask one Redis, step by step, for a producer: for `Notifier` and `AsyncNotifier` alike."""
+"""A producer's exchanges with one Redis, for `Notifier` and `AsyncNotifier` alike."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Exchanges:
         return answers
 
     def cancel_of(self, user: str, kind: Kind) -> Exchange[Cancellation]:
-        answers: dict[str, backlogs.Cancelled] = {}  # one that moves on, or comes back, is met twice
+        answers: dict[str, backlogs.Cancelled] = {}  # the walk may meet a notification twice, as it may move meanwhile
 
         def meet(met: Sequence[Met], _: int) -> Exchange[None]:
             job_ids = [each.job_id for each in met]
@@ -130,8 +130,8 @@ class Exchanges:
         return Cancellation.of([*answers], [*answers.values()])
 
     def prefer(self, user: str, edit: Edit, who: str = "") -> Exchange[Preferences]:
-        """Change what a user chose, whoever else does so meanwhile; what stands there then."""
-        # Before the edit: one that is refused is not made of a guess.
+        """Change a user's choices, even if another caller does so meanwhile; return them."""
+        # Read before the edit: an edit may refuse the choices that it changes, so it must not be given a guess.
         stands, now = yield Commands(lambda pipe: (pipe.hget(redis_key("preferences"), user), pipe.time()))
         before: str | None = from_bytes(stands or b"")
         while before is not None:
@@ -154,7 +154,7 @@ class Exchanges:
     def forget(self, user: str, *, hard: bool) -> Exchange[Cancellation]:
         cancelled = yield from self.cancel_of(user, Kind())
         yield from self.prefer(user, nothing)
-        # What is in flight is settled under the user's own name.
+        # A worker settles a notification in flight under the user's own name, so the sends must stay there.
         sends: Sends = "delete" if hard else "leave" if cancelled.too_late else "hide"
         places = deque([""])
         while places:
@@ -167,7 +167,7 @@ class Exchanges:
         return cancelled
 
     def preferences(self) -> Search[tuple[str, Preferences]]:
-        """Return the preferences of all users, some hundreds at a step."""
+        """Find the preferences of all users, some hundreds at a step."""
         cursor = -1
         while cursor:
 
@@ -193,7 +193,7 @@ class Exchanges:
         return Reader(redis_key(stream), group, consumer, lease, self.settings.redis.socket_timeout_us / 1e6)
 
     def enqueue(self, jobs: Sequence[Job]) -> Exchange[list[str]]:
-        """Accept jobs; see `calls.enqueue`. To be run on one connection where `waits_for_replicas`.
+        """Accept jobs; see `calls.enqueue`. If `waits_for_replicas`, the caller runs this on one connection.
 
         Raises OverloadedError, and NotReplicatedError.
         """
@@ -214,11 +214,11 @@ class Exchanges:
 
     def _wait_for_replicas(self, job_ids: list[str], over: list[Refused]) -> Exchange[None]:
         settings = self.settings.redis
-        # Half of what the connection bears, so that the answer comes before its timeout.
+        # Half the connection's timeout, so that the answer comes before that.
         timeout_ms = settings.socket_timeout_us // 2000
         try:
-            # WAIT counts the replicas of what its connection wrote last (from Redis 7.2 on), and a job that is known
-            # already made `enqueue` write nothing. On another connection it would count those of nothing: once.
+            # From Redis 7.2 on, WAIT counts the replicas that have the last write of its connection, and `enqueue`
+            # writes nothing for a known job: so write here. `Once`: a repeat may get a connection that wrote nothing.
             yield Once(lambda client: client.hincrby(redis_key("stats"), "accepted", 0))
             have = yield Once(lambda client: client.wait(settings.wait_replicas, timeout_ms))
         except RedisError as error:
@@ -261,7 +261,7 @@ class Exchanges:
             if not noted:
                 return found
             if found.state == "sending" and b" " not in noted:
-                noted += b" 0 f"  # when a worker took it is noted beside what held it, and nothing did
+                noted += b" 0 f"  # the scripts note that a worker took it only after a delay, and there was none
             waits = so_far(owner, category, job_id, noted, now_us)
             records = (yield from self.history(owner)) if any(each.why == "backlog" for each in waits.delays) else []
             told = name_those_before([waits, *records])[0]
@@ -306,7 +306,7 @@ class Exchanges:
         later, (origin, order) = yield Commands(
             lambda pipe: (pipe.zscore(redis_key("later"), job_id), pipe.hmget(job_key(job_id), "origin", "push_order"))
         )
-        if later is None and order is None:  # RQ's enqueue_in has put it where RQ looks
+        if later is None and order is None:  # RQ's enqueue_in has put it into RQ's registry
             (at_s,) = yield Commands(lambda pipe: pipe.zscore(rq_key("scheduled", from_bytes(origin or b"")), job_id))
             later = at_s and at_s * 1e6
         if later is not None:

@@ -1,4 +1,4 @@
-"""The feedback: which tokens are dead, for whoever keeps the users' devices. Written by *settle*, read here."""
+"""The feedback: dead tokens, for the program that keeps users' devices. *settle* writes it; this module reads it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gone:
 
 
 def read_gone(entry: Entry) -> Gone:
-    """The dead token that an entry of the stream `feedback` tells."""
+    """Read an entry of the stream `feedback`."""
     text = {name.decode(): value.decode() for name, value in entry[1].items()}
     return Gone(
         token=text["token"],

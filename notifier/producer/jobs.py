@@ -1,4 +1,4 @@
-"""From a notification to the job that carries it: what is checked before anything is written."""
+"""Build the jobs of notifications, and check them before anything is written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class JobBuilder:
             raise SettingsError("events.keep is 0s, so there are no events: write events: {keep: 1d}, say")
 
     def span(self, operation: Operation, notification: Notification) -> AbstractContextManager[Mapping[str, str]]:
-        """In which a notification is built; it yields the `trace` that `build` takes."""
+        """The span in which a notification is built; it yields the `trace` that `build` takes."""
         if self._spans is None or not isinstance(notification, Notification):
             return NO_SPAN
         return self._spans.produce(operation, notification.category)
@@ -81,7 +81,7 @@ class JobBuilder:
             expires_in_us=expires_in_us,
             send_at_us=_send_at_us(notification),
             targets=encode_targets(notification),
-            # With its length, so that no user's name and key together read like another's.
+            # With the name's length, so that no other user and key give the same text.
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
             overflow=category.overflow if self._counts_waiting else None,
             max_waiting=self._max_waiting,
@@ -97,7 +97,7 @@ class JobBuilder:
         return self.policies.category(name)
 
     def _ref(self, notification: Notification) -> str | None:
-        """Return the caller's own name of it, for its event."""
+        """The caller's own name for the notification, for its event."""
         ref = notification.data.get("ref") if self._has_events else None
         if ref is not None and (not isinstance(ref, str) or len(ref.encode(errors="replace")) > LONGEST_REF):
             raise InvalidNotificationError(
@@ -123,9 +123,9 @@ class JobBuilder:
 
 
 class Bulk:
-    """One call of `send_many`: gathers jobs into chunks, hands them over, and keeps what was refused.
+    """One call of `send_many`: gathers jobs into chunks, enqueues them, and keeps the refusals.
 
-    While a chunk is on its way, the next is built. tried: how many are known to be accepted or refused.
+    While a chunk is on its way, the next is built. tried: how many jobs are known to be accepted or refused.
     """
 
     def __init__(
@@ -136,19 +136,19 @@ class Bulk:
         begin: Callable[[Sequence[records.Job]], Any],
         on_accepted: Callable[[Sequence[str]], object] | None,
     ) -> None:
-        """enqueue: accepts a chunk, and returns its job ids; of either kind of client. begin: returns their future."""
+        """enqueue: enqueues a chunk; returns its job ids, or an awaitable. begin: starts the same; returns a future."""
         self._builder = builder
         self._size = size
         self._enqueue, self._begin = enqueue, begin
         self._on_accepted = on_accepted
         self._chunk: list[records.Job] = []
-        self._under_way: Any = None  # the future of the chunk before
+        self._under_way: Any = None  # the future of the previous chunk
         self._over: list[Refused] = []
         self._seen = 0
         self.tried = 0
 
     def add(self, notification: Notification, job_id: str | None) -> bool:
-        """Take one more; True where it is time for `go_on`. Raises InvalidNotificationError with its place."""
+        """Add a notification; True if it is time for `go_on`. Raises InvalidNotificationError with its place."""
         index = self._seen
         self._seen += 1
         try:
@@ -159,9 +159,9 @@ class Bulk:
         return len(self._chunk) == self._size or (self._under_way is not None and self._under_way.done())
 
     async def go_on(self) -> bool:
-        """Note how the chunk before ended, and hand over the next, if it is full; False where no more is to be tried.
+        """Note the result of the previous chunk, and enqueue the next one if it is full; False if the call is to end.
 
-        Raises NotReplicatedError, with all refused.
+        Raises NotReplicatedError, with all refusals.
         """
         if not await self._end_before():
             return False
@@ -169,14 +169,14 @@ class Bulk:
             jobs, self._chunk = self._chunk, []
             try:
                 self._under_way = self._begin(jobs)
-            except RuntimeError:  # the interpreter ends, and begins no thread any more
+            except RuntimeError:  # an interpreter that ends starts no thread
                 return await self._note(partial(self._enqueue, jobs))
         return True
 
     async def finish(self, error: BaseException | None = None) -> None:
-        """Hand over what is left. Raises OverloadedError where some were refused; else as `go_on`.
+        """Enqueue the rest. Raises OverloadedError if some were refused; otherwise as `go_on`.
 
-        error: what ends the call. Ctrl-C and a cancellation wait for no Redis, and nothing is raised in their place.
+        error: it ends the call. Ctrl-C and a cancellation wait for no Redis, and nothing is raised in their place.
         """
         if error is not None and not isinstance(error, Exception):
             if self._under_way is not None:
@@ -197,7 +197,7 @@ class Bulk:
         before, self._under_way = self._under_way, None
         if before is None:
             return True
-        jobs, self._chunk = self._chunk, []  # where the one before failed, these are not tried
+        jobs, self._chunk = self._chunk, []  # if the previous chunk ends the call, these are not tried
         if not await self._note(lambda: before if hasattr(before, "__await__") else before.result()):
             return False
         self._chunk = jobs
@@ -214,7 +214,7 @@ class Bulk:
         return True
 
     def _refused(self, error: OverloadedError | NotReplicatedError) -> bool:
-        """Note those of the chunk that were refused; False where no more is to be tried."""
+        """Note a chunk's refusals. True if the call may go on: only a user's own limit leaves room for others."""
         self._over += [replace(each, place=self.tried + each.place) for each in error.refused]
         if isinstance(error, NotReplicatedError):
             over, self._over = self._over, []

@@ -1,4 +1,4 @@
-"""The limit of memory: how much Redis may hold before producers are refused, well before Redis itself refuses."""
+"""The limit of memory: it refuses notifications well before Redis itself is full."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class MemoryLimit:
-    """Looks at most once a second how much memory a Redis uses: between two looks what is accepted may go beyond.
+    """Reads a Redis's use of memory at most once a second. Between two looks, accepted jobs may exceed the limit.
 
-    text: a share of Redis's `maxmemory`, or where it has none of its host's memory; or an amount.
+    text: a share of Redis's `maxmemory`, or of its host's memory if Redis has no `maxmemory`; or an amount.
     """
 
     def __init__(self, text: str) -> None:
@@ -35,7 +35,7 @@ class MemoryLimit:
         self._used = self._most = 0
 
     def check(self, jobs: Sequence[Job]) -> Exchange[None]:
-        """Raise OverloadedError for all of these where it is reached, and count them."""
+        """If the limit is reached, count these jobs as refused, and raise OverloadedError for all of them."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
             (memory,) = yield Commands(lambda pipe: pipe.info("memory"))

@@ -1,4 +1,4 @@
-"""Notifier: what a producer calls. Checks a notification, writes it as an RQ job, tells what became of it."""
+"""Notifier: the calls of a producer. It checks a notification, writes it as an RQ job, tells what became of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Notifier(Producer):
     """Accepts notifications. Threads may share one; it opens no connection before the first call.
 
     Every call waits for Redis and blocks its thread, usually for less than a millisecond. If Redis hangs, a call ends
-    after at most twice `redis.socket_timeout` (5 s by default), because it is tried once more; `send_many` needs so
+    after at most twice `redis.socket_timeout` (5 s by default), because it is tried once more; `send_many` may take so
     long for each hundred. The first call may take two seconds more, because of `follow`. `feedback(follow=True)` waits
     for ever. In an asyncio program use AsyncNotifier.
     """

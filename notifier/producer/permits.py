@@ -25,7 +25,7 @@ from notifier.scripts.records import AcquireFields
 from notifier.scripts.rule_table import policy_json
 from notifier.units import from_bytes, to_bytes
 
-LEAD_US: Final = 1  # who has a permit sends at once
+LEAD_US: Final = 1  # a caller with a permit sends at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class UserPermit(Permit):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A permit that is asked for at a moment.
+    """A request for a permit, at a moment.
 
-    rules: with what the user chose. mute: the one that holds it back, None where none does. zone: whose clock decides,
-    None where nothing goes by one.
+    rules: with the user's choices. mute: the mute that holds it back, or None. zone: the zone whose clock decides; None
+    if no rule goes by the clock.
     """
 
     user: str
@@ -67,22 +67,22 @@ class Asked:
         return cls(user, rules, now_us, mute, zone)
 
     def clock(self, of_user: Latest, of_category: Latest) -> ByClock | None:
-        """Return what goes by the clock. Nobody has waited, so there is no pace after quiet hours."""
+        """The rules by the clock, or None. Nothing has waited, so there is no pace after quiet hours."""
         if self.zone is None:
             return None
         return ByClock(self.rules, self.zone, NEVER, LEAD_US, of_user, of_category)
 
     def hold(self, at_us: int, by: Decider, now_us: int) -> Hold:
-        """Refuse it until a moment, because of a rule."""
+        """The refusal until a moment, because of a rule."""
         return Hold(max(1, at_us - now_us), said(by, self.rules.category.name, at_us, self.zone))
 
     def after_limits(self, at_us: int, by: Decider | None) -> tuple[int, Decider | None]:
-        """When it may go which the limits hold back until `at_us`: the mute and the hours hold too."""
-        hours = self.clock(_none, _none)  # the script knows what calendar windows count
+        """When a permit is possible that the limits hold back until `at_us`: the mute and the hours count, too."""
+        hours = self.clock(_none, _none)  # the script counts for the calendar windows
         return after_limits(at_us, by, self.now_us, self.mute, hours)
 
     def days(self) -> dict[Unit, tuple[int, int]]:
-        """From when until when each day, week or month is of which a calendar window counts."""
+        """The begin and the end of the present day, week or month, for each unit of a calendar window."""
         if self.zone is None:
             return {}
         policies = self.rules.user, self.rules.category.policy
@@ -97,7 +97,7 @@ class Asked:
 
 @contextmanager
 def reached() -> Iterator[None]:
-    """Raise LimiterUnreachableError where Redis is away: then nothing may be sent."""
+    """Raise LimiterUnreachableError if Redis is away: then nothing may be sent."""
     try:
         yield
     except RedisUnusableError as error:
@@ -109,9 +109,9 @@ def _none(_n: int) -> None:
 
 
 def acquire(asked: Asked, clock: str = "", *, take: bool = True) -> Call[UserPermit | Hold]:
-    """See `Notifier.acquire`; without `take` nothing is taken."""
+    """See `Notifier.acquire`. take: False asks, but records no permit."""
     user, rules, category = asked.user, asked.rules, asked.rules.category
-    # Random, not counted: a user's keys then stand alone in their hash slot.
+    # Random, and not from a counter: then the call needs no key outside the user's hash slot.
     permit = secrets.token_urlsafe(8)
     is_shut = asked.after_limits(0, None)[0] > asked.now_us
     args = AcquireFields(
@@ -142,7 +142,7 @@ def refund(permit: UserPermit, clock: str = "") -> Call[bool]:
 
 
 def _decider(rules: Rules, scope: Scope, rule: bytes | int) -> Decider:
-    """The rule of a reply of *acquire*."""
+    """The deciding rule in a reply of *acquire*."""
     if isinstance(rule, int):
         policy = rules.user if scope == "user" else rules.category.policy
         return scope, policy.calendar[rule]

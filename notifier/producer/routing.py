@@ -1,4 +1,4 @@
-"""Which partitions a producer asks, and what their answers come to together."""
+"""Which partitions a producer asks, and how their answers are combined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from notifier.store.pipelining import whole
 T = TypeVar("T")
 A = TypeVar("A", bound=str)
 Asked = list[tuple[Partition, Exchange[T]]]
-FOLLOW_S: Final = 1.0  # between two looks at all partitions for what is to be followed
+FOLLOW_S: Final = 1.0  # the pause of a search that follows, after it has found nothing in all partitions
 
 
 async def ended(call: Awaitable[T]) -> T | NotifierError:
@@ -27,10 +27,10 @@ async def ended(call: Awaitable[T]) -> T | NotifierError:
 
 
 class Split:
-    """Things of several partitions, by their places: what is asked of each, and the answers in order again."""
+    """A list of things, split by partition for the exchanges; their answers come back in the order of the list."""
 
     def __init__(self, wheres: Iterable[Sequence[Partition]]) -> None:
-        """wheres: where each of the things may be."""
+        """wheres: the partitions in which each thing may be."""
         self._places: dict[int, list[int]] = defaultdict(list)
         self._at: dict[int, Partition] = {}
         self._count = 0
@@ -43,9 +43,9 @@ class Split:
         return [(at, make([things[n] for n in self._places[number]])) for number, at in self._at.items()]
 
     def answers(self, ended: Sequence[list[A] | NotifierError], unknown: Any = "") -> list[A]:
-        """The answer to each; of several that which is not `unknown`.
+        """The answer to each thing. If several partitions were asked for it, the answer that is not `unknown`.
 
-        Raises NotReplicatedError and OverloadedError for those of all partitions, and what `whole` raises.
+        Raises NotReplicatedError and OverloadedError with the jobs of all partitions, and what `whole` raises.
         """
         found: list[A] = [unknown] * self._count
         refused: list[Refused] = []
@@ -67,6 +67,6 @@ class Split:
 
 
 def first_known(partitions: Sequence[Partition], ended: Sequence[T | NotifierError | None]) -> T | None:
-    """Return what one of them knows; raises as `whole` where none does."""
+    """Return the first result that is not None. If there is none, raise as `whole`, or return None."""
     known = next((each for each in ended if each is not None and not isinstance(each, NotifierError)), None)
     return known if known is not None else next(iter(whole(partitions, ended)), None)

@@ -1,4 +1,4 @@
-"""A stream in Redis that groups of consumers read: each entry is given once to each group, until it is acknowledged."""
+"""A stream in Redis with consumer groups: each group gets each entry, and gets it again until it acknowledges it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from notifier.notification.json_values import check_text
 from notifier.store.exchange import Commands, Exchange, Item, Search
 
 T = TypeVar("T")
-ANYONE: Final = "anyone"  # the consumer of all who give no name; whose crash it was, the lease tells
+ANYONE: Final = "anyone"  # the one consumer of all readers without a name; after a crash, entries come after the lease
 MAX_NAME: Final = 1_024  # bytes of the name of a group, or of a consumer
 BLOCK_S: Final = 2.5  # how long one call waits at most for something new
 
@@ -23,7 +23,7 @@ Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 def check_reader(group: object, consumer: object, lease: object) -> None:
-    """Raise InvalidNotificationError for names that Redis cannot have, and for a lease that is no span of time."""
+    """Raise InvalidNotificationError for names that Redis cannot have, and for a lease that is no timedelta."""
     check_text("group", group, MAX_NAME)
     check_text("consumer", consumer or ANYONE, MAX_NAME)
     if not isinstance(lease, timedelta):
@@ -33,20 +33,20 @@ def check_reader(group: object, consumer: object, lease: object) -> None:
 def find_each(reader: Reader, decode: Callable[[Entry], T], *, follow: bool) -> Search[T]:
     """Yield the entries that the reader's group has not acknowledged, until none is left, or for ever.
 
-    What was given is acknowledged when the loop comes back for more. reader: it gives one at a time.
+    An entry is acknowledged when the loop asks for the next one. reader: it gives one entry at a time.
     """
     return _find(reader, partial(_readable, decode), follow=follow)
 
 
 def find_batches(reader: Reader, decode: Callable[[Entry], T]) -> Search[list[T]]:
-    """As `find_each`, as many together as the reader gives at a time, until none is left."""
+    """As `find_each`, but yield lists of all entries that the reader gives at a time, until none is left."""
     return _find(reader, lambda entries: filter(None, [list(_readable(decode, entries))]), follow=False)
 
 
 def _readable(decode: Callable[[Entry], T], entries: list[Entry]) -> Iterator[T]:
-    """Decode these. What something else wrote is passed over: it would hold up all behind it."""
+    """Decode these. An entry that cannot be decoded is skipped: it would hold up all later ones."""
     for entry in entries:
-        if entry[1]:  # one without fields was trimmed away since this consumer was given it
+        if entry[1]:  # an entry without fields was trimmed after this consumer got it
             with suppress(KeyError, ValueError, OverflowError):
                 yield decode(entry)
 
@@ -61,7 +61,7 @@ def _find(reader: Reader, items: Callable[[list[Entry]], Iterable[T]], *, follow
 
 
 class Reader:
-    """One consumer of a group. done: the entries to acknowledge along with the next look."""
+    """One consumer of a group. done: the ids of the entries to acknowledge with the next read."""
 
     def __init__(  # noqa: PLR0917 - who reads what
         self,
@@ -83,9 +83,9 @@ class Reader:
         self.done: list[bytes] = []
 
     def next(self, *, block: bool) -> Exchange[list[Entry]]:
-        """Return what this consumer left behind, if it has a name; then what is new; then what others left behind.
+        """Return what this consumer left behind, if it has a name; then new entries; then what others left behind.
 
-        The abandoned come last, so that one over which a consumer always breaks holds up no other.
+        The abandoned entries come last, so that an entry that always breaks its consumer holds up no other.
         """
         if self._left_behind:
             if entries := (yield from self._read("0")):
@@ -105,7 +105,7 @@ class Reader:
         return list(streams[0][1]) if streams else []
 
     def _take_over(self) -> Exchange[list[Entry]]:
-        """Entries that were given to somebody a lease ago, who has not acknowledged them."""
+        """Claim entries that a consumer got a lease ago and has not acknowledged."""
         cursor = b"0-0"
         while True:
 
@@ -115,25 +115,25 @@ class Reader:
                 )
 
             cursor, entries = (yield from self._ask(once))[:2]
-            # Before Redis 7, what was trimmed away since comes as an entry without an id.
+            # Before Redis 7, an entry that was trimmed meanwhile comes without an id.
             found: list[Entry] = [entry for entry in entries if entry[0] is not None]
             if found or cursor == b"0-0":
                 return found
 
     def _ask(self, queue: Callable[[Any], None]) -> Exchange[Any]:
-        """The last reply. What an answer that was lost had given out is given again after the lease."""
+        """The last reply. If an answer is lost, its entries come again after the lease."""
         while True:
             try:
                 return (yield Commands(queue))[-1]
             except ResponseError as error:
-                # Nobody has read for this group yet; or the stream has gone, and its groups with it: it lives
+                # Nobody has read for this group yet; or the stream has expired, and its groups with it: it lives
                 # as long as its youngest entry is kept.
                 if not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED")):
                     raise
             yield from self._join()
 
     def _join(self) -> Exchange[None]:
-        """Make the group, before the oldest entry."""
+        """Create the group, so that it begins with the oldest entry."""
         try:
             yield Commands(lambda pipe: pipe.xgroup_create(self._stream, self._group, id="0", mkstream=True))
         except ResponseError as error:

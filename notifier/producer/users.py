@@ -20,22 +20,22 @@ from notifier.units import shown
 T = TypeVar("T")
 PreferencesT = TypeVar("PreferencesT")  # at once, or to be awaited
 EachT = TypeVar("EachT")
-Chosen = tuple[str, Preferences]  # by which user
-Edit = Callable[[Preferences, datetime], Preferences]  # what a user chose, and the time by Redis's clock
-Asked = Callable[[], tuple[str, Edit]]  # a user and an edit, checked by the rules in force as it is called
+Chosen = tuple[str, Preferences]  # a user, and the user's choices
+Edit = Callable[[Preferences, datetime], Preferences]  # of the present choices, and the time by Redis's clock
+Asked = Callable[[], tuple[str, Edit]]  # returns a user and an edit, checked by the rules in force at the call
 Windows = Iterable[str | Window | CalendarWindow]
 HoursGiven = str | Sequence[str | Hours] | Mapping[str, str | Sequence[str]]
 KEEP: Final[Any] = object()  # what is not given stays as it is
 
 
 class Edits:
-    """How preferences change, checked by the rules in force. policies: these."""
+    """Makes edits of preferences, checked by the rules in force, which `policies` returns."""
 
     def __init__(self, policies: Callable[[], Policies]) -> None:
         self._policies = policies
 
     def set(self, user: str, given: Mapping[str, Any]) -> Edit:
-        """Put what is given in the place of what stands there; None takes it away. Raises InvalidPreferenceError."""
+        """Replace the choices that are given; None removes one. Raises InvalidPreferenceError."""
         given = {name: value for name, value in given.items() if value is not KEEP}
         wanted = self._checked(user, given)
         parts = {"gap_us" if name == "gap" else name for name in given}
@@ -49,13 +49,13 @@ class Edits:
         return edit
 
     def apply(self, user: str, given: Mapping[str, Any]) -> Edit:
-        """Put these in the place of all that stands there. Raises InvalidPreferenceError."""
+        """Replace all choices of a user by these. Raises InvalidPreferenceError."""
         wanted = self._checked(user, given)
         self._check_time(user, wanted, Preferences())
         return lambda *_: wanted
 
     def mute(self, user: str, until: Any, categories: Iterable[str] | None, what: str) -> Edit:
-        """Add a mute. Raises InvalidPreferenceError, in the edit for one that is over."""
+        """Add a mute. Raises InvalidPreferenceError; if the mute is over already, the edit raises it."""
         lasting = until if isinstance(until, timedelta) else None
         mute = _read(mute_of, None if lasting is not None else until, categories, what)
         check_user(user)
@@ -78,7 +78,7 @@ class Edits:
         gone = _read(names_of, categories)
 
         def edit(old: Preferences, _now: datetime) -> Preferences:
-            # A category that is in the configuration no more may still be muted.
+            # A category that has left the configuration may still be muted.
             self._check_known(gone, {name for mute in old.mutes for name in mute.categories or ()})
             return old.unmuted(gone)
 
@@ -101,7 +101,7 @@ class Edits:
         return wanted
 
     def _check_time(self, user: str, wanted: Preferences, *others: Preferences) -> None:
-        """Raise InvalidPreferenceError for quiet hours that would not count here, if they do in one of the others."""
+        """Raise InvalidPreferenceError if the quiet hours leave no time to send, unless they also do in all others."""
         is_void = partial(self._policies().is_void, user)
         if wanted.quiet_hours is not None and is_void(wanted) and not all(map(is_void, others)):
             why = f"{text_of(wanted.quiet_hours)}, beside what is configured, leave no time to send"

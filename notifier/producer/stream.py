@@ -63,7 +63,7 @@ def _find(reader: Reader, items: Callable[[list[Entry]], Iterable[T]], *, follow
 class Reader:
     """One consumer of a group. done: the ids of the entries to acknowledge with the next read."""
 
-    def __init__(  # noqa: PLR0917 - who reads what
+    def __init__(  # noqa: PLR0917 - a consumer, and what it reads
         self,
         stream: str,
         group: str,

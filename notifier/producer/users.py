@@ -25,7 +25,7 @@ Edit = Callable[[Preferences, datetime], Preferences]  # of the present choices,
 Asked = Callable[[], tuple[str, Edit]]  # returns a user and an edit, checked by the rules in force at the call
 Windows = Iterable[str | Window | CalendarWindow]
 HoursGiven = str | Sequence[str | Hours] | Mapping[str, str | Sequence[str]]
-KEEP: Final[Any] = object()  # what is not given stays as it is
+KEEP: Final[Any] = object()  # a choice that is not given stays as it is
 
 
 class Edits:

@@ -23,7 +23,7 @@ from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions, connect_all
 
 LOG: Final = logging.getLogger("notifier")  # the program that uses this library configures it
-LOOK_S: Final = 0.8  # a changed file is read once nobody has written it for a second, so within two
+LOOK_S: Final = 0.8  # a changed file is read once nobody has written it for a second, so within two seconds
 TIMEOUT_US: Final = 1_000_000  # for each of the two tries of a look: a program's first call waits for a look
 
 

@@ -197,7 +197,7 @@ def _annotation(getter: Any) -> str:
 
 def _text(found: Any) -> str:
     """The docstring; each line that says what an argument is becomes an item of a list."""
-    text = inspect.getdoc(found) or ""
+    text = inspect.getdoc(found) or _of_twin(getattr(found, "fget", found))
     if is_dataclass(found) and text.startswith(f"{getattr(found, '__name__', '')}("):  # made by dataclass
         text = ""
     shown = []
@@ -210,6 +210,12 @@ def _text(found: Any) -> str:
         else:
             shown.append(paragraph)
     return textwrap.dedent("\n\n".join(filter(None, shown))).replace("``", "`") + "\n"
+
+
+def _of_twin(found: Any) -> str:
+    """What is said of a method that only is awaited."""
+    name = getattr(found, "__qualname__", "")
+    return f"See `{name.removeprefix('Async').replace('KeyLimiter', 'Limiter')}`." if name.startswith("Async") else ""
 
 
 PAGES: Final = {

@@ -23,7 +23,7 @@ Decorated = Callable[P, Coroutine[Any, Any, T]]
 
 
 class AsyncKeyLimiter(Asking, ABC):
-    """Base of `AsyncLimiter` and `AsyncMemoryLimiter`."""
+    """Base of `AsyncLimiter` and `AsyncMemoryLimiter`: its methods are those of `Limiter`, awaited."""
 
     @abstractmethod
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
@@ -50,15 +50,12 @@ class AsyncKeyLimiter(Asking, ABC):
         await self.aclose()
 
     async def acquire(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.acquire`."""
         return (await self._ask([(key, rates, cost)], "take"))[0]
 
     async def acquire_many(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
-        """See `Limiter.acquire_many`."""
         return await self._ask(asked, "take")
 
     async def acquire_all(self, asked: Iterable[Asked]) -> list[Permit] | Hold:
-        """See `Limiter.acquire_all`."""
         return all_or_none(await self._ask_every(asked))
 
     async def _ask_every(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
@@ -66,15 +63,12 @@ class AsyncKeyLimiter(Asking, ABC):
         return await self._answer(self._requests.every(asked), "every", 0)
 
     async def peek(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
-        """See `Limiter.peek`."""
         return (await self._ask([(key, rates, cost)], "look"))[0]
 
     async def check(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
-        """See `Limiter.check`."""
         return permit_of(key, await self.acquire(key, rates, cost=cost))
 
     async def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
-        """See `Limiter.add`."""
         return permit_of(key, (await self._answer([self._requests.added(key, cost, keep)], "add", 0))[0])
 
     async def wait(self, key: str, rates: Rates, *, cost: int = 1, timeout: Timeout = None) -> Permit:
@@ -82,7 +76,6 @@ class AsyncKeyLimiter(Asking, ABC):
         return permit_of(key, await waited(self.reserve(key, rates, cost=cost, within=timeout), self.refund))
 
     async def reserve(self, key: str, rates: Rates, *, cost: int = 1, within: Timeout = None) -> Permit | Hold:
-        """See `Limiter.reserve`."""
         return (await self._ask([(key, rates, cost)], "take", within))[0]
 
     @asynccontextmanager
@@ -132,45 +125,35 @@ class AsyncKeyLimiter(Asking, ABC):
         return decorate
 
     async def penalize(self, key: str, rates: Rates, *, cost: int = 1) -> Permit:
-        """See `Limiter.penalize`."""
         return permit_of(key, (await self._ask([(key, rates, cost)], "add"))[0])
 
     async def refund(self, permit: Permit) -> bool:
-        """See `Limiter.refund`."""
         return await self.adjust(permit, 0)
 
     async def adjust(self, permit: Permit, used: int) -> bool:
-        """See `Limiter.adjust`."""
         return bool(permit.id) and await self._run(lambda of: of.adjust(permit, used))
 
     async def reward(self, key: str, cost: int = 1) -> int:
-        """See `Limiter.reward`."""
         return await self._run(lambda of: of.reward(key, cost))
 
     async def block(self, key: str, for_: str | timedelta) -> None:
-        """See `Limiter.block`."""
         await self._run(lambda of: of.block(key, for_))
 
     async def reset(self, key: str) -> int:
-        """See `Limiter.reset`."""
         return await self._run(lambda of: of.reset(key))
 
     async def count(self, key: str, *, last: str | timedelta) -> int:
-        """See `Limiter.count`."""
         return await self._run(lambda of: of.count(key, last=last))
 
     async def usage(self, key: str) -> Usage:
-        """See `Limiter.usage`."""
         return await self._run(lambda of: of.usage(key))
 
     async def top(self, count: int = 10, *, by: By = "total", ascending: bool = False) -> list[RankedKey]:
-        """See `Limiter.top`."""
         return await self._run(lambda of: of.top(count, by=by, ascending=ascending))
 
     async def series(
         self, key: str | None = None, *, last: str | timedelta = "1h", step: str | timedelta = "1m"
     ) -> list[Point]:
-        """See `Limiter.series`."""
         return await self._run(lambda of: of.series(key, last=last, step=step))
 
 

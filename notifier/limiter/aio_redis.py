@@ -39,7 +39,6 @@ class AsyncLimiter(OfOneLoop, InRedis, AsyncKeyLimiter):
         self._leave(self.redis)
 
     async def adjust(self, permit: Permit, used: int) -> bool:
-        """See `Limiter.adjust`."""
         in_memory = self._outage.own(permit)
         return self._outage.memory.adjust(in_memory, used) if in_memory else await super().adjust(permit, used)
 

@@ -65,7 +65,6 @@ class AsyncNotifier(OfOneLoop, Producer):
 
     @property
     def users(self) -> AsyncUsers:
-        """See `Notifier.users`."""
         return AsyncUsers(partial(self._within, None, self._prefer), self._preferences, self._edits)
 
     async def reload(self) -> None:
@@ -96,7 +95,6 @@ class AsyncNotifier(OfOneLoop, Producer):
         self._builder.build(notification)
 
     async def send(self, notification: Notification, *, job_id: str | None = None, timeout: Timeout = None) -> str:
-        """See `Notifier.send`."""
         spent = await self._follow(timeout)
         with self._builder.span("send", notification) as trace:
             return (await self._enqueued([self._builder.build(notification, job_id, trace)], timeout, spent))[0]
@@ -121,12 +119,10 @@ class AsyncNotifier(OfOneLoop, Producer):
     async def acquire(
         self, user: str, category: str = DEFAULT_CATEGORY, *, timeout: Timeout = None
     ) -> UserPermit | Hold:
-        """See `Notifier.acquire`."""
         with reached():
             return await self._within(timeout, self._acquire, user, category)
 
     async def refund(self, permit: UserPermit, *, timeout: Timeout = None) -> bool:
-        """See `Notifier.refund`."""
         with reached():
             return await self._within(timeout, self._of, permit.user, self._exchanges.refund(permit))
 
@@ -152,15 +148,12 @@ class AsyncNotifier(OfOneLoop, Producer):
         tag: str | None = None,
         timeout: Timeout = None,
     ) -> backlogs.Cancelled | Cancellation:
-        """See `Notifier.cancel`."""
         return await self._within(timeout, self._cancel, job_id, user, category, collapse_id, tag)
 
     async def forget(self, user: str, *, hard: bool = False, timeout: Timeout = None) -> Cancellation:
-        """See `Notifier.forget`."""
         return await self._within(timeout, self._forget, user, hard)
 
     async def cancel_many(self, job_ids: Iterable[str], *, timeout: Timeout = None) -> Cancellation:
-        """See `Notifier.cancel_many`."""
         ids = each_once(job_ids)
         return Cancellation.of(ids, await self._within(timeout, self._cancelled, ids))
 
@@ -192,15 +185,12 @@ class AsyncNotifier(OfOneLoop, Producer):
         return self._search(find, follow=follow)
 
     async def routes(self, *, timeout: Timeout = None) -> list[Held]:
-        """See `Notifier.routes`."""
         return await self._within(timeout, self._routes)
 
     async def status(self, job_id: str, user: str | None = None, *, timeout: Timeout = None) -> Status | None:
-        """See `Notifier.status`."""
         return await self._within(timeout, self._status, job_id, user)
 
     async def history(self, user: str, since: timedelta | None = None, *, timeout: Timeout = None) -> list[Record]:
-        """See `Notifier.history`."""
         return await self._within(timeout, self._of, *self._history(user, since))
 
     async def _within(

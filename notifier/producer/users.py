@@ -207,12 +207,10 @@ class AsyncUsers(Choices[Coroutine[Any, Any, Preferences], AsyncIterator[Chosen]
     """`Users` for asyncio: every method is awaited, and `export` is an async iterator."""
 
     async def export(self) -> AsyncIterator[dict[str, Any]]:
-        """See `Users.export`."""
         async for user, preferences in self._preferences():
             yield {"user": user, **preferences.as_dict()}
 
     async def apply(self, entries: Iterable[Mapping[str, Any]], *, who: str = "") -> int:
-        """See `Users.apply`."""
         count = 0
         for count, entry in enumerate(entries, 1):
             await self._prefer(partial(_entry_of, self._edits, entry, count - 1), who)

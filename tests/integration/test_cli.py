@@ -789,6 +789,8 @@ def test_config_init_writes_a_first_file_that_is_right(
     before = file.read_bytes()
     again = run("config", "init", str(file), "--yes")
     assert (again.status, again.err) == (1, f"{file} exists already; name another file, or remove it first\n")
+    folder = run("config", "init", ".", "--yes")
+    assert (folder.status, folder.err) == (1, ". exists already; name another file, or remove it first\n")
     assert file.read_bytes() == before
     for name, options in {
         "plain": [],

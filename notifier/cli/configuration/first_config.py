@@ -68,7 +68,7 @@ def init(
     if full and (platform or key_file):
         raise typer.BadParameter("--full writes every platform: it goes without --platform and --key-file")
     path = file_of(file) or Path(DEFAULT_PATH)
-    schema, known = path.with_suffix(".schema.json"), schema_text().encode()
+    schema, known = path.parent / f"{path.stem}.schema.json", schema_text().encode()
     for each in (path, schema):
         if each.exists() and (each == path or each.read_bytes() != known):
             fail(f"{each} exists already; name another file, or remove it first")

@@ -1,5 +1,5 @@
---! on_demand leave_backlog free_dedupe end_failed end_unsent tally end_cancelled UNSENT was_taken
---! needs add_to_minute arriving_key backlog_key backlogs_key ends forget_candidate is_text job_key note_due text waits
+--! on_demand leave_backlog free_dedupe end_unsent tally end_cancelled UNSENT was_taken
+--! needs add_to_minute arriving_key backlog_key backlogs_key ends forget_candidate job_key note_due text waits
 -- What ends without being sent, wherever it waits.
 -- The outcomes of what we cancelled. With another, RQ has cancelled what had failed before and was enqueued again.
 local UNSENT = {cancelled = true, dropped = true, superseded = true}
@@ -30,20 +30,6 @@ local function free_dedupe(id, key)
   local dedupe, may_have_reached, crashes = unpack(redis.call('HMGET', key, 'push_dedupe', 'push_sent', 'push_crashes'))
   if not dedupe or may_have_reached or crashes then return end
   if redis.call('GET', '@dedupe:' .. dedupe) == id then redis.call('DEL', '@dedupe:' .. dedupe) end
-end
-
--- end_failed: RQ keeps it as failed for `keep` s. reason: as RQ stores it.
-local function end_failed(now, id, origin, word, reason, keep, worker)
-  local key, results, expires = job_key(id), '@rq:results:' .. id, math.floor(now / 1000000) + keep
-  redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
-    'push_answered', 'push_refusals', 'push_orphan', 'push_counted', 'push_returned', 'push_again')
-  redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
-  redis.call('EXPIRE', key, keep)
-  redis.call('ZREM', '@rq:canceled:' .. origin, id) -- RQ's own cancel came too late
-  -- RQ's tools could list nothing of a registry in which an id stands that is no text.
-  if is_text(id) then redis.call('ZADD', '@rq:failed:' .. origin, expires, id) end
-  redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', reason)
-  redis.call('EXPIRE', results, keep)
 end
 
 -- end_unsent: ends under `word` what is in no backlog and in no flight. The rest: further fields of its hash, and their

@@ -65,6 +65,7 @@ class Engine:
         self._may_look = True  # False while another idle worker leads, which pulls
         self._stop_now = asyncio.Event()
         self._outage = self._unreadable = 0
+        self._all_back_at = 0.0  # when the other workers too have come back from the last outage
         self.is_away = False  # Redis does not answer; a shutdown then makes no call, as each may last a whole timeout
         self.mender = Mender(parts.redis, parts.name, list(parts.lanes))
         self._is_full = False
@@ -241,7 +242,10 @@ class Engine:
         self._note_look()
         self._note_suspended(pulled)
         self._circuits.use(pulled.shut)
-        self.flights.adopt(pulled.orphans)
+        now = asyncio.get_running_loop().time()
+        if self._outage:  # others may only wait to connect, and then settle what was in flight with them
+            self._all_back_at = now + RECONNECT_S[1]
+        self.flights.adopt(pulled.orphans, self._all_back_at - now)
         left = self._turns.left
         for leased in pulled.leased:
             due_at = asked_at if leased.since_us is None else (leased.since_us - self._redis_ahead_us) / 1e6

@@ -250,16 +250,19 @@ class Flights:
             self.adopt([flight.leased])
             self._follow(flight, taken=True)
 
-    def adopt(self, orphans: Iterable[Leased]) -> None:
-        """Return jobs that a worker may have sent to their backlogs, once their providers have certainly read them."""
+    def adopt(self, orphans: Iterable[Leased], after_s: float = 0.0) -> None:
+        """Return jobs that a worker may have sent to their backlogs, once their providers have certainly read them.
+
+        after_s: no sooner than in so many seconds.
+        """
         for orphan in orphans:
             silences = self._sender.silences(orphan, self._policies.category(orphan.category))
-            self._await_proof(orphan, Unproven(broken_off(orphan), silences))
+            self._await_proof(orphan, Unproven(broken_off(orphan), silences), after_s)
 
-    def _await_proof(self, leased: Leased, unproven: Unproven) -> None:
+    def _await_proof(self, leased: Leased, unproven: Unproven, after_s: float = 0.0) -> None:
         loop = asyncio.get_running_loop()
         self._hopeful_until = loop.time() + self._tuning.lease_us / 1e6
-        task = loop.create_task(self._proofs.of(unproven.silences))
+        task = loop.create_task(self._proofs.of(unproven.silences, after_s))
         self._unproven[task] = leased, unproven
         task.add_done_callback(self._proven)
         self._renew_now.set()

@@ -56,8 +56,9 @@ class Proofs:
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._log = structlog.get_logger("notifier.worker")
 
-    async def of(self, silences: Iterable[Silence]) -> None:
-        """Return once the providers have read all these sends, or cannot read them any more."""
+    async def of(self, silences: Iterable[Silence], after_s: float = 0.0) -> None:
+        """Return once the providers have read all these sends, or no longer can; after `after_s` at least."""
+        await asyncio.sleep(after_s)
         try:
             async with asyncio.timeout(MAX_SILENCE_S):
                 await asyncio.gather(*(self._of(silence) for silence in silences))

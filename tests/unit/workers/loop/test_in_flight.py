@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+import workers.loop.in_flight
 from notifier.queue.calls import Leased, Settlement
 from notifier.queue.history import Handed, Reply
 from notifier.rules.category import Category
@@ -95,6 +96,23 @@ async def test_nothing_is_waited_for_where_all_have_begun() -> None:
     under_way = flights(sender)
     await asyncio.wait_for(under_way.all_begun.wait(), 1)
     assert not under_way.busy
+
+
+async def test_what_is_adopted_is_put_back_after_the_time_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Till then its worker may settle it."""
+
+    async def renews(*_: object) -> None:
+        """Say that it was done."""
+
+    monkeypatch.setattr(workers.loop.in_flight, "run_async", renews)
+    sender: Any = Recorder()
+    sender.silences = lambda *_: ()
+    under_way = flights(sender)
+    under_way.adopt([leased("a")], 3600.0)
+    under_way.adopt([leased("b")])
+    await under_way.wake.wait()
+    assert [each.job_id for each in under_way._settlements] == ["b"]
+    await under_way.give_up_unproven()
 
 
 class Judge(Recorder):

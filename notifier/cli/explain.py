@@ -187,7 +187,6 @@ def _ends(pause: Held) -> str:
 
 
 def _next(held: Held) -> str:
-    """Say when a stopped or slow route is tried next."""
     if held.kind == "paused":
         return _ends(held)
     return f"next probe {moment(held.next_at)}" if held.state == "stopped" else f"room at {moment(held.next_at)}"

@@ -67,7 +67,6 @@ def a_time(text: str, option: str) -> datetime:
 
 
 def file_of(file: Path | None) -> Path | None:
-    """Return the one file that was given, as FILE or as --config."""
     if file is not None and GIVEN.config is not None:
         raise typer.BadParameter("give FILE or --config, not both")
     return file or GIVEN.config

@@ -60,7 +60,6 @@ def fail(text: str, status: int = NOT_RIGHT) -> NoReturn:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on a line of its own."""
     knows_all_letters = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     written = json.dumps(value, ensure_ascii=not knows_all_letters, default=_as_text)
     sys.stdout.write(without_controls(written) + "\n")

@@ -38,7 +38,6 @@ def as_policy(rates: Rates, named: Callable[[], Mapping[str, Rates]] = dict) -> 
 
 
 def is_name(rates: str) -> bool:
-    """Whether text is the name of rates that are configured."""
     return _NAME.fullmatch(rates.strip()) is not None
 
 

@@ -97,7 +97,6 @@ class Requests:
         return plan
 
     def renewed(self, requests: Sequence[Request], stale: StaleError) -> list[Request]:
-        """The same requests, with dates for the moment."""
         renewed = []
         for request in requests:
             plan = request.plan

@@ -59,7 +59,6 @@ def _sends(redis: Any, user: str, category: str | None) -> Iterator[datetime]:
 
 
 def _ended(redis: Any, user: str) -> Iterator[dict[str, Any]]:
-    """Return what has ended of a user and is kept with its content."""
     for registry in (rq_key(name, lane) for name in ("failed", "canceled") for lane in LANES):
         for page in pieces(redis.zscan_iter(registry, count=CHUNK), CHUNK):
             jobs = ask_each(redis, page, lambda pipe, entry: pipe.hmget(job_key(entry[0]), FIELDS))

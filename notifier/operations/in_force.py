@@ -94,7 +94,6 @@ def read_known(path: Path, redis: Redis, find: Any = published_rates) -> Known:
 
 
 def read_own(path: Path, published: Published = NONE) -> Known:
-    """Read the rates of the file. Raises SettingsError."""
     settings, source = load_settings(path), read_source(path)
     places = Provenance(settings, source, str(path))
     return Known(settings, settings.policies(), published, places)

@@ -73,7 +73,6 @@ class Asked:
         return ByClock(self.rules, self.zone, NEVER, LEAD_US, of_user, of_category)
 
     def hold(self, at_us: int, by: Decider, now_us: int) -> Hold:
-        """The refusal until a moment, because of a rule."""
         return Hold(max(1, at_us - now_us), said(by, self.rules.category.name, at_us, self.zone))
 
     def after_limits(self, at_us: int, by: Decider | None) -> tuple[int, Decider | None]:

@@ -30,7 +30,6 @@ class CalendarWindow:
 
     @property
     def max_cost(self) -> int:
-        """The largest cost that it ever admits."""
         return self.limit
 
     @property
@@ -40,7 +39,6 @@ class CalendarWindow:
 
     @property
     def horizon_us(self) -> int:
-        """How long a send may count, in microseconds."""
         return self.span_us + CHANGES_US
 
     def __str__(self) -> str:

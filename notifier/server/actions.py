@@ -83,7 +83,6 @@ def cancel(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
-    """Cancel all that waits for a user and is of a kind."""
     kind = {name: asked.text(name) for name in OF_KIND if name in asked.given}
     user = asked.text("user")
     done = state.notifier().cancel(user=user, **kind)

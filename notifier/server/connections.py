@@ -43,7 +43,6 @@ class Crowd:
         return True
 
     def owes(self, one: LimitedProtocol, *, head: bool) -> None:
-        """Note whether a connection owes the head of a request."""
         self._owing.pop(one, None)
         if head:
             self._owing[one] = None

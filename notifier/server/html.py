@@ -57,7 +57,6 @@ def _cell(column: str, value: Any) -> Html:
 
 
 def hint(*children: Any) -> Html:
-    """A line of small print."""
     return tag("p", *children, class_="hint")
 
 

@@ -20,7 +20,6 @@ END_S: Final = 20  # for answers that are under way when it is told to stop
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Listen there. Raises OSError where that cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=2048)
 

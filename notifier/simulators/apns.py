@@ -54,7 +54,6 @@ class ApnsSimulator(Http2Simulator):
         self.checks.expire_tokens()
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
-        """Judge and log one complete request; what to answer."""
         at_us = time.time_ns() // 1000
         is_broadcast = headers.get(":path", "").startswith(BROADCASTS)
         judge = self.channels.broadcast if is_broadcast else self.checks.judge

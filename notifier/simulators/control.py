@@ -43,7 +43,6 @@ class Control:
         log.watch(self._tell_arrival)
 
     async def start(self) -> None:
-        """Listen; raises OSError if the path cannot be used."""
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, self._path, limit=LINE_BYTES)
         self._path.chmod(0o600)

@@ -238,7 +238,6 @@ class Connection(asyncio.Protocol):
             self._answer(stream_id, reply, verdict)
 
     def announce_limit(self) -> None:
-        """Tell the client how many streams it may open, if that has changed."""
         allowed = self._simulator.max_streams if self._trusted else 1
         if allowed != self._allowed and self._h2.state_machine.state is not ConnectionState.CLOSED:
             self._allowed = allowed

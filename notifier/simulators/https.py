@@ -38,7 +38,6 @@ class HttpsSimulator(Simulator):
         self._running = runner, listener
 
     async def close(self) -> None:
-        """Stop listening and cut what is open; may be called twice, and `start` takes the same port again."""
         running, self._running = self._running, None
         if running is not None:
             runner, listener = running

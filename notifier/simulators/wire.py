@@ -67,7 +67,6 @@ class WireLog:
         self._watchers: list[Callable[[Arrival], None]] = []
 
     def watch(self, watcher: Callable[[Arrival], None]) -> None:
-        """Tell each arrival from now on to `watcher` too."""
         self._watchers.append(watcher)
 
     def record(self, arrival: Arrival) -> None:
@@ -80,7 +79,6 @@ class WireLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file, if there is one; may be called twice."""
         if self._file is not None:
             self._file.close()
 
@@ -176,7 +174,6 @@ class Playback:
         self._played: Counter[str] = Counter()
 
     def next(self, token: str) -> Reply | None:
-        """Return the reply for this request; None if nothing is scripted for the token."""
         replies = self.scripts.get(token)
         if not replies:
             return None

@@ -320,6 +320,5 @@ def is_followed(pool: Any) -> bool:
 
 
 def described(pool: Any) -> str:
-    """Where a client of `client_of` connects to, for people."""
     owner: Owner = pool.connection_kwargs["owner"]
     return f"slot {owner.slot} of the cluster at " + ", ".join(f"{host}:{port}" for host, port in owner.seeds)

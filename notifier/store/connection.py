@@ -256,7 +256,6 @@ def _lack(error: Exception) -> str:
 
 
 def _no_primary(error: Exception) -> str:
-    """Why the sentinels name no primary, for people."""
     return next((why for word, why in SENTINELS.items() if word in str(error)), NO_PRIMARY)
 
 

@@ -76,7 +76,6 @@ class Followed:
         return stood or seen == self._seen or is_old
 
     def is_changed(self, seen: Seen, published: Published) -> bool:
-        """Whether there is something to read."""
         return published != self.published or (seen != self._seen and (seen is not None or self._missed >= MISSED))
 
     def note(self, seen: Seen, published: Published) -> None:

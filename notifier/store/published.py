@@ -38,7 +38,6 @@ class Published:
     at_us: int = 0
 
     def begins_later(self, now_us: int) -> bool:
-        """Whether they do not hold yet."""
         return now_us < self.at_us <= now_us + MAX_DELAY_US
 
 

@@ -291,12 +291,10 @@ class MemoryExchanges:
 
     @property
     def entries(self) -> list[Accepted]:
-        """Everything that was accepted, in that order."""
         return [*self.accepted.values()]
 
     @property
     def ended(self) -> list[Accepted]:
-        """Everything that has ended by now, in the order in which it did."""
         return sorted((e for e in self.entries if self.state(e) != "waiting"), key=in_order)
 
     @property

@@ -168,7 +168,6 @@ class Guard:
             raise ValueError(f"each limit needs a name of its own: {', '.join(names)}")
 
     def ask(self, request: WebRequest) -> Verdict:
-        """Whether a request may go on."""
         check_limiter(self.limiter, awaited=False)
         asked = self._asked(request)
         if isinstance(asked, Verdict):

@@ -19,7 +19,6 @@ PROBLEM_JSON: Final = "application/problem+json"
 
 
 def policy_items(name: str, policy: Policy) -> Iterator[str]:
-    """The items of RateLimit-Policy: one for each rule."""
     for rule, quota, interval_us in _rules(policy):
         item = f'"{item_name(name, policy, rule)}";q={quota}'
         # A window is whole seconds there. One that is not would be told wrongly, so it is not told.

@@ -211,7 +211,6 @@ def _as_sent(name: str, value: Any) -> Any:
 
 
 def _check_whole(notification: Notification, kind: str, values: Mapping[str, Any]) -> None:
-    """Check what concerns several fields."""
     if kind == "alert":
         _check_alert(notification, values)
     if kind == "liveactivity":

@@ -23,13 +23,11 @@ SOON: Final = dt.timedelta(days=30)
 
 
 def split(endpoint: str) -> tuple[str, int, bytes]:
-    """Return host, port and `:authority` of an endpoint of the settings."""
     parts = urlsplit(endpoint)
     return parts.hostname or "", parts.port or HTTPS_PORT, parts.netloc.encode()
 
 
 def context(settings: ApnsSettings) -> ssl.SSLContext:
-    """Return what TLS is spoken with. Raises SettingsError for a file that cannot be used."""
     cert_file, cert_key_file = settings.cert_file, settings.cert_key_file
     try:
         tls = ssl.create_default_context(cafile=settings.ca_file)

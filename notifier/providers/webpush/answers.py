@@ -54,7 +54,6 @@ def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
 
 
 def is_about_credentials(answer: Answer) -> bool:
-    """Whether the service refused who sends, and not what was sent."""
     return answer.status in CREDENTIAL_STATUSES or (answer.status, answer.reason) in CREDENTIAL_REASONS
 
 

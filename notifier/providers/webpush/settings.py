@@ -38,7 +38,6 @@ class WebPushSettings(PlatformSettings[WebPushApp], WebPushApp):
     client: Literal["pywebpush", "console"] = "pywebpush"
 
     def why_not_to(self, token: str, app: str | None) -> str | None:
-        """Say why this device cannot be sent to: its push service must be one of `hosts`."""
         subscription = read_subscription(token)
         if self.has_service(app, subscription.host):
             return None

@@ -53,7 +53,6 @@ class Burst(RuleOfSends):
         return self.full_after(full, taken), us
 
     def opens(self, sends: Record, cost: int) -> int:
-        """The first µs at which `cost` more are in the bucket."""
         return self.opens_from(*sends.bursts.get(self, (0, 0)), sends, cost)
 
     def opens_from(self, full_us: int, till_us: int, sends: Record, cost: int) -> int:

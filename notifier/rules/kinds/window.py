@@ -82,7 +82,6 @@ class Window(RuleOfSends):
         return 0 if nth is None else nth + self.interval_us
 
     def used(self, sends: Record, now_us: int) -> int:
-        """How many count now."""
         return sends.after(now_us - self.interval_us)
 
     def max_in(self, interval_us: int) -> int:

@@ -12,7 +12,6 @@ EXAMPLES = "all, category:marketing, user:42, lane:bulk or route:apns"
 
 
 def pauses_page(told: dict[str, Any], view: View) -> str:
-    """Show what is paused, and the form that pauses more."""
     now = told["at"]
     rows = [
         (

@@ -14,7 +14,6 @@ THINNEST: Final = 4  # so that a short part can be seen
 
 
 def history_table(told: dict[str, Any]) -> Any:
-    """The records of a user, the newest first."""
     records, now = told["history"], told["at"]
     rows = [
         (

@@ -115,7 +115,6 @@ def wrong(detail: str, *before: Html) -> Html:
 
 
 def lines(of: str) -> list[Any]:
-    """Text with its line breaks."""
     return [part for line in of.splitlines() for part in (line, tag("br"))]
 
 
@@ -139,7 +138,6 @@ def act(path: str, label: str, *more: Html, mild: bool = False, says: str | None
 
 
 def _find() -> Html:
-    """The form of every page that looks for a user or a job."""
     box = tag(
         "input", type="search", name="id", placeholder="user or job", aria_label="Find a user or a job", required=True
     )
@@ -147,7 +145,6 @@ def _find() -> Html:
 
 
 def log_table(actions: list[dict[str, Any]], now: datetime) -> Html:
-    """Show who did what, the last first."""
     rows = [(moment(a["at"], now), a["who"], a["address"], a["action"], a["of"], a["answer"]) for a in actions]
     return table(("when", "who", "from", "what", "of", "answer"), rows, "Nothing yet.")
 

@@ -17,7 +17,6 @@ SIGNS: Final = {"stopped": "✖", "slow": "⚠", "working": "✔", "unknown": "?
 
 
 def now_page(told: dict[str, Any], view: View) -> str:
-    """The page, of what `Stats.as_json` tells."""
     body: list[Any] = [
         tag("h1", "Now", class_="unseen"),
         _problems(told, view),
@@ -34,7 +33,6 @@ def now_page(told: dict[str, Any], view: View) -> str:
 
 
 def _problems(told: dict[str, Any], view: View) -> list[Html]:
-    """Show what is wrong, the worst first, each with what to do."""
     found = find_problems(told["now"])
     if not found:
         said = tag("strong", "✔ All is well."), " Everything that may go goes."
@@ -61,7 +59,6 @@ def _problem(each: Problem, now: datetime, view: View) -> Html:
 
 
 def _figures(told: dict[str, Any]) -> Html:
-    """Large figures, of the moment of all else on the page."""
     now = told["now"]
     shown = (
         ("in", rate(now["in_s"])),
@@ -140,7 +137,6 @@ def _workers(told: dict[str, Any]) -> list[Any]:
 
 
 def _changed(told: dict[str, Any]) -> Html:
-    """The last change, by whom and what came of it."""
     change = told["changed"]
     changed: Any = "nothing yet"
     if change is not None:

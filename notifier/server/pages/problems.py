@@ -12,7 +12,6 @@ OUTCOMES: Final = ("", "rejected", "failed", "expired", "dead token")
 
 
 def bad_page(told: dict[str, Any], view: View) -> str:
-    """The page, of what `view_bad` tells."""
     now = told["at"]
     counts = [(f"{c['count']:,}", c["outcome"], c["reason"], c["route"], c["category"]) for c in told["counts"]]
     rows = [

@@ -186,7 +186,6 @@ class Connection(Wire):
             self._lose(request, "StreamReset", unsent="RefusedStream" if refused else "")
 
     def on_goaway(self, last_stream_id: int, code: int, reason: str) -> None:
-        """Resolve what the server will not process, and let the rest finish."""
         if not self._said_goaway:
             self._said_goaway = True
             self.say("goaway", code=code, reason=reason, in_flight=len(self._streams))

@@ -32,12 +32,10 @@ class Credit:
 
     @property
     def used_up(self) -> bool:
-        """Whether the server has sent more than it should."""
         return self._left < 0
 
     @property
     def turn_is_over(self) -> bool:
-        """Whether this turn has handled enough."""
         return self._left < self._least
 
     def add_request(self) -> None:

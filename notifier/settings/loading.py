@@ -60,8 +60,8 @@ def settings_path(path: str | Path | None = None, environ: Mapping[str, str] = o
     if Path(DEFAULT_PATH).is_file():
         return Path(DEFAULT_PATH)
     raise SettingsError(
-        f"there is no {DEFAULT_PATH} in {Path.cwd()}; "
-        "name the configuration in NOTIFIER_CONFIG, or start where the file is"
+        f"there is no {DEFAULT_PATH} in {Path.cwd()}; start where the file is, name another in NOTIFIER_CONFIG, "
+        "or write a first one with notifier config init"
     )
 
 

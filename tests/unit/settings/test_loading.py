@@ -539,7 +539,7 @@ def test_the_argument_goes_before_the_environment_and_that_before_the_working_di
 ) -> None:
     """The file is `path`, else NOTIFIER_CONFIG, else config/notifier.yaml of the working directory."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SettingsError, match=r"there is no config/notifier\.yaml .* NOTIFIER_CONFIG"):
+    with pytest.raises(SettingsError, match=r"there is no config/notifier\.yaml .* NOTIFIER_CONFIG, .* config init"):
         load_settings(environ={})
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "notifier.yaml").write_text("keep_failed: 1d", encoding="utf-8")

@@ -14,9 +14,9 @@ local function wants(look, backlog, id, data, zone)
 end
 
 -- set_at: backlog.at, when the head may go: by the rules; or where the backlog is shut, at the end of the lease, since
--- the settling, or *pull* where the caller is asked, opens the wake-up before. Returns it.
+-- the settling opens the wake-up before; or now, where the caller is asked, and looks again at once. Returns it.
 local function set_at(look, user, backlog)
-  local at, unknown = look.now + look.lease_us, nil
+  local at, unknown = backlog.elsewhere and look.now + look.lease_us or look.now, nil
   if not (backlog.elsewhere or backlog.unread) then
     if not user.next and user.backlogs[2] then user.next = {} end
     local opens

@@ -190,24 +190,15 @@ if lease_ends >= 0 and lease_ends <= now then
   return reply
 end
 
--- ask_for: the caller is to write down more of this user, who is due still, and keeps room for as much as one visit may
--- take. What was asked may hold back a backlog in another lane than the caller's.
+-- look_after: visits a user; or the caller is to write down more of the user, who is due still, and keeps room for as
+-- much as one visit may take.
 local chosen, MAX_HEADS = reply[PULLED.chosen], 25
-local function ask_for(user, at)
-  for _, lane in ipairs(look.rules.lanes) do
-    local is_due = redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', 'CH', text(at), user) == 1
-    if is_due and not rank[lane] then note_due(at, lane) end
-  end
-  local text_of_user = users_rules.unknown[user]
-  if text_of_user then chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user end
-  look.full = look.full - MAX_HEADS
-end
-
--- look_after: visits a user, or asks for more of the user.
 local function look_after(user, lane, at)
   if look.rules.forgets then remember(user) end
-  local index = users_rules.index_of(user)
-  if not index or visit(look, user, lane, at, index) then ask_for(user, at) end
+  local index, text_of_user = users_rules.index_of(user), users_rules.unknown[user]
+  if index and not visit(look, user, lane, at, index) then return end
+  if text_of_user then chosen[#chosen + 1], chosen[#chosen + 2] = user, text_of_user end
+  look.full = look.full - MAX_HEADS
 end
 
 users_rules.begin(look.rules)

@@ -70,6 +70,7 @@ class Replay:
     superseded: when those were, and by which, by their index. ended: all indices, in the order in which they ended.
     stands_for: how many one stands for that took the place of others.
     decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
+    turns: the turn after each look, by its µs; see `EVERY`.
     gives_up: whether what is muted without end is dropped, as it will never be sent; else it waits. from_us: nothing
     goes before.
     """
@@ -99,6 +100,7 @@ class Replay:
         self.ended: list[int] = []
         self.stands_for: dict[int, int] = {}
         self.decided = [""] * len(events)
+        self.turns: dict[int, int] = {}
         self._explained = explained
         self._policies = policies
         self._user = user
@@ -128,6 +130,7 @@ class Replay:
                 self._enter_backlog(arrived, events[arrived])
                 arrived += 1
             self._look(now)
+            self.turns[now] = self._turn
         if self._begins_us:
             self.sent = [at if at < 0 else at - self._begins_us for at in self.sent]
             self.superseded = {index: (at - self._begins_us, by) for index, (at, by) in self.superseded.items()}
@@ -159,6 +162,8 @@ class Replay:
         """Supersede what waits under the same collapse id; whether the newer one stands in its place."""
         assert backlog.newest is not None
         index, old = place % HIGH, backlog.newest.get(collapse_id)
+        if old is not None and self._expires[self._stands[old % HIGH]] <= event.at_us:
+            old = None  # a worker's sweep has ended it
         backlog.newest[collapse_id] = place if old is None else min(place, old)
         if old is None:
             backlog.count = 1

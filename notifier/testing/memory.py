@@ -113,6 +113,8 @@ class MemoryExchanges:
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.now_us = 0
         self._sends: defaultdict[str, SendsOfUser] = defaultdict(lambda: defaultdict(Sends))
+        self._turn: defaultdict[str, int] = defaultdict(int)  # of each user, as in `Before`
+        self._turns: dict[str, dict[int, int]] = {}  # see `Replay.turns`
         self._permits = count(1)
         self.lock = RLock()  # around each exchange, as Redis does one after the other
 
@@ -193,11 +195,13 @@ class MemoryExchanges:
         events = [_event(entry) for entry in going]
         failed = {n for n, entry in enumerate(going) if entry.failure}
         sends = self._sends[user]  # Redis has forgotten those that no rule asks for
-        before = Before(0, {name: deepcopy(each) for name, each in sends.items() if each.until_us > now_us})
+        known = {name: deepcopy(each) for name, each in sends.items() if each.until_us > now_us}
+        before = Before(0, known, self._turn[user])
         replay = Replay(policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed)
         replay.gives_up, replay.from_us = False, now_us  # what had not gone by now cannot have
         replay.run()
         self._replays += 1
+        self._turns[user] = replay.turns
         turns = {n: turn for turn, n in enumerate(replay.ended)}
         for n, (entry, sent) in enumerate(zip(going, replay.sent, strict=True)):
             if entry.fixed:
@@ -222,6 +226,9 @@ class MemoryExchanges:
     def _fix(self, user: str) -> None:
         """Let what has ended by now stay as it is, on record by the rules until now: what failed reached nobody."""
         policies = self._policies_of(user)
+        for at, turn in self._turns.get(user, {}).items():
+            if at <= self._us():
+                self._turn[user] = turn
         for entry in sorted(self._of(user), key=in_order):
             if entry.fixed or entry.ends_us > self.now_us:
                 continue
@@ -428,8 +435,8 @@ def _why_dropped(decided: str) -> str:
 
 
 def _lives_on(entry: Accepted) -> bool:
-    """Whether one that was superseded is counted by one that still waits."""
-    while entry.into is not None:
+    """Whether one that was superseded is counted by one that still waits. What has not ended yet only may be."""
+    while entry.fixed and entry.into is not None:
         entry = entry.into
     return not entry.fixed and not entry.cancelled
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.forecast.trace import Event
-from notifier.queue import calls
+from notifier.queue import backlogs, calls
 from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import KEEP_NOTHING, Retention
 from notifier.rules.category import LANES, Category, Digest
@@ -131,6 +131,7 @@ class Scripts:
                 "it is looked at again and again, and nothing comes of it"
             )
             self.settle([heappop(self.flights)[2] for _ in range(sum(at <= self.now for at, _, _ in self.flights))])
+            run(self.redis, backlogs.sweep(LANES, Retention(LEASE, 1, S), clock=str(self.now)))
             come = [job(self.rules, *arrivals.pop(0)) for _ in range(sum(e.at_us <= self.now for _, e in arrivals))]
             if come:
                 enqueue = partial(calls.enqueue, come, dedupe_for_us=S, stamp="", clock=str(self.now))
@@ -186,6 +187,16 @@ def job(rules: Policies, index: int, event: Event) -> Job:
 @example(
     rules=Policies(Policy((Window(30, interval_us=20 * U),)), categories={"news": Category("news")}),
     trace=[Event(0, "news"), Event(0), *[Event(0, "news")] * 40],
+    latency_us=0,
+)
+# What has expired behind others gives its place to none of its collapse id, and is not counted by one.
+@example(
+    rules=Policies(Policy((), 30 * U), categories={"news": Category("news", when_blocked="collapse")}),
+    trace=[
+        *[Event(0, "news")] * 2,
+        Event(U, "news", expires_in_us=U, collapse_id="one"),
+        Event(3 * U, "news", collapse_id="one"),
+    ],
     latency_us=0,
 )
 # Each send may bring another backlog of the same lane to the front: here a high priority's.

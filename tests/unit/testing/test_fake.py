@@ -302,6 +302,43 @@ def test_a_superseded_one_is_counted_and_does_not_come_back() -> None:
     assert states == ["delivered", *superseded, "delivered", "superseded", "cancelled"]
 
 
+def test_every_eighth_goes_the_other_way_whatever_is_called_meanwhile() -> None:
+    """The lower lanes do not starve: their turn comes as in Redis, though something is accepted between the sends."""
+    made = fake("user: {gap: 1m}\ncategories: {default: {lane: default}, news: {lane: bulk}}")
+    for category, n in (("default", 12), ("news", 2)):
+        for _ in range(n):
+            made.send(note("anna", category, category=category))
+    for _ in range(12):
+        made.advance("1m")
+        made.send(note("anna", "more"))
+    assert [n for n, each in enumerate(made.delivered("anna")) if each.title == "news"] == [8]
+
+
+def test_what_is_cancelled_takes_no_count_from_others() -> None:
+    """What one that is to come was to supersede goes on to wait, with all that it stands for, if that is cancelled."""
+    made = fake(COLLAPSING)
+    made.send(note("anna", "0"))
+    for n in (1, 2):
+        made.send(note("anna", f"{n}", category="score", collapse_id="c"))
+    late = made.send(note("anna", "3", category="score", collapse_id="c", send_at=made.now + timedelta(minutes=1)))
+    made.cancel(late)
+    made.advance("10m")
+    assert [(sent.notification.title, sent.count) for sent in made.outbox] == [("0", 1), ("2", 2)]
+
+
+def test_what_has_expired_is_not_superseded() -> None:
+    """Also where it stands behind others: a worker's sweep has ended it before the next of its collapse id comes."""
+    made = fake(COLLAPSING)
+    made.send(note("anna", "0"))
+    made.send(note("anna", "1", category="score"))
+    old = made.send(note("anna", "2", category="score", collapse_id="c", expires_in=1))
+    at = made.now + timedelta(minutes=1)
+    made.send(note("anna", "3", category="score", collapse_id="c", send_at=at))
+    made.advance("1h")
+    assert known(made, old).state == "expired"
+    assert [(sent.notification.title, sent.count) for sent in made.outbox] == [("0", 1), ("1", 1), ("3", 1)]
+
+
 def test_each_end_is_told_once_and_when_it_was() -> None:
     """A group reads each end once, whatever ends in between; a cancelled one ended when it was cancelled."""
     made = fake(COLLAPSING + "\nevents: {keep: 1d}")

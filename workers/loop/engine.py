@@ -100,7 +100,7 @@ class Engine:
         self.flights.use(policies, self._rules)
 
     def stop(self) -> None:
-        """Take nothing more, and finish what is in flight within the grace time."""
+        """Pull no more, and finish what is in flight within the grace time."""
         self._stopping.set()
         self._idle.wake.set()
 

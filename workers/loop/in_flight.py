@@ -31,7 +31,7 @@ RENEWALS: Final = 3  # in each lease time
 AGAIN_S: Final = 0.2  # after a renewal that failed
 CLOSING_S: Final = 1.0  # how long sends may take to end once their providers are closed, and again once cancelled
 SWEEP_S: Final = 0.25
-# A send is abandoned after this many sweeps that found it overdue. They are counted, not timed: after a pause of the
+# A send is abandoned after this many sweeps that found it overdue. Sweeps are counted, not timed: after a pause of the
 # whole process, the event loop has its turns between them, in which overdue sends are cancelled and end.
 SWEEPS: Final = 5
 # A call to Redis is written within this many turns of the event loop. The sends begin only then, so that Redis works

@@ -101,7 +101,7 @@ class Turns:
             lacking.wake.set()
 
     def _await_late(self) -> None:
-        """Pass on what is asked for now once that is late: nothing may end meanwhile."""
+        """Pass on the room of the pulls under way once they are late: until then perhaps no pull or send ends."""
         if self._in_line and self._asked and not self._awaits_late:
             self._awaits_late = True
             asyncio.get_running_loop().call_later(LATE_S, self._pass_on_late)

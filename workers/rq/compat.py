@@ -61,7 +61,7 @@ def run_horse(worker: Worker, job: Job, queue: Any, execution: Execution) -> Non
 
 
 def is_over(job: Job) -> bool:
-    """Whether RQ does not run this job again. A job whose end RQ could not note, it will retry or fail."""
+    """Whether RQ does not run this job again. RQ retries or fails a job whose end it could not note."""
     try:
         status = job.get_status()
     except (InvalidJobOperation, ValueError, ResponseError):  # it is deleted, or written over

@@ -86,7 +86,7 @@ class AllowedFunctions:
         return name in PLAIN or self.allows(name)
 
     def why_not(self, job: Job, call: RqCall) -> str:
-        """The reason why this job may not run here; '' where it may."""
+        """The reason why this job may not run here; '' if it may."""
         refused = next((name for name in _names(job, call) if not self.allows(name)), "")
         if refused != "":
             return f"worker.functions does not name {readable(repr(refused), MAX_SHOWN)}"

@@ -31,9 +31,9 @@ AWAY_S, FULL_S, AGAIN_S = 120.0, 10.0, 1.0
 class Patience(RedisRetry):
     """How a horse retries a command of Redis. If the answer was lost, the command takes effect twice.
 
-    RQ's commands may: they add to a worker's counters, or queue a failed job that is retried at once. The wait comes
-    before redis-py looks at the error: if a key is watched, RQ tries again without a pause while the command fails.
-    The limit is a time, not a count: a lost connection is opened again by a retry of its own.
+    RQ's commands may: at worst a worker's counter grows twice, or a failed job is retried twice. The wait comes before
+    redis-py looks at the error: if a key is watched, RQ tries again without a pause while the command fails. The limit
+    is a time, not a count: redis-py retries the connecting by itself, and without a connection nothing else.
     """
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ RELEASE_MS: Final = 5_000  # how long one worker has to queue a job whose time h
 
 
 class CannotRunError(Exception):
-    """The worker may not or cannot run a job: why, the option by which RQ's command reads the job, and advice."""
+    """The worker may not or cannot run a job. Arguments: why, the option for RQ's command to read it, and advice."""
 
 
 class ForkedRqJobs:

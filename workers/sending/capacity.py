@@ -2,7 +2,7 @@
 
 A provider that serves 50 messages a second answers 500 that were sent at once over ten seconds: most of them run into
 their timeout, and nobody knows what became of them. With 25 at once it serves as many a second, and each is answered
-within half a second. The worker leases nothing over the limit: it waits in Redis, see `routes.lua`.
+within half a second. Messages over the limit are not leased: they wait in Redis, see `routes.lua`.
 
 The algorithm is of the family of TCP Vegas (Brakmo and Peterson, 1994), which Netflix's concurrency-limits brought to
 requests (https://github.com/Netflix/concurrency-limits, `VegasLimit`, `Gradient2Limit`, `AIMDLimit`): the shortest time
@@ -131,7 +131,7 @@ class RouteLimit:
         self._new_round()
 
     def _note_effect(self, took: float) -> None:
-        """Replace `base` if shrinking made answers no quicker IN_VAIN times: they wait in no queue of our making."""
+        """Replace `base` if the limit shrank IN_VAIN times and answers are no quicker: our sends cause no queue."""
         self._vain = self._vain + 1 if took > self._expected else 0
         self._expected = math.inf
         if self._vain >= IN_VAIN:

@@ -78,7 +78,7 @@ class Backoff:
     def wait_us(self, attempt: int, asked_us: int = 0) -> int:
         """How long to wait after this attempt, counted from 1: never less than the provider asked for.
 
-        The wait is spread by its own size: a thousand messages told "a minute" must not come back together.
+        A longer wait is spread over a longer time: a thousand messages told "a minute" must not come back together.
         """
         first_us = max(self.first_us, asked_us // 4)
         ceiling = min(self.max_us, first_us * 2 ** min(attempt - 1, 32))

@@ -1,4 +1,4 @@
-"""Live rates: a changed file, or rates published through Redis, hold within seconds, also for what waits (law 7)."""
+"""Live rates: a changed file, or rates published through Redis, hold within seconds, also for waiting jobs (law 7)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from notifier.units import clock_us
 
 T = TypeVar("T")
 
-ONCE_S: Final = 60  # within which all workers of a host have seen a change of their file
-EARLY_S: Final = 5.0  # before published rates begin they are read
-LOOK_S: Final = 0.5  # until they begin, whether they are still to
+ONCE_S: Final = 60  # within this time all workers of a host see a change of their file
+EARLY_S: Final = 5.0  # how long before their beginning published rates are read
+LOOK_S: Final = 0.5  # between checks, until their beginning, that nobody withdrew or replaced them
 
 
 class Reload:
     """Watches one configuration file, and the rates published in Redis, for one worker.
 
-    problem: what is wrong with what it was told last; '' where it follows it.
+    problem: what is wrong with the latest rates; '' if the worker follows them.
     """
 
     def __init__(self, path: Path, served: Sequence[Partition], settings: Settings) -> None:
@@ -56,20 +56,20 @@ class Reload:
         return self._followed.published.version.encode()
 
     async def begin(self) -> Settings:
-        """The settings of the file, or where rates are published those."""
+        """Return the settings to begin with: those of the file, with the published rates if there are any."""
         published, field = await self._in_force()
         if published.version:
             await self._load((), published, field)
         return self._followed.settings
 
     async def changed(self) -> Policies | None:
-        """The new rates, if there are any and they can be used; broken ones are logged, and the old ones go on."""
+        """Return new rates, if there are any. Rates that cannot be used are logged, and the old ones stay in force."""
         seen = await asyncio.to_thread(self._followed.fingerprint)
         if not self._followed.is_settled(seen):
             return None
         try:
             published = await self._ask()
-        except RedisError:  # the file counts all the same, if no rates are published
+        except RedisError:  # the file still counts, unless rates were published
             published = self._followed.published
         if not self._followed.is_changed(seen, published) or await self._is_early(published):
             return None
@@ -85,16 +85,16 @@ class Reload:
         return policies
 
     async def _record(self, before: Settings, seen: Seen) -> None:
-        """Write a changed file into the log of who changed what, once for the workers of a host."""
+        """Write a change of the file into the log of actions, once for all workers of a host."""
         host = socket.gethostname()
         if await self._any(lambda at: at.set(redis_key("reload", f"{hash(seen):x}", host), "1", nx=True, ex=ONCE_S)):
             change = await asyncio.to_thread(change_to, before.rates, self._followed.settings.rates)
-            told = "; ".join([str(self._followed.path), *change.lines])
-            entry = action_entry("the file", host, "change rates", f"{before.rates_version} to {self.version}", told)
+            text = "; ".join([str(self._followed.path), *change.lines])
+            entry = action_entry("the file", host, "change rates", f"{before.rates_version} to {self.version}", text)
             await self._any(lambda at: at.xadd(redis_key("actions"), entry, maxlen=KEPT, approximate=True))
 
     def told(self) -> dict[Any, str]:
-        """Return what this worker tells of itself in Redis; see `notifier.settings.published`."""
+        """Return the fields by which this worker shows its rates in Redis; see `notifier.store.published`."""
         return {VERSION: self.version, SOURCE: self._source, PROBLEM: self.problem}
 
     @property
@@ -102,7 +102,7 @@ class Reload:
         return "redis" if self._followed.published.version else str(self._followed.path)
 
     async def _any(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        """Ask the partitions until one answers, as `Partitions.ask_any`; raise RedisError where none does."""
+        """Ask the partitions until one answers, as `Partitions.ask_any`; raise RedisError if none does."""
         *others, last = self._at.in_turn()
         for at in others:
             with contextlib.suppress(RedisError), under(at.prefixes):
@@ -114,7 +114,7 @@ class Reload:
         return decode(*await self._any(lambda at: at.hmget(redis_key("rates"), "version", "at")))
 
     async def _in_force(self) -> tuple[Published, str]:
-        """Return what holds now, and the field in which it stands: until published rates begin, another one."""
+        """Return the rates in force, and their field: until published rates begin, `before` holds the earlier ones."""
         published = await self._ask()
         if await self._left_s(published) <= 0:
             return published, "rates"
@@ -122,7 +122,7 @@ class Reload:
         return Published("before" if others else ""), "before"
 
     async def _load(self, seen: Seen, published: Published, field: str = "rates") -> Policies | None:
-        """Take up the rates. seen: of the file that is to be read; one that has changed by then has to wait."""
+        """Take up the rates. seen: the file's fingerprint; a file that changes while it is read has to wait."""
         applied = await self._any(lambda at: at.hget(redis_key("rates"), field)) if published.version else None
         self._followed.note(seen, published)
         try:
@@ -146,7 +146,7 @@ class Reload:
         return policies
 
     def _check_whole(self, settings: Settings) -> None:
-        """Raise SettingsError for a file that has lost the limits of everybody, and does not say so."""
+        """Raise SettingsError for a file that lacks the section `user`, if the rules in force limit every user."""
         if not self._followed.settings.user.policy().is_empty and "user" not in settings.model_fields_set:
             raise SettingsError(
                 f"{self._followed.path}: the section user is missing, but the rules in force have one. Is the file"
@@ -154,11 +154,11 @@ class Reload:
             )
 
     async def _is_early(self, published: Published) -> bool:
-        """Whether these rates begin later: a worker that only waited for them would look dead."""
+        """Whether these rates begin later than in EARLY_S: a worker that waited for them would look dead."""
         return bool(published.version) and await self._left_s(published) > EARLY_S
 
     async def _begins(self, published: Published) -> bool:
-        """Wait until these rates begin; False if by then they were withdrawn, or others published: they never hold."""
+        """Wait until these rates begin; False if somebody withdraws or replaces them before."""
         while True:
             left_s = await self._left_s(published)
             if await self._ask() != published:
@@ -174,17 +174,17 @@ class Reload:
 
 
 def read(path: Path, applied: bytes | None = None) -> tuple[Settings, Policies]:
-    """Read the file, without stopping other threads for long. Raise SettingsError for what cannot be used.
+    """Read the file, without stopping other threads for long. Raise SettingsError if it cannot be used.
 
-    applied: rates as they were published, in the place of the file's.
+    applied: published rates, which replace the file's.
     """
-    # The collector would stop the event loop's thread as well, a fifth of a second for the users of a large file, to
-    # find that they are no garbage. They stay, so it need not look at them again either.
+    # The collector would stop the event loop's thread, too: a fifth of a second for the users of a large file, none of
+    # them garbage. They stay, so it need not visit them later either.
     gc.disable()
     try:
         settings = load_settings(path, rates=None if applied is None else read_rates(applied))
         policies = settings.policies()
-        own_rules_of(policies)  # here, and not when the worker asks for them
+        own_rules_of(policies)  # computed in this thread, before the event loop needs it
         gc.freeze()
     finally:
         gc.enable()

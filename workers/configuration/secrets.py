@@ -22,24 +22,24 @@ BuildPlatform: TypeAlias = Callable[[str], Mapping[str, Provider]]
 
 
 class ProviderSecrets:
-    """Follows the files of the providers of one worker: by platform, as the apps of one may share a connection.
+    """Follows the files of one worker's providers: by platform, as the apps of a platform may share a connection.
 
-    A file that cannot be used is logged, and all of its platform's old ones stay in force.
+    If a file cannot be used, this is logged, and the platform's old providers stay.
     """
 
     def __init__(self, settings: Settings, build: BuildPlatform) -> None:
-        """Before the providers are built, or a file that changes meanwhile is not noticed."""
+        """Create it before the providers are built, or it misses a file that changes meanwhile."""
         platforms = settings.providers.platforms()
         self._files = {name: SecretFiles(section.files()) for name, section in platforms.items() if not section.prints}
         self._build = build
-        self._mended: set[str] = set()  # platforms whose circuits are to be probed
+        self._mended: set[str] = set()  # platforms whose circuits must be probed
         self._log = structlog.get_logger("notifier.worker")
 
     async def follow(self, sender: Sender, served: Sequence[Served]) -> bool:
-        """Take up what has changed: sends that are under way end as they began, and all later ones go by the new.
+        """Take up changed files: sends under way end with the old secrets, and all later ones use the new.
 
-        What waits because the old key was refused is to be tried at once; returns whether there may be some.
-        Raises redis's errors; then the next call tries it.
+        Has the circuits probed at once, as messages may wait because the old key was refused; returns whether it did.
+        If this raises one of Redis's errors, the next call has them probed.
         """
         for platform in await asyncio.to_thread(self._changed):
             try:

@@ -1,4 +1,4 @@
-"""Start a worker with settings of a file that nobody is writing, and a Redis that is there."""
+"""Start a worker with a file that nobody is writing, and a Redis that answers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from workers.loop.watchdog import Signs
 T = TypeVar("T")
 
 AGAIN_S: Final = AGAIN_NS / 1e9
-PAUSE_S: Final = 0.5  # between two looks for a Redis that has gone
+PAUSE_S: Final = 0.5  # between two attempts to reach Redis
 MAX_LOOKS: Final = 10
 GARBAGE: Final = (10_000, 20, 20)  # new objects, and collections of the younger, until the next collection
 
 
 def load_at_start(path: Path | None) -> Settings:
-    """The settings that a worker starts with, of a file that nobody writes: it has been the same for a second.
+    """Load the settings once the file is a second old, so that nobody is writing it any more.
 
-    Raise SettingsError where it cannot be used.
+    Raise SettingsError if it cannot be used.
     """
     for _ in range(MAX_LOOKS):
         try:
             age_s = 0.0 if path is None else time.time() - path.stat().st_mtime
-        except OSError:  # to load it says so
+        except OSError:  # `load_settings` reports it
             break
         if path is None or not 0 <= age_s < AGAIN_S:
             break
@@ -45,24 +45,24 @@ def load_at_start(path: Path | None) -> Settings:
 
 
 def collect_garbage_seldom() -> None:
-    """Let the collector look for cycles seldom, and never at what is there now.
+    """Run the garbage collector seldom, and never over the objects that exist now.
 
-    A send makes dozens of objects and no cycle. By Python's own thresholds the collector takes a tenth of the time.
+    A send makes dozens of objects and no cycle. With Python's own thresholds the collector takes a tenth of the time.
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE)
 
 
 def pause() -> None:
-    """Let some time pass before the next look; where no event loop runs yet, which would tell that the worker lives."""
+    """Wait before the next attempt. No event loop runs yet to give the signs of life, so this gives them."""
     Signs(os.environ).give("READY=1", "WATCHDOG=1")
     time.sleep(PAUSE_S)
 
 
 def when_there(do: Callable[[], T], stops: Callable[[], bool] = lambda: False, log: Any = None) -> T | None:
-    """Return what is done with a Redis that is there: one that has gone is waited for, and the log says so once.
+    """Try `do` until Redis answers, and return its result; the log says once that Redis is away.
 
-    None where it stops before. Raises RedisUnusableError where it is there, and cannot be used.
+    None if `stops` says so before. Raises RedisUnusableError if Redis answers but cannot be used.
     """
     log, is_away = log or structlog.get_logger("notifier.worker"), False
     while not stops():
@@ -83,7 +83,7 @@ def when_there(do: Callable[[], T], stops: Callable[[], bool] = lambda: False, l
 
 
 def wait_for_redis(connection: Any) -> None:
-    """Wait until Redis is there, and say for what; raise RedisUnusableError where it is, and cannot be used."""
+    """Wait until Redis answers; raise RedisUnusableError if it cannot be used."""
 
     def look() -> str:
         check(connection)
@@ -94,9 +94,9 @@ def wait_for_redis(connection: Any) -> None:
 
 
 def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:
-    """Return these, where there are several with one first that answers, and wait for it: there RQ knows the worker.
+    """Return the partitions. If there are several, wait for one that answers, and put it first: RQ registers there.
 
-    Raise RedisUnusableError where one is there, and cannot be used.
+    Raise RedisUnusableError if one answers but cannot be used.
     """
 
     def first() -> Partition:

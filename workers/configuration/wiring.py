@@ -1,4 +1,4 @@
-"""From settings to objects, once, in one place."""
+"""Builds a worker's objects from its settings."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from workers.sending.capacity import Capacity, RouteLimit
 from workers.sending.sender import Backoff, Sender
 
 EXTRAS: Final = {"apns": "apns", "expo": "worker", "fcm": "fcm", "hms": "worker", "webpush": "webpush"}  # of ours
-LATE_S = 0.1  # beyond a provider's own timeout; with this and a sweep it still ends before its lease
+LATE_S = 0.1  # how long after its provider's own timeout a send is cancelled; with a sweep, still within its lease
 
-# So many times as long as a call to Redis may take, a producer that got no answer may still ask again. Until then what
-# was delivered is known by its id, or it would be accepted anew.
+# For this many timeouts of a call to Redis, a producer without an answer may ask again. Redis knows the ids of
+# delivered notifications for at least this time, or it would accept one anew.
 ASKED_AGAIN: Final = 12
 
 
@@ -45,9 +45,9 @@ def build_providers(
     report: Report = keep_silent,
     platform: str | None = None,
 ) -> dict[str, Provider]:
-    """The configured providers by route, or those of one platform. tokens, report: see `Build`.
+    """Build the configured providers by route, or those of one platform. tokens, report: see `Build`.
 
-    Raises SettingsError where a key or an account cannot be read.
+    Raises SettingsError if a key or an account cannot be read.
     """
     build = Build(environ, tokens=tokens, report=report)
     return {by: make() for by, make in _builders(settings, build, platform).items()}
@@ -95,7 +95,7 @@ def key_digests(providers: Mapping[str, Provider]) -> dict[str, str]:
 
 
 def dry_runs(settings: Settings) -> list[str]:
-    """The routes by which nothing reaches a device, because their provider is only asked to check it."""
+    """The routes whose provider only checks messages, so that nothing reaches a device."""
     return [by for by, section, app in _each_app(settings) if section.is_dry_run(app)]
 
 
@@ -124,7 +124,7 @@ def build_sender(settings: Settings, providers: Mapping[str, Provider], capacity
 
 
 def build_tuning(settings: Settings) -> Tuning:
-    """How much at once and how long, by the settings."""
+    """Return the worker's limits, by the settings."""
     worker, providers, keep = settings.worker, settings.providers, Retention.of(settings)
     timeouts = [platform.timeout_us for platform in providers.platforms().values()]
     return Tuning(
@@ -139,7 +139,7 @@ def build_tuning(settings: Settings) -> Tuning:
 
 
 def asyncio_clients(partitions: Sequence[Partition], *, block_s: float = 0.0) -> list[Any]:
-    """See `asyncio_client`; of several partitions they share connections."""
+    """An `asyncio_client` for each partition; they share connections."""
     found: list[Any] = []
     for at in partitions:
         found.append(asyncio_client(at.client, block_s=block_s, beside=found[0] if found else None))
@@ -147,10 +147,10 @@ def asyncio_clients(partitions: Sequence[Partition], *, block_s: float = 0.0) ->
 
 
 def asyncio_client(client: redis.Redis, *, block_s: float = 0.0, beside: Any = None) -> Any:
-    """An asyncio client to the same server as a synchronous one, which RQ gives us. beside: see `cluster.client_of`.
+    """Make an asyncio client to the server of a synchronous one, which RQ gives us. beside: see `cluster.client_of`.
 
-    block_s: how long a call on it may block by intent; its socket's timeout is longer. No call is repeated: *pull* run
-    twice would lease twice. What is lost, a lease gives back.
+    block_s: how long a call may block by intent; the socket's timeout is longer. No call is retried: a second *pull*
+    would lease a second time. If an answer is lost, the leases in it end by themselves.
     """
     options = {**get_connection_kwargs(client), "decode_responses": False}
     if block_s and options.get("socket_timeout") is not None:

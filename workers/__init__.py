@@ -1,4 +1,4 @@
-"""The processes: PushWorker, an RQ worker class that sends notifications and never bursts a user."""
+"""The processes: PushWorker, an RQ worker class that sends notifications within each user's limits."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`python -m workers …`: `notifier worker …`, where that is not on the path."""
+"""`python -m workers …` runs `notifier worker …`, if that command is not on the path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from notifier.cli.__main__ import main as notifier
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a worker as the command line says, or as these arguments do; exits as `notifier` does."""
+    """Run a worker with these arguments, or those of the command line. Exits as `notifier` does."""
     notifier(["worker", *(sys.argv[1:] if arguments is None else arguments)])
 
 

@@ -1,4 +1,4 @@
-"""A worker's beat: once a second it takes up changed secrets and rates, and tells RQ and people how it is."""
+"""The beat: once a second a worker takes up changed secrets and rates, and reports its state in Redis."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ HEARTBEAT_S: Final = 30.0
 
 
 class Beat:
-    """A worker's work of each second, beside its engines, within `async with`.
+    """Runs a worker's tasks of each second, beside its engines, within `async with`.
 
-    tended: is set after the first time, also where Redis did not answer.
+    tended: set after the first beat, even if Redis did not answer.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Beat:
         reload: Reload | None,
         secrets: ProviderSecrets | None,
     ) -> None:
-        """worker: as RQ knows it, at the first of the partitions that it serves. reload, secrets: what it follows."""
+        """worker: RQ knows it at the first partition of `served`. reload, secrets: None if the worker follows none."""
         self.tended = asyncio.Event()
         self._worker, self._served, self._sender, self._rq_jobs = worker, served, sender, rq_jobs
         self._reload, self._secrets = reload, secrets
@@ -72,11 +72,11 @@ class Beat:
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        with self._rq_jobs.upkeep:  # a thread may be about it, and must not tell of a worker that has gone
+        with self._rq_jobs.upkeep:  # a thread may still wait for it, and must not report a worker that has left
             self._has_ended = True
 
     async def follow_rates(self) -> None:
-        """Take up changed rates: at each beat, and for engines before they take more. Who comes second waits."""
+        """Take up changed rates, one caller at a time: at each beat, and when an engine's pull finds new ones."""
         if self._reload is None:
             return
         async with self._rates_lock:
@@ -85,7 +85,7 @@ class Beat:
                     await each.take_up(policies, self._reload.version)
 
     def report(self) -> None:
-        """Tell RQ the worker's state, and how many of its jobs have ended since the last report."""
+        """Write the worker's state for RQ, and add the jobs that ended since the last report."""
         worker, flights = self._worker, [each.engine.flights for each in self._served]
         state = WorkerStatus.BUSY if any(each.busy for each in flights) else WorkerStatus.IDLE
         if self._served[0].engine.suspended_us:
@@ -103,62 +103,62 @@ class Beat:
 
     async def _go_on(self) -> None:
         task, worker, redis = asyncio.current_task(), self._worker, self._served[0].parts.redis
-        # Asked, because redis-py sends under asyncio.wait_for, which before Python 3.12 may lose a cancellation.
+        # redis-py sends under asyncio.wait_for, which may lose a cancellation before Python 3.12: hence `cancelling`.
         while task is not None and not task.cancelling():
             try:
                 if self._secrets is not None and await self._secrets.follow(self._sender, self._served):
                     for each in self._served:
-                        each.parts.idle.wake.set()  # this worker has the new keys, and the leader may not yet
-                # A full Redis allows this and nothing of the rest; without it RQ would forget a worker that works.
-                with contextlib.suppress(RedisError):  # others have the rates, if the first partition is away
+                        each.parts.idle.wake.set()  # this worker has the new keys; the idle leader may not yet
+                # A full Redis allows EXPIRE but no write of this beat; without it RQ would forget a working worker.
+                with contextlib.suppress(RedisError):  # if the first partition is away, another one has the rates
                     await redis.expire(worker.key, worker.worker_ttl + 60)
                 await self.follow_rates()
-                told = {**self._describe(), LIMITS: self._served[0].parts.turns.capacity.describe()}
-                await asyncio.to_thread(self._tend, told)
+                fields = {**self._describe(), LIMITS: self._served[0].parts.turns.capacity.describe()}
+                await asyncio.to_thread(self._tend, fields)
             except RedisError as error:
                 self._log.debug("beat_missed", reason=str(error))
-            except Exception as error:  # noqa: BLE001 - RQ's upkeep reads everybody's jobs; one must not end the beat
+            except Exception as error:  # noqa: BLE001 - RQ's upkeep reads any job, and none must end the beat
                 self._log.warning("beat_missed", reason=type(error).__name__)
             self.tended.set()
             await self._tend_partitions()
             await asyncio.sleep(BEAT_S)
 
     def _describe(self) -> dict[Any, str]:
-        """Return the fields by which people know this worker, for its hash of each partition."""
+        """Return the fields that describe this worker, for its hash in each partition."""
         own = {RELEASE: self._release, IN_FLIGHT: str(sum(len(each.engine.flights) for each in self._served))}
         return own if self._reload is None else own | self._reload.told()
 
     async def _tend_partitions(self) -> None:
-        """Sweep what is served; of many partitions as many as have their turn since the last beat, which may last."""
+        """Tend the only partition, or of several those whose turn came since the last beat. A beat may take long."""
         worker, count = self._worker, len(self._served)
         if count == 1:
             await self._served[0].tend(None, 0)
             return
         assert worker.birth_date is not None
         own = {"hostname": str(worker.hostname), "pid": str(worker.pid), "version": str(worker.version)}
-        told = {**own, "birth": utcformat(worker.birth_date), **self._describe()}
+        fields = {**own, "birth": utcformat(worker.birth_date), **self._describe()}
         now = time.monotonic()
         since, self._tended_at = min(TURNS, max(BEAT_S, now - self._tended_at)), now
         turns = [self._served[n % count] for n in range(self._tended, self._tended + math.ceil(count * since / TURNS))]
         self._tended += len(turns)
         behind = (each for each in self._served if each.is_behind)
-        for each in (*turns, *behind):  # each by itself, as one may be away
+        for each in (*turns, *behind):  # each in a task of its own, as one may be away
             if each.tending is None or each.tending.done():
-                tells = None if each is self._served[0] else told
-                each.tending = asyncio.create_task(each.tend(tells, worker.worker_ttl + 60))
+                registers = None if each is self._served[0] else fields
+                each.tending = asyncio.create_task(each.tend(registers, worker.worker_ttl + 60))
 
-    def _tend(self, told: dict[Any, str]) -> None:
-        """Tell RQ of this worker, and do RQ's upkeep: by calls that block, so not in the loop's thread."""
+    def _tend(self, fields: dict[Any, str]) -> None:
+        """Describe this worker to RQ, and do RQ's upkeep. These calls block, so they run in a thread of their own."""
         worker, first = self._worker, self._served[0]
         with self._rq_jobs.upkeep:
             if self._has_ended:
                 return
-            self._tell(told | {SUSPENDED: str(first.engine.suspended_us)})
+            self._tell(fields | {SUSPENDED: str(first.engine.suspended_us)})
             for each in self._served:
                 self._repair(each)
             if (looked_us := first.engine.looked_us) is not None:
                 if run(worker.connection, write("HSET", worker.key, LOOKED, looked_us)):
-                    self._register_anew(looked_us)  # it had no such field: Redis has lost the entry
+                    self._register_anew(looked_us)  # HSET made the field: Redis has lost the entry
                 run(worker.connection, write("SET", redis_key("looked"), looked_us))
             self.report()
             if time.monotonic() >= self._next_heartbeat:
@@ -170,13 +170,13 @@ class Beat:
             if worker.should_run_maintenance_tasks:
                 worker.run_maintenance_tasks()  # type: ignore[no-untyped-call]
 
-    def _tell(self, told: Mapping[Any, str]) -> None:
-        if told != self._told:
-            run(self._worker.connection, write("HSET", self._worker.key, *chain.from_iterable(told.items())))
-            self._told = told
+    def _tell(self, fields: Mapping[Any, str]) -> None:
+        if fields != self._told:
+            run(self._worker.connection, write("HSET", self._worker.key, *chain.from_iterable(fields.items())))
+            self._told = fields
 
     def _register_anew(self, looked_us: int) -> None:
-        """Become known again to a Redis that came back empty."""
+        """Register with a Redis that came back empty."""
         worker = self._worker
         worker.connection.delete(worker.key)
         worker.register_birth()  # type: ignore[no-untyped-call]
@@ -184,7 +184,7 @@ class Beat:
         worker.connection.hset(worker.key, mapping={**self._told, LOOKED: looked_us})
 
     def _repair(self, served: Served) -> None:
-        """Put right what a script has left halfway that met something unreadable, or had not the right to go on."""
+        """Repair, in a thread, what a script left half done when it met an unreadable key or a missing permission."""
         running = self._repairs.get(served.at.number)
         if (running is None or not running.is_alive()) and served.engine.mender.is_over():
             from notifier.operations.audit.audit import repair_beside  # noqa: PLC0415 - hardly ever

@@ -1,4 +1,4 @@
-"""Lookups of names that nobody waits for in the end: a silent name server may take a minute over each."""
+"""Lookups of names that do not delay the end of the process: a silent name server may take a minute over each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """The event loop of a worker. asyncio's own has the end of the process wait for each lookup that was begun."""
+    """The event loop of a worker. With asyncio's own, the end of the process waits for each lookup under way."""
 
     async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
-        """As that of asyncio, but in a thread that ends with the process."""
+        """As asyncio's, but in a thread that ends with the process."""
         found: Future[Any] = Future()
         found.set_running_or_notify_cancel()
 

@@ -72,13 +72,13 @@ from workers.served import Served, run_all
 
 T = TypeVar("T")
 
-MONITORING_S: Final = 30  # at the most between looks at a work horse: they feed the watchdog, which waits for a minute
+MONITORING_S: Final = 30  # at most, between checks of a work horse: they feed the watchdog, which waits for a minute
 OTHERS: Final = "they fail each notification that they take; give push-throttle a Redis database of its own"
-REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same one: a pool passes on Ctrl-C
+REPEATED_S: Final = 1.0  # a signal that comes again within this time is the same: a pool passes Ctrl-C on, too
 
 
 def _ended_by(error: NotifierError) -> SystemExit:
-    """Print one clear line for people, whatever logs look like, and return what ends the process."""
+    """Print one line for people, whatever the format of the log, and return the exception that ends the process."""
     print(error, file=sys.stderr)  # noqa: T201 - see above
     return SystemExit(error.exit_status)
 
@@ -100,15 +100,15 @@ class PushWorker(Worker):
         partitions: Sequence[Partition] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As RQ's worker. settings and providers: else those of the configuration, read when work begins.
+        """As RQ's worker. settings, providers: if None, those of the configuration, read when work begins.
 
-        config: the file whose changed rates are taken up while it works; else that of the configuration. With
-        `settings` alone, none is. partitions: that it serves; None is the fleet at its connection, which is that to the
-        first of these. There RQ knows the worker.
+        config: the file whose changed rates the worker follows; if None, that of the configuration, or none if
+        `settings` is given. partitions: those that the worker serves; None is the fleet at its connection. The
+        connection is that to the first of these: there RQ knows the worker.
         """
         kwargs["serializer"] = JSONSerializer
         super().__init__(queues, *args, **kwargs)
-        self.log_job_description = False  # it holds what the function got, which may be a text or a token
+        self.log_job_description = False  # it has the function's arguments, which may be a text or a token
         self.job_monitoring_interval = min(self.job_monitoring_interval, MONITORING_S)
         self.queues = [
             self.queue_class(q.name, connection=self.connection, serializer=JSONSerializer) for q in self.queues
@@ -140,7 +140,7 @@ class PushWorker(Worker):
         max_idle_time: int | None = None,
         **kwargs: Any,
     ) -> bool:
-        """Work until told to stop; see RQ's `Worker.work`. Exits as `notifier` does where it cannot begin."""
+        """Work until told to stop; see RQ's `Worker.work`. Exits as `notifier` does if it cannot begin."""
         del kwargs  # a scheduler is not needed, and lanes have an order of their own
         try:
             compat.check_prefix()
@@ -163,7 +163,7 @@ class PushWorker(Worker):
             served = [replace(at, client=redis) for at, redis in zip(self._partitions, redises, strict=True)]
             self._functions = AllowedFunctions(settings.worker.functions)
             built = self._build(settings, served) if self._providers is None else self._providers
-            self._install_signal_handlers()  # before it is known to RQ: from then on it takes leave in order
+            self._install_signal_handlers()  # before RQ knows the worker: from then on a signal must unregister it
         except NotifierError as error:
             raise _ended_by(error) from None
         try:
@@ -183,13 +183,13 @@ class PushWorker(Worker):
         return any(each.engine.flights.ended for each in self._served)
 
     def _register(self, *args: Any) -> bool:
-        """Become known to RQ; False if it is to stop before. A Redis that has gone meanwhile is waited for."""
+        """Register with RQ, and wait for Redis if it is away; False if the worker should stop before."""
         tried = False
 
         def register() -> bool:
             nonlocal tried
             check_layout(self.connection)
-            if tried and self._owns_entry():  # of an attempt whose answer was lost
+            if tried and self._owns_entry():  # from an attempt whose answer was lost
                 self.connection.delete(self.key)
             tried = True
             try:
@@ -198,19 +198,19 @@ class PushWorker(Worker):
                 if not self._outlives_namesake():
                     raise NotifierError(str(error)) from None
                 return not self._stop_requested and register()
-            self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to
+            self.connection.hset(self.key, LOOKED, time_us(self.connection))  # it is about to look for work
             return True
 
         return bool(self._when_there(register))
 
     def _when_there(self, do: Callable[[], T]) -> T | None:
-        """See `when_there`; None where the worker is to stop before."""
+        """See `when_there`; None if the worker should stop before."""
         return when_there(do, lambda: self._stop_requested, self._structlog)
 
     def _outlives_namesake(self) -> bool:
-        """Remove the entry of a worker of this name that does not look for work any more; False if there is another.
+        """Remove the entry of a dead worker of this name; False if the other worker lives.
 
-        One that was killed is started again before anybody can know: it is waited for until it is known.
+        A killed worker may start again before its death shows, so this waits until the entry proves one or the other.
         """
         age_us = 0
         while not self._stop_requested:
@@ -221,7 +221,7 @@ class PushWorker(Worker):
             if not alive.is_healthy():
                 self.connection.delete(self.key)
                 break
-            if alive.age_us < age_us:  # it has looked meanwhile
+            if alive.age_us < age_us:  # it has looked for work meanwhile
                 return False
             if not age_us:
                 self._structlog.warning("name_taken", waits="until that worker looks for work, or is found dead")
@@ -230,7 +230,7 @@ class PushWorker(Worker):
         return True
 
     def _warn_of_others(self) -> None:
-        with contextlib.suppress(RedisError):  # no more than a warning
+        with contextlib.suppress(RedisError):  # it is only a warning
             if names := read_others(self.connection, self.queue_names()):
                 self._structlog.warning("other_workers", names=names, help=OTHERS)
 
@@ -240,23 +240,23 @@ class PushWorker(Worker):
         return bool(entry == [str(self.hostname).encode(), str(self.pid).encode()])
 
     def _is_away(self) -> bool:
-        """Whether the Redis at which RQ knows this worker has not answered last; see `Engine.is_away`."""
+        """Whether the Redis of the first partition is away, see `Engine.is_away`."""
         return bool(self._served) and self._served[0].engine.is_away
 
     def register_death(self) -> None:
-        """As RQ's, unless another worker has this name: one that waited for the name, or hung and lost it, ends too."""
+        """As RQ's, unless another worker has this name: this one may have waited for it, or hung and lost it."""
         if not self._is_away() and self._owns_entry():
             super().register_death()  # type: ignore[no-untyped-call]
 
     def _build(self, settings: Settings, served: Sequence[Partition]) -> dict[str, Provider]:
-        """The configured providers; from now on the files that they are built from are followed."""
+        """Build the configured providers, and follow the files that they are built from."""
         late = LateFeedback(served[0].client, settings.keep_feedback_us)
         build = partial(build_providers, settings, tokens=RedisTokenStore(served), report=late.report)
         self._secrets = ProviderSecrets(settings, lambda platform: build(platform=platform))
         return build()
 
     def _begin(self, runner: asyncio.Runner, settings: Settings, served: Sequence[Partition]) -> Settings:
-        """The rates in force, which are followed from now on."""
+        """Return the settings with the rates in force, and follow these."""
         if self._config is None:
             return settings
         self._reload = reload = Reload(self._config, served, settings)
@@ -276,19 +276,19 @@ class PushWorker(Worker):
                 each.engine.look_at_rates, each.engine.rates = beat.follow_rates, reload.published
             if self._stop_requested:
                 each.engine.stop()
-        await asyncio.gather(*(each.tend(None, 0) for each in self._served))  # what waits goes by these rates
+        await asyncio.gather(*(each.tend(None, 0) for each in self._served))  # first: waiting jobs follow these rates
         try:
             async with beat:
                 if bounds["burst"]:
-                    await beat.tended.wait()  # what RQ has scheduled, and is due, is queued by then
+                    await beat.tended.wait()  # by then the due jobs that RQ has scheduled are queued
                 await run_all(self._served, **bounds)
         finally:
-            sender.engines = 0  # also where one of them has failed
+            sender.engines = 0  # an engine that failed has not closed it
             await sender.close()
             if not self._is_away():
                 with contextlib.suppress(RedisError):
                     beat.report()
-                    if (looked_us := self._served[0].engine.looked_us) is not None:  # a burst is shorter than a beat
+                    if (looked_us := self._served[0].engine.looked_us) is not None:  # a burst may end before a beat
                         self.connection.set(redis_key("looked"), looked_us)
             await asyncio.gather(*(each.leave(registered=n > 0) for n, each in enumerate(self._served)))
 
@@ -299,7 +299,7 @@ class PushWorker(Worker):
         providers: Mapping[str, Provider],
         version: str,
     ) -> Sender:
-        """Make an engine for each partition; they share the sender, and what it has learned of the routes.
+        """Make an engine for each partition; they share the sender and its knowledge of the routes.
 
         served: the partitions, with asyncio clients.
         """
@@ -334,8 +334,8 @@ class PushWorker(Worker):
         return sender
 
     def clean_registries(self) -> None:
-        """As RQ's, by Redis's clock: one that is hours ahead would empty the registries of what has failed just now."""
-        self.last_cleaned_at: Any = rq_now()  # RQ tries again in ten minutes, also where it cannot read a job
+        """As RQ's, by Redis's clock: one that is hours ahead would remove jobs from RQ's registries too early."""
+        self.last_cleaned_at: Any = rq_now()  # first: RQ tries again in ten minutes, even if it cannot read a job
         now_s: Any = self.connection.time()
         job_class = self._functions.guarded_job()
         for lane in self.queue_names():
@@ -352,10 +352,7 @@ class PushWorker(Worker):
                 queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
 
     def maintain_heartbeats(self, job: Any, *args: Any) -> None:
-        """As RQ's, while a work horse runs; and hold the permit of a job that is limited.
-
-        A Redis that is away is no reason to leave the horse alone.
-        """
+        """As RQ's, while a work horse runs; and hold the permit of a limited job. Goes on if Redis is away."""
         self._watchdog.feed()
         with contextlib.suppress(RedisError):
             super().maintain_heartbeats(job, *args)
@@ -363,25 +360,25 @@ class PushWorker(Worker):
             self._rq_jobs.hold()
 
     def heartbeat(self, *args: Any, **kwargs: Any) -> None:
-        """As RQ's; one that Redis did not take is missed. RQ makes it also before it ends a work horse."""
+        """As RQ's, but never raises Redis's errors: RQ also calls it before it kills a work horse."""
         with contextlib.suppress(RedisError):
             super().heartbeat(*args, **kwargs)
 
     def _pubsub_exception_handler(self, exc: Exception, *args: Any) -> None:
-        """As RQ's, which knows a Redis that is away by redis-py's ConnectionError alone, and raises what else fails.
+        """As RQ's, which takes only redis-py's ConnectionError for a Redis that is away, and raises all other errors.
 
-        A thread that still waits for Redis in the end fails when its connection is closed: nobody needs to know.
+        At the end, a thread that still waits for Redis fails as its connection closes: this is ignored.
         """
         away = RedisConnectionError(str(exc)) if isinstance(exc, RedisTimeoutError) else exc
         if not self._hears_no_more:
             super()._pubsub_exception_handler(away, *args)
 
     def unsubscribe(self) -> None:
-        """As RQ's, but tell the listening thread to end before it is woken: else it sleeps on for a second."""
+        """As RQ's, but stop the listening thread before waking it: else it sleeps on for a second."""
         self._hears_no_more = True
         if self.pubsub_thread is not None:
             self.pubsub_thread.stop()
-        with contextlib.suppress(AttributeError):  # redis-py's, where that thread has just ended and closed it too
+        with contextlib.suppress(AttributeError):  # redis-py's, if the thread has just closed the connection itself
             super().unsubscribe()  # type: ignore[no-untyped-call]
 
     def _set_connection(self, connection: Any) -> Any:
@@ -393,10 +390,10 @@ class PushWorker(Worker):
         signal.signal(signal.SIGQUIT, self.request_stop)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a signal handler
-        """Warm shutdown: take nothing more, finish what is in flight within the grace time; a second signal: at once.
+        """Warm shutdown: pull no more, and finish what is in flight within a grace time, which a second signal ends.
 
-        SIGQUIT: at once, though it be the first. A job of another function that outlasts it is ended, as RQ's second
-        signal does.
+        SIGQUIT leaves no grace time. A job of another function that outlasts the grace time is killed, as by RQ's
+        second signal.
         """
         now = time.monotonic()
         again = self._stopping_since is not None and now - self._stopping_since > REPEATED_S
@@ -410,12 +407,12 @@ class PushWorker(Worker):
             self.kill_horse()
             self._tell_engine("stop_now")
         self._tell_engine("stop")
-        # Not from here: a line that the signal interrupts would be left half written, and this call would raise.
+        # In the loop: if the signal interrupts a line of the log, to log here would raise, and that line would be cut.
         self._in_loop(partial(self._structlog.info, "stopping", signal=signal.Signals(signum).name))
 
-    def _tell_engine(self, what: Literal["stop", "stop_now"]) -> None:
+    def _tell_engine(self, method: Literal["stop", "stop_now"]) -> None:
         for each in self._served:
-            self._in_loop(getattr(each.engine, what))
+            self._in_loop(getattr(each.engine, method))
 
     def _in_loop(self, callback: Callable[[], object]) -> None:
         if self._loop is not None:
@@ -423,18 +420,18 @@ class PushWorker(Worker):
                 self._loop.call_soon_threadsafe(callback)
 
     def fork_work_horse(self, job: Job, queue: Queue) -> None:
-        """Begin a work horse; end it at once where a command has stopped its job before."""
+        """Begin a work horse; kill it at once if a command has already stopped its job."""
         super().fork_work_horse(job, queue)
         if self._stopped_job_id == job.id:
             self.kill_horse()
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
-        """As RQ's, but a horse waits for a Redis that cannot be used: to RQ that is the function's own error."""
+        """As RQ's, but the horse waits while Redis is away or takes no writes: to RQ that is the function's error."""
         self.connection.connection_pool.connection_kwargs["retry"] = Patience()
         super().main_work_horse(job, queue)
 
     def kill_horse(self, sig: signal.Signals = signal.SIGKILL) -> None:
-        """End the work horse, if there is one. RQ's own ends its process group, which is this worker's at first."""
+        """Kill the work horse, if there is one. RQ's own kills its process group, which is this worker's at first."""
         if not (horse := self.horse_pid):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -444,4 +441,4 @@ class PushWorker(Worker):
                 super().kill_horse(sig)
 
     def _start_scheduler(self, *_: Any, **__: Any) -> None:
-        """Not needed: wake-ups are kept by the workers, and `ForkedRqJobs.release_scheduled` does RQ's part."""
+        """Start none: the workers keep the wake-ups, and `ForkedRqJobs.release_scheduled` does RQ's part."""

@@ -21,39 +21,39 @@ from notifier.store.partitions import Partition
 from workers.loop.engine import Engine
 from workers.loop.parts import Parts
 
-SWEEPS: Final = 10  # in a row, where one finds as much as it may end; each blocks Redis for about a millisecond
+SWEEPS: Final = 10  # in a row, while each ends as many jobs as it may; each blocks Redis for about a millisecond
 RETIMED_AT_ONCE: Final = 500
-TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by whichever worker
-WHOLE: Final = 5  # of so many turns one brings RQ's upkeep; the others tell no more than that the worker looks
-TURNS: Final = 16  # seconds in which each partition has its turn, where there are many
+TURN_MS: Final = 1_000  # the least time between two walks over all wake-ups, by any worker
+WHOLE: Final = 5  # one turn in this many does RQ's upkeep; the others only report that the worker looks for work
+TURNS: Final = 16  # the seconds in which each of several partitions has its turn
 ENDED: Final = ("failed", "finished")  # RQ's registries, whose entries lapse
 
 
 class Served:
-    """One partition in the hands of this process: its engine, and what the engine is made of."""
+    """One partition that this process serves: its engine, and the engine's parts."""
 
     def __init__(self, at: Partition, parts: Parts, policies: Policies, version: str) -> None:
-        """To be made `under` its prefixes."""
+        """Call it `under` the partition's prefixes."""
         self.at, self.parts = at, parts
         self.engine = Engine(parts, policies, version)
         self._key = rq_key("worker", parts.name)
         self._version = version  # of the rules; '' if they never change
-        self._taken, self._told = int(bool(version)), 0  # how often rules were, and of how many of these Redis knows
-        self._since = 0  # when it was told
-        self._is_due = False  # whether a walk is, as far as the last sweep knows
+        self._taken, self._told = int(bool(version)), 0  # rules that were taken up, and how many of these Redis knows
+        self._since = 0  # when rules were taken up last, by Redis's clock
+        self._is_due = False  # whether a walk over the wake-ups is due, as of the last sweep
         self.tending: asyncio.Task[None] | None = None
-        self._turn = 0  # of those in which it was registered
+        self._turn = 0  # counts the calls of `register`
         self._swept = sweep(parts.lanes, parts.tuning.keep)
 
     async def take_up(self, policies: Policies, version: str) -> None:
-        """See `Engine.take_up`. With the next sweep, what waits by other rules is looked at again."""
+        """See `Engine.take_up`. The next sweep has the wake-ups that other rules set checked again."""
         with under(self.at.prefixes):
             await self.engine.take_up(policies, version)
         self._version, self._taken = version, self._taken + 1
 
     @property
     def is_behind(self) -> bool:
-        """Whether Redis has not been told yet of rules that were taken up, or a walk is due."""
+        """Whether Redis does not know yet that rules were taken up, or a walk over the wake-ups is due."""
         return self._told < self._taken or self._is_due
 
     async def probe(self, platform: str) -> None:
@@ -61,10 +61,10 @@ class Served:
             await self.parts.circuits.probe(platform)
 
     async def sweep(self) -> None:
-        """See `backlogs.sweep`. Where rules were taken up, have every wake-up looked at again: it may be too late.
+        """See `backlogs.sweep`. If rules were taken up, check all wake-ups again: some may be too late now.
 
-        A worker that still followed the old ones may have set some, so each sees to it that a walk over all began after
-        it had changed. So it does where Redis crashed, and came back with what it held before the change.
+        A worker that still followed the old rules may have set some meanwhile, so each worker ensures that a walk over
+        all began after its own change. It does so again if a crash took Redis back to the time before the change.
         """
         redis = self.parts.redis
         with under(self.at.prefixes):
@@ -73,7 +73,7 @@ class Served:
                 if ended < SWEPT_AT_ONCE:
                     break
             if self._told < self._taken or since < self._since:
-                # Also back to those of before: what was set meanwhile is by others.
+                # A change back to earlier rules counts, too: wake-ups set meanwhile follow others.
                 taken, changed = self._taken, self._told > 0 or self._taken > 1
                 since, walked = await run_async(redis, leaders.follow(self._version, changed=changed))
                 self._told, self._since = taken, since
@@ -82,39 +82,39 @@ class Served:
                 await self._retime(since)
 
     async def _retime(self, since: int) -> None:
-        """Walk over all wake-ups, once for all workers that had taken up rules by then."""
+        """Walk over all wake-ups, once for all workers that have taken up rules before."""
         redis = self.parts.redis
         if not await run_async(redis, write("SET", redis_key("reload", "turn"), "1", "NX", "PX", TURN_MS)):
-            return  # somebody walks; the next sweep tells whether that is over
-        for lane in dict.fromkeys((*LANES, *self.parts.lanes)):  # others who changed may serve others
+            return  # another worker walks; the next sweep shows whether it has finished
+        for lane in dict.fromkeys((*LANES, *self.parts.lanes)):  # other workers that changed may serve other lanes
             cursor = "0"
             while (cursor := await run_async(redis, retime(lane, cursor, max_users=RETIMED_AT_ONCE))) != "0":
                 pass
         await run_async(redis, write("HSET", redis_key("leaders"), "#walked", since))
         self._is_due = False
 
-    async def register(self, told: dict[Any, Any], ttl_s: int) -> None:
-        """Tell those who look at this partition of the worker, as RQ does in the first one, and do RQ's upkeep."""
+    async def register(self, fields: dict[Any, Any], ttl_s: int) -> None:
+        """Register the worker in this partition, as RQ does in the first one, and do RQ's upkeep."""
         looked_us = self.engine.looked_us
         if looked_us is None:
             return
         is_whole = self._turn % WHOLE == 0
         with under(self.at.prefixes):
             async with self.parts.redis.pipeline(transaction=False) as pipe:
-                pipe.hset(self._key, mapping={**told, SUSPENDED: self.engine.suspended_us, LOOKED: looked_us})
+                pipe.hset(self._key, mapping={**fields, SUSPENDED: self.engine.suspended_us, LOOKED: looked_us})
                 pipe.expire(self._key, ttl_s)
                 pipe.set(redis_key("looked"), looked_us)
                 if is_whole:
                     self._keep_up(pipe, looked_us // 1_000_000)
                 replies = await pipe.execute()
             others = replies[-1] - {self._key.encode()} if is_whole else ()
-            for key in others:  # whom a kill has left behind
+            for key in others:  # a killed worker may have left its name here
                 if not await self.parts.redis.exists(key):
                     await self.parts.redis.srem(rq_key("workers"), key)
         self._turn += 1
 
     def _keep_up(self, pipe: Any, now_s: int) -> None:
-        """RQ's upkeep, and last the workers that it knows."""
+        """Add RQ's upkeep to the pipeline; the last reply names the workers that RQ knows."""
         for lane in self.parts.lanes:
             pipe.sadd(rq_key("workers", lane), self._key)
             for registry in ENDED:
@@ -122,15 +122,15 @@ class Served:
         pipe.sadd(rq_key("workers"), self._key)
         pipe.smembers(rq_key("workers"))
 
-    async def tend(self, told: dict[Any, Any] | None, ttl_s: int) -> None:
-        """Sweep, and register where something is told; a partition that is away is for the next time."""
+    async def tend(self, fields: dict[Any, Any] | None, ttl_s: int) -> None:
+        """Sweep, and register with these fields, if any. If the partition is away, the next call does it."""
         with contextlib.suppress(RedisError):
             await self.sweep()
-            if told is not None:
-                await self.register(told, ttl_s)
+            if fields is not None:
+                await self.register(fields, ttl_s)
 
     async def leave(self, *, registered: bool) -> None:
-        """Give up the lead, and the entry of `register`; where Redis is away, they lapse by themselves."""
+        """Give up the lead, and remove the entry of `register`; if Redis is away, both lapse by themselves."""
         if self.tending is not None:
             self.tending.cancel()
             await asyncio.gather(self.tending, return_exceptions=True)
@@ -151,7 +151,7 @@ class Served:
 
 
 async def run_all(served: Sequence[Served], **bounds: Any) -> None:
-    """Run all engines until they have ended; where one fails, the others end in order, and its error is raised."""
+    """Run all engines to their end. If one fails, stop the others in order, and raise its error."""
     tasks = []
     for each in served:
         with under(each.at.prefixes):

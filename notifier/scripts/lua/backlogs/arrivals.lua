@@ -1,9 +1,9 @@
 --! exports HIGH goes_by_clock is_text orders steering
--- What is asked of each job that arrives.
+-- Questions about each job that arrives.
 local HIGH = 1125899906842624 -- 2^50: a high priority's order lies below every normal arrival's
 local MAX_EXPIRES = 3155760000 -- a hundred years, in s
-local clocked, some_users -- looked up once in a call: whether a rule goes by the clock, or a user's choice does
--- goes_by_clock: whether it may matter since when something of this user waits.
+local clocked, some_users -- read once in a call: whether any rule goes by local time, or a user's preference does
+-- goes_by_clock: whether the time since which a job of this user waits may matter.
 local function goes_by_clock(user)
   if clocked == nil then
     clocked = redis.call('EXISTS', '@zones') == 1
@@ -12,7 +12,7 @@ local function goes_by_clock(user)
   return clocked or some_users and redis.call('HEXISTS', '@preferences', user) == 1
 end
 
--- is_text: whether it is UTF-8, as JSON must be: cjson reads anything, and who reads a reply of ours does not.
+-- is_text: whether a value is UTF-8, as JSON must be. cjson reads any bytes, but readers of our replies do not.
 local function is_text(value)
   if not value:find('[\128-\255]') then return true end
   local letters = {'[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',
@@ -23,8 +23,8 @@ local function is_text(value)
   return not value:find('[\128-\255]')
 end
 
--- orders.next: the place of one more arrival. orders.expected: so many are to come in this call; a number that is not
--- used is nobody's.
+-- orders.next: the order of one more arrival. orders.expected: how many arrivals this call expects; unused numbers are
+-- lost.
 local orders = {expected = 1, left = 0}
 function orders.next()
   if orders.left == 0 then
@@ -34,11 +34,11 @@ function orders.next()
   return orders.last
 end
 
--- What our producers write of most: to decode it as JSON takes three times as long.
+-- The meta of most jobs of our producers. Decoding it as JSON takes three times as long.
 local PLAIN = '^{"user":"([%w ._@:+-]+)","category":"([a-z0-9][a-z0-9_-]*)"}$'
 
--- steering: what a job's meta tells of a notification, or nil where it is plain JSON of none, or leaves out the
--- category: that may stand in what is called, which a worker reads.
+-- steering: the meta of a job that is a notification, or nil. Also nil without a category: the called function's
+-- arguments may have it, which a worker reads.
 local function steering(text_of_meta)
   local user, category = string.match(text_of_meta or '', PLAIN)
   if user then return {user = user, category = category} end
@@ -48,7 +48,7 @@ local function steering(text_of_meta)
   if type(meta.category) ~= 'string' or not string.match(meta.category, '^[a-z0-9][a-z0-9_-]*$') then return nil end
   local lasts = meta.expires_in
   if lasts ~= nil and lasts ~= cjson.null and not (type(lasts) == 'number' and math.abs(lasts) <= MAX_EXPIRES) then
-    return nil -- so is NaN
+    return nil -- also for NaN
   end
   return meta
 end

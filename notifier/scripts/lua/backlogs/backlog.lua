@@ -1,14 +1,14 @@
 --! exports new_user new_backlog read_backlogs lanes_of
 --! needs backlog_key backlogs_key rules_of sent_key
--- What is judged: a user, and a backlog of the user's, before anything but their rules is known. What else these tables
--- get is told of in select.lua.
+-- The tables of a user and of a backlog, with no more than their rules. select.lua describes the fields that they get
+-- later.
 
--- new_user: policy: the user's, and its index in the rules.
+-- new_user: policy: the user's, with its index in the rules.
 local function new_user(name, policy, index)
   return {name = name, sent = sent_key(name), policy = policy, index = index}
 end
 
--- new_backlog: of a user, in a lane; why: it waits, see waits.lua.
+-- new_backlog: a user's, in a lane. why: the reason for which it waits, see waits.lua.
 local function new_backlog(rules, user, category, lane, why)
   local of = rules_of(rules, category)
   local name = user.name
@@ -16,9 +16,9 @@ local function new_backlog(rules, user, category, lane, why)
     policy = of.policy, bypass = of.bypass, drops = of.drops, cost = of.cost or 1, why = why}
 end
 
-local HASH, O = ('#o'):byte(1, 2) -- HASH: so begins what is no category; O: and behind it what tells of an orphan
--- read_backlogs: what @backlogs:{user} tells: {category, lane, …} of the backlogs; the other fields by their names; and
--- whether some tell of orphans.
+local HASH, O = ('#o'):byte(1, 2) -- fields that are no categories begin with '#', those of orphans with '#o'
+-- read_backlogs: the fields of @backlogs:{user}: {category, lane, …} of the backlogs; the other fields by their names;
+-- and whether some are of orphans.
 local function read_backlogs(user)
   local found, beside, some_orphans, n = redis.call('HGETALL', backlogs_key(user)), {}, false, 0
   for i = 1, #found, 2 do
@@ -35,7 +35,7 @@ local function read_backlogs(user)
   return found, beside, some_orphans
 end
 
--- lanes_of: how many of these backlogs stand in each lane.
+-- lanes_of: how many of these backlogs are in each lane.
 local function lanes_of(found)
   local lanes = {}
   for i = 2, #found, 2 do lanes[found[i]] = (lanes[found[i]] or 0) + 1 end

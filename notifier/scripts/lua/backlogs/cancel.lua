@@ -1,12 +1,12 @@
--- cancel: ends notifications that have not been handed to a worker yet.
+-- cancel: ends notifications that no worker has in flight.
 -- ARGV 1 clock  2 keep, see ends.lua  3.. job ids
--- returns for each 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late; also where one of its devices
---   took it: then it is delivered, and the others get it no more) or 'unknown'
+-- returns for each 'cancelled', 'sending' (too late: it is in flight), 'ended' (too late; also if a device has got it:
+--   then it ends as delivered, and the other devices do not get it) or 'unknown'
 --! needs end_cancelled ends job_key now_us UNSENT waits
 local now, reply = now_us(ARGV[1]), {}
 ends.read(ARGV[2])
 
--- What RQ's statuses say of a job that cannot be cancelled here. The others are those of what RQ has not queued yet.
+-- The answers for jobs whose status in RQ excludes a cancel. RQ has not queued jobs with any other status yet.
 local TOO_LATE = {started = 'sending', finished = 'ended', failed = 'ended', stopped = 'ended'}
 
 local function cancel(id)

@@ -1,9 +1,10 @@
 --! on_demand DIGEST same_waiting note_candidate forget_candidate supersede gather_for
 --! needs backlog_key collapse_key end_unsent is_background job_key LOWERED number tally text waits
--- Collapsing: a candidate, which no worker has had, takes the place of the one with the same collapse id that waits in
--- the backlog; that one ends as superseded. What a worker has had replaces nothing, and nothing replaces it.
-local DIGEST = '' -- the id of all of a category with a digest
--- In s since the last candidate, longer than a window: what jobs that RQ deleted leave there goes with it.
+-- Collapsing: a new job takes the place of the waiting job of its backlog with the same collapse id, which ends as
+-- superseded. Both are candidates: jobs that no worker has had in flight. Other jobs replace none, and none replaces
+-- them.
+local DIGEST = '' -- the collapse id of all jobs of a category with a digest
+-- s since the last candidate, longer than any window. Entries of jobs that RQ's tools deleted go with the key.
 local COLLAPSE_LASTS = 34560000
 
 -- same_waiting: the candidate that waits in the backlog under this collapse id, or nil.
@@ -24,15 +25,16 @@ local function note_candidate(user, category, collapse_id, id)
   redis.call('EXPIRE', key, COLLAPSE_LASTS)
 end
 
--- forget_candidate: the job is none any more. collapse_id: its push_collapse.
+-- forget_candidate: a job stops being a candidate. collapse_id: its push_collapse.
 local function forget_candidate(user, category, id, collapse_id)
   local key = collapse_key(user, category)
   if redis.call('HGET', key, collapse_id) == id then redis.call('HDEL', key, collapse_id) end
   redis.call('HDEL', job_key(id), 'push_collapse')
 end
 
--- supersede: ends `old`, of *same_waiting*, for `id`. Returns the order of `id`, which is the smaller of both; the s at
--- which `old` was expected to go, or nil; and whether that may be wrong for `id`, as its order or its devices differ.
+-- supersede: ends `old`, of *same_waiting*, in favour of `id`. Returns the order of `id`, which is the smaller of both;
+-- the s at which `old` was expected to go, or nil; and whether `id` may go at another time, as its order or devices
+-- differ.
 local function supersede(now, user, category, old, id, order)
   local expected = redis.call('ZSCORE', '@rq:scheduled:' .. old.origin, old.id)
   redis.call('ZREM', backlog_key(user, category), old.id)
@@ -46,8 +48,8 @@ local function supersede(now, user, category, old, id, order)
   return old.order, expected, targets ~= old.targets
 end
 
--- gather_for: `id` takes over the digest from `old`, and gathers as long. Returns whether it stands for `after` now:
--- then it gathers no more, and the caller has its user looked at.
+-- gather_for: `id` takes over the digest of `old`, and gathers until the same time. Returns whether the digest is
+-- complete, as it stands for `after` jobs: it gathers no more then, and the caller makes its user due.
 local function gather_for(id, old, after)
   local full = old.count + 1 >= after
   if full or old.gather then redis.call('HSET', job_key(id), 'push_gather', full and '0' or text(old.gather)) end

@@ -1,9 +1,9 @@
--- retime: makes some of a lane's wake-ups due now, because the rules have changed and the wait may be over.
+-- retime: makes some of a lane's wake-ups due now, because the rules have changed and waits may be over.
 -- ARGV 1 clock  2 lane  3 cursor ('0' to begin)  4 about how many wake-ups to look at
--- returns the cursor to go on from, or '0' at the end
+-- returns the next cursor, or '0' at the end
 --! first_write
 --! needs note_due now_us route_key text
-local LET_GO = 1000 -- at once of those who wait for the pace of a category, which may be another now
+local LET_GO = 1000 -- users let go at once that wait for a category's `overall`, which may have changed
 local now, wake_ups = now_us(ARGV[1]), '@wakeups:' .. ARGV[2]
 local found = redis.call('ZSCAN', wake_ups, ARGV[3], 'COUNT', ARGV[4])
 local moved = false

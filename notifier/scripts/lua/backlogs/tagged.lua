@@ -1,9 +1,9 @@
 --! on_demand tagged_key note_tagged
 --! needs job_key last_for text
--- What a user has of notifications with tags, so that a cancel by tag finds them wherever they are. What is delivered
--- leaves it at once (see settle.lua); what ended otherwise, once its job is kept no more and another comes.
---   @tagged:{user}  zset job id -> µs, since when it may go. push_tagged in the job's hash: it stands here.
-local TAGGED_LASTS, MAX_GONE = 2592000000, 2 -- ms behind the last that may go
+-- The notifications of a user that have tags, so that a cancel by tag finds them wherever they are. A delivered one is
+-- deleted here at once (see settle.lua), another one after its job has gone, when the next one comes.
+--   @tagged:{user}  zset job id -> µs from which it may go. push_tagged in the job's hash: it is in this set.
+local TAGGED_LASTS, MAX_GONE = 2592000000, 2 -- ms after the last of them may go; entries checked at once
 
 local function tagged_key(user) return '@tagged:{' .. user .. '}' end
 

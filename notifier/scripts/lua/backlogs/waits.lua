@@ -1,9 +1,11 @@
 --! exports waits
 --! needs backlog_key backlogs_key text
--- Waits: how many notifications of backlogs wait for what. Counted when it is decided, so nobody has to walk to know.
---   @waits  hash why -> how many: as history.lua has it, of a category's rule with ' <category>' behind; 'due', it may
---           go; '?', not decided yet
---   #w:<category>  in @backlogs:{user}: why the backlog waits, as it was decided last
+-- Waits: how many notifications in backlogs wait for which reason. Scripts count when they decide the reason, so
+-- readers need not walk through the backlogs.
+--   @waits  hash reason -> how many. A reason of history.lua, that of a category's rule with ' <category>' behind;
+-- 'due':
+--           it may go; '?': not decided yet
+--   #w:<category>  in @backlogs:{user}: the reason that was decided last for the backlog
 local waits = {}
 local changed = {}
 local UNDECIDED = '?'
@@ -14,10 +16,10 @@ function waits.why(user, category)
   return redis.call('HGET', backlogs_key(user), '#w:' .. category) or UNDECIDED
 end
 
--- why_in: as *why*, of the fields of @backlogs:{user} that *read_backlogs* found.
+-- why_in: like *why*, from the fields that *read_backlogs* found.
 function waits.why_in(fields, category) return fields['#w:' .. category] or UNDECIDED end
 
--- decide: from now on all of a backlog waits for `why`. backlog: {category, why: as it was read, if it was}.
+-- decide: all jobs of a backlog wait for `why` from now on. backlog: {category, why: if it was read}.
 function waits.decide(user, backlog, why)
   local before = backlog.why or waits.why(user, backlog.category)
   backlog.why = why
@@ -28,7 +30,7 @@ function waits.decide(user, backlog, why)
   redis.call('HSET', backlogs_key(user), '#w:' .. backlog.category, why)
 end
 
--- write: what has changed, once at the end of a call.
+-- write: writes the changed counts, once at the end of a call.
 function waits.write()
   for why, n in pairs(changed) do
     if n ~= 0 and redis.call('HINCRBY', '@waits', why, text(n)) <= 0 then redis.call('HDEL', '@waits', why) end

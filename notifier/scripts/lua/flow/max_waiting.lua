@@ -1,9 +1,9 @@
 --! on_demand make_room note_waiting take_place
 --! needs arriving_key backlog_key backlogs_key DIGEST end_unsent ends enter_backlog gather_for HIGH
 --! needs job_key LANES last_for leave_backlog note_candidate note_due same_waiting supersede tally text waits
--- How much may wait, for *enqueue*. Counted is what stands somewhere, not what was once added up: in all the queues and
--- RQ's scheduled jobs; of a user the backlogs, and @arriving before them. What is in flight does not wait.
-local NORMAL = text(-HIGH / 2) -- orders below it are of high priority: these are dropped only where nothing else waits
+-- How many may wait, for *enqueue*. It counts existing entries, not a running total: for all users the queues and RQ's
+-- scheduled jobs; for one user the backlogs, and @arriving before them. Jobs in flight do not wait.
+local NORMAL = text(-HIGH / 2) -- lower orders are of high priority: these are dropped only if no others wait
 local MAX_GONE, MAX_OLDEST = 50, 10
 local waiting_in_all, looked_through = nil, {}
 
@@ -36,7 +36,7 @@ local function forget_gone(user)
   end
 end
 
--- is_arriving: whether any of the user's is in a queue still: it would come after what takes a place before it.
+-- is_arriving: whether a job of the user is still in a queue. One that takes a place now would overtake it.
 local function is_arriving(now, user)
   forget_gone(user)
   return redis.call('ZCOUNT', arriving_key(user), '-inf', text(now)) > 0
@@ -52,16 +52,16 @@ local function beyond(user, of_user, in_all)
   if in_all and count_in_all() >= in_all then return 'all', count_in_all(), in_all end
 end
 
--- replaced_by: the one that waits whose place it takes, as *pull* would have it: under its collapse id, or the digest;
--- and that id. Or nil.
+-- replaced_by: the waiting job whose place a new job would take in *pull*, by its collapse id or as a digest; and that
+-- id. Or nil.
 local function replaced_by(user, category, collapse_id)
   local digest = same_waiting(user, category, DIGEST)
   if digest then return digest, DIGEST end
   return collapse_id and same_waiting(user, category, collapse_id), collapse_id
 end
 
--- drop_oldest: ends the oldest that waits in the backlog and that no worker has tried. Returns whether there was one. A
--- digest is none: all that it stands for would go with it.
+-- drop_oldest: ends the oldest job of the backlog that no worker has tried. Returns whether there was one. It drops no
+-- digest, as all jobs that the digest stands for would go with it.
 local function drop_oldest(now, user, category)
   local backlog = backlog_key(user, category)
   local ids = redis.call('ZRANGEBYSCORE', backlog, NORMAL, '+inf', 'LIMIT', 0, MAX_OLDEST)
@@ -82,10 +82,9 @@ local function drop_oldest(now, user, category)
   return false
 end
 
--- make_room: where a limit holds. Returns 'collapse' for what is to take the place of one that waits, else 'queue'; and
--- the user whose arrival is noted, or false. Or nil and the refusal. job: its meta, its overflow, and how many of its
--- user's may wait, or ''. in_all: how many of all users' may wait, or nil. at: its own time; then it takes nobody's
--- place.
+-- make_room: for a job with a limit. Returns 'collapse' if it is to take the place of a waiting job, else 'queue', and
+-- the user whose arrival is noted, or false; or nil and the refusal. job: its meta, its overflow, and how many of its
+-- user may wait, or ''. in_all: how many may wait for all users, or nil. at: its own time; then it takes no place.
 local function make_room(now, job, in_all, at)
   ends.read(ARGV[ENQUEUE.keep])
   local read, overflow, of_user = cjson.decode(job.meta), job.overflow, tonumber(job.max_waiting) or 0
@@ -103,12 +102,12 @@ local function make_room(now, job, in_all, at)
   return same and 'collapse' or 'queue', (of_user > 0 or overflow ~= 'reject') and user
 end
 
--- take_place: the job goes at once to the place of the one that it replaces.
+-- take_place: moves a job at once to the place of the one that it replaces.
 local function take_place(now, id)
   local function join(_, user, category, collapse_id, order)
     local old, of = replaced_by(user, category, collapse_id)
     note_candidate(user, category, of, id)
-    if of == DIGEST then gather_for(id, old, math.huge) end -- *pull* knows how many are enough, by the next
+    if of == DIGEST then gather_for(id, old, math.huge) end -- *pull* checks at the next job whether it is complete
     return supersede(now, user, category, old, id, order)
   end
   local _, user, lane, is_new = enter_backlog(now, id, join)
@@ -117,8 +116,8 @@ local function take_place(now, id)
   waits.write()
 end
 
--- note_waiting: one more waits. user: whose arrival is noted, or false. at: the µs of its own time, or of now: so those
--- of next week do not hide from *forget_gone* who is gone.
+-- note_waiting: counts one more that waits. user: whose arrival is noted, or false. at: the µs of its own time, or now:
+-- so jobs of next week are behind those that *forget_gone* checks.
 local function note_waiting(user, id, key, at, now)
   if waiting_in_all then waiting_in_all = waiting_in_all + 1 end
   if not user then return end

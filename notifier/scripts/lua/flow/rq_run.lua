@@ -1,6 +1,6 @@
--- rq_run: what becomes of the permit of a job that RQ runs, which it keeps from *settle* ('handed_to_rq') on.
+-- rq_run: keeps or closes the permit of a job that RQ runs, after *settle* has handed the job to RQ.
 -- ARGV a RUN, see records.py
--- returns 1 where the permit still stood; 0 where no rule counts it
+-- returns 1 if a set still had the permit; 0 if no rule counts it
 --! first_write
 --! needs cost_in date_sends ends history look_again now_us overall_key remember sent_key tally text
 local now, ahead = now_us(ARGV[RUN.clock]), tonumber(ARGV[RUN.ahead_us])
@@ -8,7 +8,7 @@ local permit, user, category = ARGV[RUN.permit], ARGV[RUN.user], ARGV[RUN.catego
 remember(user)
 
 local found = 0
--- date: the permit's time in a set of sends; nil takes it out. The set lasts for as much longer.
+-- date: dates the permit in a set of sends, or removes it if `at` is nil. The set lives longer by as much.
 local function date(sent, at)
   local stood = redis.call('ZSCORE', sent, permit)
   if not stood then return end

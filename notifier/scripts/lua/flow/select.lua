@@ -1,23 +1,28 @@
 --! on_demand MAX_RANK order_of peek_next sort_backlogs select_user pass_on
 --! needs backlogs_key claim_of closed_backlogs is_closed MAX_LINES new_backlog new_user part_of read_backlogs sign_of
 --! needs waits
--- Select: the backlogs of a user who is visited, and which heads may go next. A user is a table
+-- Select: the backlogs of a user in a visit, and the heads that may go next. A user is a table with
 --   name, sent (key), policy, index (of the policy, in the rules)
---   backlogs in the order in which their heads are tried, see *sort_backlogs*; several: they stand in many lanes
---   turn     #turn; closed: the categories with orphans, see orphans.lua; whole: where this is a part, see parts.lua
---   lowered  whether background pushes may stand behind alerts, see *lower*
---   left     the lanes that a backlog has left, as a set: none of them may keep a wake-up in vain
---   next     {cost: {µs at which the user's own rules let one go, rule}}, where there are several
---            backlogs; sends: how many went
--- and a backlog of it
---   category, lane, rank, key; policy, bypass, drops, cost: the rules of its category
---   head, order, more: the job that is next, its place (see *order_of*), whether another stands behind it
---   claim: see claims.lua; elsewhere: another worker has some of it, or it has an orphan
---   at, own, least, by: when the head may go, and what decides it, see admits_at.lua
---   unread, waits_for, refused: why not, see decide.lua; why: it waits, see waits.lua
-local MAX_RANK = 99 -- of a lane that the caller does not serve
+--   backlogs   in the order in which their heads are tried, see *sort_backlogs*; several: they are in several lanes
+--   turn       #turn
+--   closed     the categories with orphans, see orphans.lua
+--   whole      if these are a part of the user's backlogs, see parts.lua
+--   lowered    whether background pushes may be behind alerts, see *lower*
+--   left       set of the lanes that a backlog has left: their wake-ups may have to go
+--   next       {cost: {µs at which the user's own rules let one go, rule}}, with several backlogs
+--   sends      how many went
+-- and a backlog is a table with
+--   category, lane, rank, key
+--   policy, bypass, drops, cost   the rules of its category
+--   head, order, more             the next job, its order (see *order_of*), whether another is behind it
+--   claim                         see claims.lua
+--   elsewhere                     whether another worker has some of it in flight, or it has an orphan
+--   at, own, least, by            when the head may go, and the rule that decides it, see admits_at.lua
+--   unread, waits_for, refused    why the head may not go, see decide.lua
+--   why                           the reason for which it waits, see waits.lua
+local MAX_RANK = 99 -- the rank of a lane that the caller does not serve
 
--- peek_backlog: the head of a backlog, and whether there is another behind it. Returns whether there is a head.
+-- peek_backlog: reads the head of a backlog, and whether another is behind it. Returns the head, or nil.
 local function peek_backlog(backlog)
   local first = redis.call('ZRANGE', backlog.key, '0', '1')
   backlog.head = first[1]
@@ -25,22 +30,22 @@ local function peek_backlog(backlog)
   return backlog.head
 end
 
--- order_of: the place of the head of a backlog: few ask for it.
+-- order_of: the order of a backlog's head, read when it is first needed.
 local function order_of(backlog)
   backlog.order = backlog.order or tonumber(redis.call('ZSCORE', backlog.key, backlog.head))
   return backlog.order
 end
 
--- peek_next: as *peek_backlog*, where the backlog had another head, of which nothing is known any more.
+-- peek_next: like *peek_backlog*, after the head has gone; clears what was known of the old head.
 local function peek_next(backlog)
   backlog.least, backlog.waits_for, backlog.at, backlog.own, backlog.expires, backlog.by = nil, nil, nil, nil, nil, nil
   backlog.more, backlog.order = nil, nil
   return peek_backlog(backlog)
 end
 
--- sort_backlogs: the most urgent lane first, then the older head. Every eighth send of a user who waits in several
--- lanes goes the other way round: the lower lanes do not starve. (How much of a worker's room each lane gets:
--- lane_shares.lua.)
+-- sort_backlogs: the most urgent lane first, then the older head. For every eighth send of a user with backlogs in
+-- several lanes the lanes are reversed, so the lower lanes do not starve. (lane_shares.lua divides a worker's room
+-- among the lanes.)
 local function sort_backlogs(user)
   local backlogs = user.backlogs
   user.several = false
@@ -53,7 +58,7 @@ local function sort_backlogs(user)
   end)
 end
 
--- forget_backlog: one that is empty is not noted any more.
+-- forget_backlog: deletes the field of an empty backlog.
 local function forget_backlog(user, category, lane)
   redis.call('HDEL', backlogs_key(user.name), category)
   user.left[lane] = true
@@ -61,7 +66,7 @@ local function forget_backlog(user, category, lane)
   if lanes then lanes[lane] = lanes[lane] > 1 and lanes[lane] - 1 or nil end
 end
 
--- add_backlog: with its head, unless it is empty. why: it waits.
+-- add_backlog: adds a backlog with its head, unless it is empty. why: the reason for which it waits.
 local function add_backlog(look, user, category, lane, why)
   local backlog = new_backlog(look.rules, user, category, lane, why)
   if not peek_backlog(backlog) then return forget_backlog(user, category, lane) end
@@ -88,7 +93,8 @@ local function select_user(look, name, index)
   return user
 end
 
--- pass_on: backlog i has lost its head. Of a user's last backlog the whole hash of backlogs goes, in the end.
+-- pass_on: goes on to the next job of backlog i, whose head has gone. After a user's last backlog the visit deletes the
+-- whole hash of backlogs.
 local function pass_on(user, i)
   local backlog, backlogs = user.backlogs[i], user.backlogs
   if backlog.more and peek_next(backlog) then return end

@@ -1,11 +1,9 @@
--- steer: what the jobs are that *pull* has given to be read. It gives none of them a second time.
--- ARGV 1.. for each: job id, the meta that its data tells, or '' where nothing limits it; and the permit under
---          which the caller holds it, or '' where it was left in its queue
--- What stood in its meta and is no JSON, or that nothing did, is kept in push_meta: *settle* puts it back when it hands
--- the job to RQ.
+-- steer: writes the meta of jobs that *pull* gave to the caller to read. *pull* gives none of them a second time.
+-- ARGV 1.. for each: job id; the meta by its data, or '' if nothing limits it; the permit under which the caller has
+--          leased it, or '' if it was left in its queue
+-- A meta that is no JSON, or that is missing, is kept in push_meta: *settle* restores it when it hands the job to RQ.
 -- returns 1
--- Nothing is said of a job that has gone on meanwhile, as the caller may have been stopped for long: where it stands
--- now goes by what was said then.
+-- The caller may have been stopped for long. A job that has moved on meanwhile keeps the meta by which it moved.
 --! first_write
 --! needs job_key
 local GONE_ON = {scheduled = true, started = true}
@@ -13,7 +11,7 @@ for i = 1, #ARGV, 3 do
   local key = job_key(ARGV[i])
   local job = redis.call('HMGET', key, 'status', 'push_permit')
   local stands = ARGV[i + 2] == '' and not GONE_ON[job[1]] or ARGV[i + 2] ~= '' and job[2] == ARGV[i + 2]
-  if stands and redis.call('EXISTS', key) == 1 then -- else it was deleted, or is delivered already
+  if stands and redis.call('EXISTS', key) == 1 then -- else it was deleted, or has been delivered
     redis.call('HSET', key, 'push_read', 1)
     if ARGV[i + 1] ~= '' then
       local stood = redis.call('HGET', key, 'meta') or ''

@@ -1,12 +1,13 @@
 --! on_demand device_key needs_of plan_of targets_of routes_of
--- What a head needs to know of its devices. A job's push_targets is text, such as '- apns:n fcm:c|<device> <device>':
--- the notification's own app or '-', and each device's platform and kind, which are the same for most jobs and so are
--- read once; then the devices in the same order. kind: n, or b (a background push), or c (collapsible); of a browser
--- with its push service behind it, 'webpush:n@<host>', as each is a route of its own, with a circuit of its own:
--- 'webpush@<host>'. device: a digest, so that no token is in a key.
+-- The devices of a job. Its push_targets is text, such as '- apns:n fcm:c|<device> <device>': the notification's own
+-- app or '-', each device's platform and kind, and behind '|' the devices in the same order. The first part is the same
+-- for most jobs, so a call parses it once.
+--   kind    n, b (a background push) or c (collapsible); for a browser with its push service, 'webpush:n@<host>', as
+--           each service is a route with a circuit of its own: 'webpush@<host>'
+--   device  a digest, so that no key has a token
 local function device_key(device) return '@device:' .. device end
 
--- needs_of: the routes by which these go, {route, platform, by, n: how many}.
+-- needs_of: the routes of these devices, {route, platform, by, n: how many}.
 local function needs_of(targets)
   local needs, by_route = {}, {}
   for _, target in ipairs(targets) do
@@ -21,8 +22,8 @@ local function needs_of(targets)
 end
 
 local plans = {}
--- plan_of: what the first part of a job's targets says, for a category with this app. Returns {count, of: array of
--- {platform, kind, route}, needs: array of {route, platform, how many}, limited: whether one is b or c}.
+-- plan_of: the first part of a job's targets, for a category with this app. Returns {of: array of {platform, kind,
+-- route, by}, needs: of *needs_of*, limited: whether one is b or c}.
 local function plan_of(targets, app)
   local sign = string.sub(targets, 1, (string.find(targets, '|', 1, true) or 0) - 1)
   local of_app = plans[app or ''] or {}
@@ -42,7 +43,7 @@ local function plan_of(targets, app)
   return plan
 end
 
--- targets_of: the devices that have not answered for good. Returns an array of {platform, kind, route, device}.
+-- targets_of: the devices without a final answer, an array of {platform, kind, route, by, device}.
 local function targets_of(targets, answered, app)
   local ok, done = pcall(cjson.decode, answered or '')
   local plan = plan_of(targets, app)

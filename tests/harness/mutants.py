@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "settling sets no wake-up",
         "settle",
-        "set_user_wake_ups(rules, user, touched[user], now)",
+        "set_user_wake_ups(rules, user, policy, now)",
         "local _ = set_user_wake_ups",
         WAKE_UPS,
     ),

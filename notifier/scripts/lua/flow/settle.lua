@@ -25,7 +25,7 @@ local look = {now = now, now_text = now_text, worker = worker, rules = rules, ea
   keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
 ends.read(ARGV[SETTLE.keep])
 history.by = '\n' .. worker:gsub('%c', ' ') .. '\n' .. (rules.version or '') .. '\n'
-local reply, touched, order, totals, users = {}, {}, {}, {}, {}
+local reply, touched, totals, users = {}, {}, {}, {}
 users_rules.begin(rules)
 if rules.own or rules.prefers then
   for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
@@ -137,10 +137,7 @@ local function settle(at)
     released[claim] = (released[claim] or 0) + 1
   end
   if job.gone then tell_feedback(look, job.id, user, job.gone) end
-  if touched[user] == nil then
-    touched[user] = job.policy ~= UNKNOWN and job.policy
-    order[#order + 1] = user
-  end
+  touched[user] = job.policy ~= UNKNOWN and job.policy
   return 1
 end
 
@@ -150,9 +147,9 @@ write_gathered()
 if #finished > 0 then redis.call('DEL', unpack(finished)) end
 
 local backlogs = {}
-for i, user in ipairs(order) do backlogs[i] = backlogs_key(user) end
-local some_wait = #order > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
-for _, user in ipairs(some_wait and order or {}) do set_user_wake_ups(rules, user, touched[user], now) end
+for user in pairs(touched) do backlogs[#backlogs + 1] = backlogs_key(user) end
+local some_wait = #backlogs > 0 and redis.call('EXISTS', unpack(backlogs)) > 0
+for user, policy in pairs(some_wait and touched or {}) do set_user_wake_ups(rules, user, policy, now) end
 for word, n in pairs(totals) do redis.call('HINCRBY', '@stats', word, n) end
 add_to_minute(now, numbers)
 note_due(look.earliest)

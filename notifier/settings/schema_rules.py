@@ -104,10 +104,12 @@ def _precision_us(rate: Window, text: str) -> int:
 
 
 def _burst(value: object) -> BurstRule:
-    if value == "none":
-        return "none"
+    return "none" if value == "none" else _bucket(value)
+
+
+def _bucket(value: object) -> Burst:
     if not isinstance(value, Mapping):
-        raise ValueError(f"must be a mapping such as {{capacity: 20, refill: 1/3m}}, or none, is {kind(value)}")  # noqa: TRY004
+        raise ValueError(f"must be a mapping such as {{capacity: 20, refill: 1/3m}}, is {kind(value)}")  # noqa: TRY004
     return BurstForm.model_validate(value).value()
 
 
@@ -117,6 +119,7 @@ _BURST: Final = PlainValidator(_burst, json_schema_input_type=Literal["none"] | 
 
 Windows = Annotated[tuple[Annotated[Window | CalendarWindow, _WINDOW], ...], WINDOWS]
 BurstOrNone = Annotated[BurstRule, _BURST]
+Bucket = Annotated[Burst, PlainValidator(_bucket, json_schema_input_type=BurstForm)]
 QuietOrNone = Annotated[tuple[Hours, ...], hours.QUIET_OR_NONE]
 SendOrNone = Annotated[tuple[Hours, ...], hours.SEND_OR_NONE]
 MaxWaiting = Annotated[int, Field(ge=1, le=1_000_000_000)]

@@ -296,7 +296,7 @@ def test_a_worker_of_another_lane_keeps_no_route_closed(tmp_path: Path) -> None:
 
 LIMITS = {
     "device": ({"device": ["5/1s"]}, [fcm("one")] * 20, {}),
-    "collapsible": ({"collapsible": {"burst": 3, "every": "500ms"}}, [fcm("one")] * 9, {"collapse_id": "score"}),
+    "collapsible": ({"collapsible": {"capacity": 3, "refill": "1/500ms"}}, [fcm("one")] * 9, {"collapse_id": "score"}),
     "project": ({"project": "20/2s"}, [fcm(f"d{n}") for n in range(60)], {}),
 }
 

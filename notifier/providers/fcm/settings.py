@@ -10,8 +10,9 @@ from notifier.errors import SettingsError
 from notifier.notification.json_values import read_object
 from notifier.rules.category import PlatformLimits
 from notifier.rules.policy import Burst, Policy, Window
-from notifier.settings.checks import File, HttpsEndpoint, Positive, Rate, Rates
+from notifier.settings.checks import File, HttpsEndpoint, Rate, Rates
 from notifier.settings.schema_providers import PlatformSettings, Secret
+from notifier.settings.schema_rules import Bucket
 from notifier.settings.schema_types import Section
 from notifier.units import UNITS
 
@@ -25,20 +26,13 @@ class FcmApp(Section):
     dry_run: bool = False
 
 
-class BurstSettings(Section):
-    """So many at once, and then one more each time."""
-
-    burst: int = Field(default=20, ge=1, le=10_000)
-    every_us: Positive = Field(default=3 * UNITS["m"], alias="every")
-
-
 class FcmLimits(Section):
     """Limits of Google itself; [] for device, and null for the others, holds nothing back."""
 
     device: Rates = Field(
         default_factory=lambda: (Window(240, interval_us=UNITS["m"]), Window(5_000, interval_us=UNITS["h"]))
     )
-    collapsible: BurstSettings | None = Field(default_factory=BurstSettings)
+    collapsible: Bucket | None = Field(default_factory=lambda: Burst(20, every_us=3 * UNITS["m"]))
     project: Rate | None = Field(default_factory=lambda: Window(600_000, interval_us=UNITS["m"]))
 
 
@@ -67,6 +61,5 @@ class FcmSettings(PlatformSettings[FcmApp], FcmApp):
 
     @property
     def in_force(self) -> PlatformLimits:
-        limits, most = self.limits, self.limits.collapsible
-        burst = None if most is None else Burst(most.burst, every_us=most.every_us)
-        return PlatformLimits(device=Policy(limits.device), collapsible=burst, project=limits.project)
+        limits = self.limits
+        return PlatformLimits(device=Policy(limits.device), collapsible=limits.collapsible, project=limits.project)

@@ -591,7 +591,7 @@ def test_the_providers_own_limits_are_theirs_unless_given() -> None:
     }
     off = "providers: {fcm: {client: console, limits: {device: [], collapsible: null, project: null}}}"
     assert parse_settings(off).policies().limits == {}
-    own = "providers: {fcm: {client: console, limits: {collapsible: {burst: 5}, project: 9/s}}}"
+    own = "providers: {fcm: {client: console, limits: {collapsible: {capacity: 5, refill: 1/3m}, project: 9/s}}}"
     changed = parse_settings(own).policies().limits["fcm"]
     assert (changed.collapsible, changed.project) == (
         Burst(5, every_us=hour // 20),

@@ -73,7 +73,7 @@ WRONG = {
     "windows: [{limit: 5}]": ".interval: is missing",
     "windows: [{limit: 5, interval: 1d, precision: }]": ".precision: must be text such as 1d, is empty",
     "windows: [7]": "must be a rate such as 10/minute or 5/10s, is a number",
-    "burst: 5": "must be a mapping such as {capacity: 20, refill: 1/3m}, or none, is a number",
+    "burst: 5": "must be a mapping such as {capacity: 20, refill: 1/3m}, is a number",
     "burst: {capacity: 0, refill: 1/m}": ".capacity: must be at least 1, is 0",
     "burst: {capacity: 5}": ".refill: is missing",
     "burst: {capacity: 101, refill: 1/m}": ".capacity: must be at most 100, is 101",

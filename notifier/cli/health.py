@@ -22,7 +22,6 @@ from notifier.store.partitions import opened_all, ranges
 def health(
     *,
     worker: Annotated[str | None, typer.Option(help="only this worker, on any host")] = None,
-    host: Annotated[bool, typer.Option("--host", help="any worker of this host (the default)")] = False,
     within: Annotated[str, typer.Option(help="it must have looked for work within this time")] = "30s",
 ) -> None:
     """Check whether a worker of this host works: exit status 0 if one has looked for work in the last 30 seconds.
@@ -30,8 +29,6 @@ def health(
     Exit status 1 also if all workers are suspended (`rq suspend`). Exit status 4 if Redis does not answer or refuses
     writes: then nobody can say whether a worker works, and a restart would not help.
     """
-    if worker is not None and host:
-        raise typer.BadParameter("give one of --worker and --host", param_hint="--host")
     within_us = duration_us(within, "--within")
     here, settings = socket.gethostname(), without_rates()
     with opened_all(settings) as partitions:

@@ -35,7 +35,6 @@ class Waits:
     p50_us: int
     p99_us: int
     longest_us: int
-    sum_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,7 @@ class _Found:
         expired, superseded, dropped = (sum(of[name] for name in categories) for of in self.unsent.values())
         longest = waits[-1] if waits else 0
         p50, p99 = _percentile(waits, 50), _percentile(waits, 99)
-        return Waits(len(waits), expired, superseded, dropped, p50, p99, longest, sum(waits))
+        return Waits(len(waits), expired, superseded, dropped, p50, p99, longest)
 
 
 def compare(

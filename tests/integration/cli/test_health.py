@@ -57,7 +57,7 @@ def test_no_worker_is_not_healthy(run: Run, redis: Redis) -> None:
     """Without a worker of this host neither `health` nor `config status` ends with 0."""
     assert run("health")[0] == 1
     enter(redis, "theirs", age_s=0, host="another-host", rates_version="a")
-    status, said = run("health", "--host")
+    status, said = run("health")
     assert (status, HERE in said) == (1, True)
     assert run("health", "--worker", "theirs")[0] == 0
     redis.flushdb()

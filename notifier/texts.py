@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 MAX_REASON: Final = 1_000  # characters of a reason that are kept
@@ -30,6 +32,13 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\
 def without_controls(text: str) -> str:
     """The same text, with what would steer a terminal written as an escape: anybody may have named it."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Which name may have been meant, or which there are."""
+    names = list(known)
+    close = get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names) or 'none'}"
 
 
 def seconds_text(seconds: float) -> str:

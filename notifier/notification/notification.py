@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Final, Self, get_args
 
 from notifier.errors import InvalidNotificationError, SettingsError
@@ -15,7 +14,7 @@ from notifier.notification import platforms
 from notifier.notification.json_values import check_mapping, check_text, check_unicode, is_mapping, is_text, plain_text
 from notifier.rules.category import Priority
 from notifier.rules.zones import check_zone
-from notifier.texts import mask
+from notifier.texts import mask, meant
 from notifier.units import shown
 
 PRIORITIES: Final = frozenset(get_args(Priority))
@@ -253,12 +252,7 @@ NEEDED: Final = ("user", "devices")
 
 def unknown_field(name: str, known: Iterable[str]) -> str:
     """Why a name is refused, and which one may have been meant."""
-    close = get_close_matches(name, list(known), n=1)
-    return (
-        f"is not a field; did you mean {close[0]}?"
-        if close
-        else f"is not a field; known are {', '.join(sorted(known)) or 'none'}"
-    )
+    return f"is not a field; {meant(name, sorted(known))}"
 
 
 def check_user(user: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any, Final, get_args, get_origin
 
@@ -13,6 +12,7 @@ from notifier.settings.checks import kind
 from notifier.settings.schema_types import Section
 from notifier.settings.yaml_source import Mark, Problem, Source
 from notifier.settings.yaml_source import Path as KeyPath
+from notifier.texts import meant
 from notifier.units import shown
 
 MUST: Final = {
@@ -121,10 +121,8 @@ def _shown(value: object) -> str:
 
 
 def _unknown_key(path: KeyPath, schema: type[BaseModel]) -> str:
-    known = list(_keys(_section(path[:-1], schema)))
-    close = difflib.get_close_matches(str(path[-1]), known, n=1)
-    wrong, right = ("not installed", "installed") if path[:-1] == ("providers",) else ("unknown key", "known")
-    return f"{wrong}; did you mean {close[0]}?" if close else f"{wrong}; {right} are {', '.join(known)}"
+    wrong = "not installed" if path[:-1] == ("providers",) else "unknown key"
+    return f"{wrong}; {meant(str(path[-1]), _keys(_section(path[:-1], schema)))}"
 
 
 def _literals(path: KeyPath, schema: type[BaseModel]) -> list[str]:

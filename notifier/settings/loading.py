@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -20,6 +19,7 @@ from notifier.settings.schema_providers import suffix_of
 from notifier.settings.schema_redis import RedisSettings
 from notifier.settings.users_files import UsersFiles, files_at, read_users
 from notifier.settings.yaml_source import MAX_BYTES, Mark, Problem, Source, YamlError, decode, read_yaml
+from notifier.texts import meant
 from notifier.units import shown
 
 OURS: Final = "NOTIFIER_"
@@ -209,10 +209,5 @@ def unread(environ: Mapping[str, str], platforms: Mapping[str, Any]) -> list[str
     known = (*READ, *OF_APPS, *(f"{secret}_{suffix_of(app)}" for secret in OF_APPS for app in apps[secret]))
     prefixes = tuple(f"{OURS}{name.upper()}_" for name in platforms if name not in OWN)
     odd = [name for name in sorted(environ) if name.startswith(OURS) and name not in known]
-    return [_says(name, known) for name in odd if not name.startswith(prefixes)]
-
-
-def _says(name: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(name, known, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-    return f"{name} is set, and nothing reads it; {meant}"
+    odd = [name for name in odd if not name.startswith(prefixes)]
+    return [f"{name} is set, and nothing reads it; {meant(name, sorted(known))}" for name in odd]

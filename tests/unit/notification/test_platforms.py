@@ -158,7 +158,7 @@ def test_what_is_not_installed_is_refused_and_the_others_are_named() -> None:
         note(Device("fcm", "x" * 20), options={"gcm": {}}).validate()
     with pytest.raises(InvalidNotificationError, match=r"options.apns: has a field of its own: give them as apns"):
         note(Device("fcm", "x" * 20), options={"apns": {}}).validate()
-    with pytest.raises(SettingsError, match=r"1:13: providers.pigeon: not installed; installed are apns, .*fcm"):
+    with pytest.raises(SettingsError, match=r"1:13: providers.pigeon: not installed; known are apns, .*fcm"):
         parse_settings("providers: {pigeon: {}}")
 
 

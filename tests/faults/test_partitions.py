@@ -42,7 +42,7 @@ from tests.faults.cluster import RedisCluster
 from tests.faults.consistency import assert_empty_of_work
 from tests.faults.test_cluster import RATES, assert_all_arrive_once
 from tests.harness import processes, warm
-from tests.harness.fleet import notification, start_fleet
+from tests.harness.fleet import Fleet, notification, start_fleet
 from tests.harness.processes import await_that
 from tests.harness.serve_rig import TOKEN, serving
 from workers.loop.turns import LATE_S
@@ -355,6 +355,28 @@ def test_rates_are_followed_without_the_first_partition(cluster: RedisCluster, m
             cluster.await_takeover(SLOTS[0], killed)
             killed.restart()
             await_that(lambda: all(cluster.is_well(node) for node in cluster.nodes), "a replica again", 60)
+
+
+@pytest.mark.parametrize(("option", "value"), [("min-replicas-to-write", 9), ("maxmemory", 1)])
+def test_a_worker_starts_while_a_node_takes_nothing(cluster: RedisCluster, option: str, value: int) -> None:
+    """Law 9: it serves the others, as where that node is away, and in the end all. A full node gives what it has."""
+    full = cluster.owner(SLOTS[0])
+    rates = {"redis": {"partitions": EIGHT, "socket_timeout": "60s"}}
+    with start_fleet(rates, workers=0, redis_server=nullcontext(cluster)) as fleet, fleet.notifier() as notifier:
+        users = {n: f"u{n}" for n in range(40)}
+        there = {n for n in users if cluster.owner(SLOTS[fleet.partitions.of_user(users[n]).number]) is not full}
+        notifier.send_many(notification(user, n) for n, user in users.items())
+        full.ask("CONFIG", "SET", option, value)
+        try:
+            fleet.start_worker()
+            await_that(lambda: there <= arrived(fleet), "those of the other nodes", 60, 0.05)
+        finally:
+            full.ask("CONFIG", "SET", option, 0)
+        await_that(lambda: users.keys() == arrived(fleet), "the rest", 60, 0.05)
+
+
+def arrived(fleet: Fleet) -> set[int]:
+    return {int(arrival.data["n"]) for arrival in fleet.arrivals()}
 
 
 def at_node(notifier: Notifier, user: str, port: int) -> bool:

@@ -14,9 +14,11 @@ import structlog
 from redis.exceptions import RedisError
 
 from notifier.errors import RedisAwayError
+from notifier.scripts.keys import under
 from notifier.settings import Settings, load_settings
 from notifier.store.connection import ask, check, comes_back, eviction_warning, unusable
 from notifier.store.followed import AGAIN_NS
+from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition
 from workers.loop.watchdog import Signs
 
@@ -94,20 +96,22 @@ def wait_for_redis(connection: Any) -> None:
 
 
 def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:
-    """Return the partitions. If there are several, wait for one that answers, and put it first: RQ registers there.
+    """Return the partitions. If there are several, wait for one that takes writes, and put it first: RQ registers there.
 
-    Raise RedisUnusableError if one answers but cannot be used.
+    Raise RedisUnusableError if one answers but cannot be used, or if the last one is full.
     """
 
     def first() -> Partition:
         for at in served:
             try:
                 check(at.client)
-            except RedisAwayError as error:
-                away = error
+                with under(at.prefixes):
+                    check_layout(at.client)
+            except (RedisAwayError, RedisError) as error:
+                refused = error
             else:
                 return at
-        raise away
+        raise refused
 
     there = when_there(first) if len(served) > 1 else served[0]
     return sorted(served, key=lambda each: each is not there)

@@ -197,7 +197,8 @@ class _Following:
             self.owner.known = None  # another node may own the slot by now
         self.host, self.port = self.owner.known or await self._find_owner()
         if self.owner.rests():
-            raise RedisTimeoutError(f"Error connecting to {self.host}:{self.port}. It did not answer a moment ago")
+            why = OSError(0, "It did not answer a moment ago")  # as of any that cannot be connected to
+            raise RedisTimeoutError(f"Error connecting to {self.host}:{self.port}. {why.strerror}") from why
 
     async def _find_owner(self: Any) -> Node:
         for node in self.owner.candidates():

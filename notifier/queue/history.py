@@ -171,11 +171,13 @@ class Record:
         zone: of the clock; None is that of this computer.
         """
 
-        def clock(at: datetime) -> str:
-            tenths = at.astimezone(zone) + timedelta(milliseconds=50)
-            return f"{tenths:{form}}.{tenths.microsecond // 100_000}"
+        def rounded(at: datetime) -> datetime:
+            return (at + timedelta(milliseconds=50)).astimezone(zone)
 
-        days = {at.astimezone(zone).date() for at in (self.accepted_at, self.ended_at) if at is not None}
+        def clock(at: datetime) -> str:
+            return f"{rounded(at):{form}}.{rounded(at).microsecond // 100_000}"
+
+        days = {rounded(at).date() for at in (self.accepted_at, self.ended_at) if at is not None}
         form = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M:%S"
 
         parts = [] if self.accepted_at is None else [f"accepted {clock(self.accepted_at)}"]

@@ -155,6 +155,13 @@ def test_one_that_went_on_another_day_says_on_which() -> None:
     assert record.describe(ZoneInfo("Europe/Berlin")) == "accepted 00:30:00.0, sent 08:30:00.0"
 
 
+def test_what_is_rounded_to_the_next_day_has_its_date() -> None:
+    """Else what ended a moment before midnight would have ended almost a day before it was accepted."""
+    accepted = datetime(2027, 3, 27, 23, 59, 58, tzinfo=UTC)
+    record = Record("job", "ann", "chat", "expired", accepted + timedelta(seconds=1.97), accepted)
+    assert record.describe() == "accepted 2027-03-27 23:59:58.0, expired 2027-03-28 00:00:00.0"
+
+
 def test_it_costs_one_command_and_two_for_the_first(hand: Hand) -> None:
     """A message that never waits pays one command, and what is not written is not asked for: none costs none."""
 

@@ -1,4 +1,4 @@
-"""A notification: what a producer hands over, and what a job's data and meta look like."""
+"""Notifications and their devices, and how they are written as RQ jobs."""
 
 from notifier.notification.notification import Device, Notification, route
 

@@ -12,20 +12,20 @@ from notifier.rules.category import Category, Digest
 
 
 def counted(notification: Notification, category: Category, count: int) -> Notification:
-    """The notification with `{count}` in its title and body replaced, where its category collapses or sums up.
+    """Replace `{count}` in the title and the body, if the category collapses or has a digest.
 
-    Where a platform would not take the text of the digest, the newest goes as itself, so that not all of them are lost.
+    If a platform refuses the text of the digest, the newest notification keeps its own text, so that it is not lost.
     """
     if not category.counts:
         return notification
     if category.digest and count > 1:
         with suppress(InvalidNotificationError):
-            digest = _told(notification, category.digest, count)
+            digest = _with_count(notification, category.digest, count)
             check_payload(digest)
             return digest
-    return _told(notification, notification, count)
+    return _with_count(notification, notification, count)
 
 
-def _told(notification: Notification, of: Notification | Digest, count: int) -> Notification:
-    title, body = (text and text.replace("{count}", str(count)) for text in (of.title, of.body))
+def _with_count(notification: Notification, source: Notification | Digest, count: int) -> Notification:
+    title, body = (text and text.replace("{count}", str(count)) for text in (source.title, source.body))
     return replace(notification, title=title, body=body)

@@ -1,4 +1,4 @@
-"""Files of notifications: JSON lines or CSV, one notification a line, read without ever holding the file."""
+"""Files of notifications: JSON lines or CSV, one notification a line. No file is read into memory as a whole."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from notifier.notification.json_values import read_object
 from notifier.notification.notification import MAPPINGS, Notification, unknown_field
 
 Format = Literal["jsonl", "csv"]
-Line = tuple[int, dict[str, Any] | str, str, str]  # its number, its fields or what is wrong, its text, its header
+Line = tuple[int, dict[str, Any] | str, str, str]  # number, fields or the problem with it, text, header
 
 LONGEST_LINE: Final = 1_000_000
-# The columns of a CSV beside `data.<key>`; the device's two, and the rest under the notification's own names.
+# The columns of a CSV: DEVICE, fields of `Notification`, and `data.<key>`.
 DEVICE: Final = ("platform", "token")
 FIELDS: Final = Notification.__dataclass_fields__.keys()
 CELLS: Final[Mapping[str, Callable[[str], Any]]] = {"expires_in": float, "badge": int, "tags": str.split}
@@ -27,9 +27,9 @@ COLUMNS: Final = (FIELDS - {"devices", *MAPPINGS}) | set(DEVICE)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a file, from 1: a notification, or why it is none. raw: as it stands in the file.
+    """One line of a file: its number (the first is 1), and a notification or the problem with it.
 
-    header: of a CSV, the line that names the columns; of a row that is this line, and wrong, '' as `raw`.
+    raw: its text. header: the line of a CSV that names the columns. If that line itself is wrong, both are ''.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Row:
 
 
 def read_rows(file: IO[str], form: Format) -> Iterator[Row]:
-    """The rows of a file; empty lines are none. In a CSV the first line names the columns and is row 1."""
+    """Read the rows of a file, without empty lines. The first line of a CSV names the columns and is row 1."""
     lines = _json_lines(file) if form == "jsonl" else _csv_lines(file)
     for number, fields, raw, header in lines:
         if isinstance(fields, str):
@@ -64,7 +64,7 @@ def _json_lines(file: IO[str]) -> Iterator[Line]:
 
 
 def _csv_lines(file: IO[str]) -> Iterator[Line]:
-    read: list[str] = []  # of the row in hand
+    read: list[str] = []  # the lines of the current row: a cell may contain line breaks
 
     def lines() -> Iterator[str]:
         for line in file:
@@ -104,7 +104,7 @@ def csv_line(cells: Sequence[str]) -> str:
 def _why_not_columns(columns: Sequence[str]) -> str:
     for place, name in enumerate(columns):
         if not name:
-            continue  # a spreadsheet's empty column; a cell with something in it is refused in its row
+            continue  # spreadsheets add empty columns; a row with a value in one is refused
         if name in columns[:place]:
             return f"{name}: names two columns; keep one"
         if name not in COLUMNS and not name.startswith("data."):
@@ -131,7 +131,7 @@ def _from_cells(cells: Mapping[str, str]) -> dict[str, Any] | str:
 
 
 def notification_of(fields: dict[str, Any]) -> Notification:
-    """The notification with these fields, as in a line of JSON. Raises InvalidNotificationError."""
+    """Make a notification from the fields of a JSON object. Raises InvalidNotificationError."""
     if unknown := fields.keys() - FIELDS:
         raise InvalidNotificationError(min(unknown), unknown_field(min(unknown), FIELDS))
     steering = {name: fields.pop(name) for name in ("send_at", "dedupe_key", "expires_in") if name in fields}

@@ -1,4 +1,4 @@
-"""A notification as an RQ job: the function RQ knows it by, its data and its meta. JSON only, never pickle."""
+"""A notification as an RQ job: its function, its data and its meta. They are JSON, never pickle."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from notifier.units import from_bytes, moment
 
 FUNCTION: Final = "notifier.deliver"
 
-# In one of these every notification ends; notifier:stats counts them under these words.
+# The final states of a notification. notifier:stats counts them by these names.
 TERMINAL: Final = ("delivered", "rejected", "expired", "cancelled", "superseded", "dropped", "failed")
 
-# What a producer that has nothing of ours installed puts into the job's meta; the rest of meta is its own.
+# The keys of meta that a producer without this library sets. All other keys of its meta are its own.
 STEERING: Final = ("user", "category", "priority", "expires_in", "collapse_id", "zone")
-ACCEPTED: Final = ("enqueued_at", "push_history")  # of a job, for `accepted_at`
+ACCEPTED: Final = ("enqueued_at", "push_history")  # the fields of a job's hash that `accepted_at` reads
 WINDOW_BITS, MEMORY_LEVEL = 12, 6
 MAX_BRACKETS: Final = 500
 KWARGS_ONLY: Final = "takes keyword arguments only: enqueue(…, kwargs={…})"
-UTF8_BYTES: Final = 4  # of a character at the most
-MAX_DATA_BYTES: Final = 5_000_000  # of one call: a thousand tokens of 4,096 characters are less
-MAX_VALUES: Final = 250_000  # in the JSON of one call: one of two bytes takes 64 when it is read
-MAX_VALUES_OF_OURS: Final = 20_000  # of a notification, as hundreds are in flight: a thousand browsers have 8,000
-MAX_REASON_BYTES: Final = 65_536  # somebody else may have written it, and people read it
-DEVICE: Final = re.compile(r"(\w+):([a-z])@?(\S*)")  # in what `encode_targets` writes
-DIGEST_BYTES: Final = 15  # 20 characters: two devices of a billion are taken for one by a chance of 1 in 10^18
+UTF8_BYTES: Final = 4  # the most that one character takes
+MAX_DATA_BYTES: Final = 5_000_000  # of one call; a thousand tokens of 4,096 characters fit
+MAX_VALUES: Final = 250_000  # in the JSON of one call; a value of 2 bytes takes 64 once it is parsed
+MAX_VALUES_OF_OURS: Final = 20_000  # in a notification: hundreds are in flight; a thousand browsers make 8,000
+MAX_REASON_BYTES: Final = 65_536  # people read it, and any program may have written it
+DEVICE: Final = re.compile(r"(\w+):([a-z])@?(\S*)")  # one device in the text of `encode_targets`
+DIGEST_BYTES: Final = 15  # 20 characters; the chance that two of a billion devices share one is 1 in 10^18
 
 
 def accepted_at(text: bytes | None, noted: bytes | None = None) -> datetime | None:
-    """When a job was enqueued, of ACCEPTED: as RQ writes it, by its host's clock; by Redis's where a history is kept.
+    """When a job was enqueued, from its fields ACCEPTED; None if they hold no time.
 
-    None where it is not told, or is no time.
+    text: RQ's field, by the clock of a host. noted: by Redis's clock, if a history is kept; it is preferred.
     """
     try:
         if noted:
@@ -67,14 +67,14 @@ def accepted_at(text: bytes | None, noted: bytes | None = None) -> datetime | No
 
 
 def accepted_us(noted: str | bytes) -> int:
-    """When one was accepted, in µs: what `push_history` begins with. Raises ValueError or OverflowError."""
+    """When a job was accepted, in µs: the first value of its `push_history`. Raises ValueError or OverflowError."""
     return int(float(from_bytes(noted).partition(" ")[0]))
 
 
 def deliver(**_notification: Any) -> NoReturn:
-    """The function that a notification's job names. Only `workers.PushWorker` can carry it out.
+    """The function of a notification's job. Only `workers.PushWorker` can run it.
 
-    From a program without this library::
+    A program without this library enqueues a notification so::
 
         Queue("default", connection=redis, serializer=JSONSerializer).enqueue(
             "notifier.deliver",
@@ -85,13 +85,13 @@ def deliver(**_notification: Any) -> NoReturn:
     raise NotifierError("notifier.deliver runs on workers.PushWorker alone: start it by `notifier worker`")
 
 
-deliver.__module__ = "notifier"  # so that RQ names it so, where it is given the function itself
+deliver.__module__ = "notifier"  # RQ takes the job's function name from it if it is given the function itself
 
 
 def encode_data(notification: Notification) -> bytes:
-    """The job's `data` field: what RQ's JSON serializer makes of the call, compressed as RQ does."""
+    """The job's `data` field: the call as RQ's JSON serializer writes it, compressed as RQ compresses it."""
     call: list[Any] = [FUNCTION, None, [], notification.to_kwargs()]
-    # A push is small: more effort saves next to nothing, and the memory for a larger window may take ten times as long.
+    # A push is small: a higher level saves almost nothing, and to allocate a larger window may take ten times as long.
     packed = zlib.compressobj(1, zlib.DEFLATED, WINDOW_BITS, MEMORY_LEVEL)
     return packed.compress(_quick_writer()(call)) + packed.flush()
 
@@ -104,8 +104,8 @@ def encode_meta(
 ) -> bytes:
     """The job's `meta` field: plain JSON, because the scripts read it inside Redis.
 
-    expires_in_us: when it expires, in µs; once it has failed and is requeued, the time begins anew.
-    ref: the caller's own, which its event tells. trace: in which it is enqueued, see `Spans`.
+    expires_in_us: the time until it expires, in µs; this time begins again if the failed job is requeued.
+    ref: the caller's own reference, for the event. trace: the trace context of the producer, see `Spans`.
     """
     meta: dict[str, Any] = {"user": notification.user, "category": notification.category}
     if expires_in_us is not None:
@@ -126,11 +126,10 @@ def encode_meta(
 
 
 def encode_targets(notification: Notification) -> str:
-    """Describe the devices to the scripts: the notification's own app, and each one's platform, kind and digest.
+    """Describe the devices to the scripts: the notification's own app, and each device's platform, kind and digest.
 
-    A browser's has its push service besides, because each of these is a route of its own.
-
-    See `targets.lua`. The digest stands for the token in the names of keys.
+    A browser also has its push service, because each push service is a route of its own. The names of keys contain the
+    digest instead of the token. See `targets.lua`.
     """
     kinds, devices = [notification.app or "-"], []
     for device in notification.devices:
@@ -143,7 +142,7 @@ def encode_targets(notification: Notification) -> str:
 
 
 def decode_targets(targets: str) -> tuple[str | None, list[tuple[str, str, str]]]:
-    """Undo `encode_targets`, but for the digests: the notification's own app; each device's platform, kind, service."""
+    """Read the text of `encode_targets`: the notification's own app; the platform, kind and service of each device."""
     app, _, devices = targets.partition("|")[0].partition(" ")
     return None if app in {"", "-"} else app, DEVICE.findall(devices)
 
@@ -151,7 +150,7 @@ def decode_targets(targets: str) -> tuple[str | None, list[tuple[str, str, str]]
 def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
     """The function's name and its keyword arguments.
 
-    Raises InvalidNotificationError where the bytes are not what RQ's JSON serializer writes.
+    Raises InvalidNotificationError if RQ's JSON serializer cannot have written the bytes.
     """
     function, args, kwargs = decode_call(unpack_data(data))
     if function == FUNCTION and args:
@@ -160,13 +159,13 @@ def decode_data(data: bytes) -> tuple[str, Mapping[str, Any]]:
 
 
 def read_notification(data: bytes) -> Notification | None:
-    """The notification of a job's `data`; None for a job of another function, JSON or pickle.
+    """The notification of a job's `data`; None for a job of another function.
 
-    Raises InvalidNotificationError if it is malformed.
+    Raises InvalidNotificationError if it is malformed, or a pickle.
     """
     raw = unpack_data(data)
     is_small = _most_values(raw) <= MAX_VALUES_OF_OURS
-    with contextlib.suppress(ValueError):  # it is another function's, or not plain, or malformed: the next lines say it
+    with contextlib.suppress(ValueError):  # another function, not plain, or malformed: the next lines tell which
         if is_small:
             return checked_plain(_plain_reader()(raw)[3])
     function, args, kwargs = decode_call(raw)
@@ -181,9 +180,10 @@ def read_notification(data: bytes) -> Notification | None:
 
 @cache
 def _plain_reader() -> Callable[[bytes], Any]:
-    """Reads the JSON of a call of FUNCTION and checks its types at once; raises ValueError for what is not plain.
+    """Return a reader that parses a call of FUNCTION and checks its types in one pass. It may raise ValueError.
 
-    What it takes, `from_kwargs` takes too: so what a limit of bytes may exceed is not plain.
+    It accepts nothing that `from_kwargs` refuses. It counts characters, so it refuses texts that may exceed a limit of
+    bytes.
     """
     from pydantic_core import SchemaValidator  # noqa: PLC0415 - loaded where it is used
     from pydantic_core import core_schema as of  # noqa: PLC0415 - as above
@@ -217,7 +217,7 @@ def _plain_reader() -> Callable[[bytes], Any]:
 
 
 def unpack_data(data: bytes) -> bytes:
-    """A job's `data`, as its serializer wrote it. Raises InvalidNotificationError for what is too long."""
+    """Decompress a job's `data`. Raises InvalidNotificationError if it is too long."""
     unpack = zlib.decompressobj()
     try:
         raw, more = unpack.decompress(data, MAX_DATA_BYTES), unpack.unconsumed_tail
@@ -229,7 +229,7 @@ def unpack_data(data: bytes) -> bytes:
 
 
 def decode_call(raw: bytes) -> tuple[str, Sequence[Any], Mapping[str, Any]]:
-    """The function's name, and its arguments. Raises InvalidNotificationError where the bytes are no JSON of a call."""
+    """The function's name, and its arguments. Raises InvalidNotificationError if the bytes are not a call in JSON."""
     if _most_values(raw) > MAX_VALUES:
         raise InvalidNotificationError("job", f"its data may hold at most {MAX_VALUES:,} values")
     try:
@@ -245,12 +245,12 @@ def decode_call(raw: bytes) -> tuple[str, Sequence[Any], Mapping[str, Any]]:
 
 
 def _most_values(raw: bytes) -> int:
-    """No JSON of these bytes holds more values: what they would become is bounded before they are read."""
+    """An upper bound for the values in the JSON, known before parsing takes memory for them."""
     return 1 + raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def _read_json(raw: bytes) -> Any:
-    """Read JSON. The quick reader refuses some of what is JSON to RQ, such as half of a surrogate pair."""
+    """Parse JSON. RQ accepts some JSON that the quick reader refuses, such as half of a surrogate pair."""
     try:
         return _quick_reader()(raw)
     except ValueError:
@@ -274,8 +274,8 @@ def _quick_writer() -> Callable[[Any], bytes]:
 def read_meta(meta: bytes) -> dict[str, Any]:
     """Read a job's meta; {} if it is no object.
 
-    RQ's tools, called without `-S json`, write in its place a pickle that holds the bytes which stood there: these are
-    taken out of it. The pickle itself is not loaded, it is only read as a list of constants.
+    RQ's tools, if called without `-S json`, replace the meta by a pickle that contains its bytes. These bytes are read
+    from the constants of the pickle, which is never loaded.
     """
     for text in (meta, *_constants(meta)):
         try:
@@ -288,7 +288,7 @@ def read_meta(meta: bytes) -> dict[str, Any]:
 
 
 def is_plain(meta: dict[str, Any]) -> bool:
-    """Whether the scripts can read it: it is Unicode, and nested no deeper than Redis's JSON goes."""
+    """Whether the scripts can read it: valid Unicode, not nested deeper than Redis's JSON parser allows."""
     try:
         written = json.dumps(meta, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):
@@ -298,7 +298,7 @@ def is_plain(meta: dict[str, Any]) -> bool:
 
 def _constants(pickled: bytes) -> list[bytes]:
     found = []
-    with contextlib.suppress(Exception):  # pickletools raises what it likes for what is no pickle
+    with contextlib.suppress(Exception):  # pickletools may raise anything for bytes that are no pickle
         for opcode, argument, _ in pickletools.genops(pickled):
             if isinstance(argument, bytes) and opcode.name in {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}:
                 found.append(argument)
@@ -306,7 +306,7 @@ def _constants(pickled: bytes) -> list[bytes]:
 
 
 def targets_in(data: bytes) -> str:
-    """`encode_targets` of a job's `data`; of what cannot be sent, as it names nobody: whoever takes it will say so."""
+    """`encode_targets` of a job's `data`; without devices if the data is invalid: its worker reports why."""
     try:
         notification = read_notification(data)
         return "-|" if notification is None else encode_targets(notification)
@@ -322,7 +322,7 @@ def encode_reason(reason: str) -> str:
 def decode_reason(text: bytes) -> str:
     """Return the text of a failure that `encode_reason`, or RQ, stored; at most MAX_REASON_BYTES of it.
 
-    Raise ValueError where it is something else.
+    Raises ValueError for any other text.
     """
     unpack = zlib.decompressobj()
     try:

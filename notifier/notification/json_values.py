@@ -1,6 +1,6 @@
-"""JSON of others: how it is read, and the checks of texts and values in a notification.
+"""Read JSON of other programs, and check the texts and values of a notification.
 
-Each check raises InvalidNotificationError, by the field.
+Each check raises InvalidNotificationError with the name of the field.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Final, TypeGuard, cast
 from notifier.errors import InvalidNotificationError
 
 DATA_DEPTH: Final = 32
-MAX_SHOWN: Final = 200  # characters of a key in the path to a value: each value has a path
-NUMBER_BITS: Final = 1024  # a longer one is infinite to whoever reads JSON's numbers as doubles
+MAX_SHOWN: Final = 200  # characters of a key in the path of a value: a path is built for every value
+NUMBER_BITS: Final = 1024  # programs that read JSON's numbers as doubles take a longer one for infinity
 
 
 def read_object(text: bytes | str) -> dict[str, Any] | None:
-    """Return the JSON object that this is; None where it is anything else."""
+    """Parse a JSON object; None if the text is anything else."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -27,26 +27,26 @@ def read_object(text: bytes | str) -> dict[str, Any] | None:
 
 
 def fields_of(text: bytes | str | None) -> dict[str, Any]:
-    """Return the fields of the JSON object that this is, such as a job's meta; none where it is anything else."""
+    """Parse a JSON object, such as a job's meta; {} if the text is anything else."""
     return (read_object(text) if text else None) or {}
 
 
 def is_mapping(value: object) -> bool:
-    return type(value) is dict or isinstance(value, Mapping)  # to ask for a Mapping takes five times as long
+    return type(value) is dict or isinstance(value, Mapping)  # isinstance of Mapping takes five times as long
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Whether this is text itself: a proxy of Flask's or Django's says that it is, and is written as a list."""
+    """Whether the value is a real `str`: a proxy of Flask or Django passes isinstance, and JSON makes it a list."""
     return issubclass(type(value), str)
 
 
 def plain_text(value: Any) -> Any:
-    """The same value; text as a plain `str`, because an f-string writes a member of a `(str, Enum)` by its name."""
+    """Turn text into a plain `str`: an f-string writes a member of a `(str, Enum)` by its name. Other values stay."""
     return str.__str__(value) if is_text(value) else value
 
 
 def check_text(name: str, value: object, limit: int) -> str:
-    """Return plain text of 1 to `limit` bytes, and refuse all else."""
+    """Return the text as a plain `str`. Refuse any other value, empty text, and more than `limit` bytes."""
     if not is_text(value):
         raise InvalidNotificationError(name, f"must be text, is {type(value).__name__}")
     if not value:
@@ -58,7 +58,7 @@ def check_text(name: str, value: object, limit: int) -> str:
 
 
 def check_unicode(name: str, text: str) -> None:
-    """Refuse text that UTF-8 cannot carry, such as half of a surrogate pair: no request to a provider could."""
+    """Refuse text that UTF-8 cannot carry, such as half of a surrogate pair: no request can carry it."""
     if text.isascii():
         return
     try:
@@ -68,7 +68,7 @@ def check_unicode(name: str, text: str) -> None:
 
 
 def check_mapping(name: str, value: object) -> None:
-    """Refuse what is no JSON object, or holds what JSON cannot carry."""
+    """Refuse a value that is no JSON object, or has a value in it that JSON cannot carry."""
     if not is_mapping(value):
         raise InvalidNotificationError(name, f"must be a mapping, is {type(value).__name__}")
     if value:

@@ -1,4 +1,4 @@
-"""Notification and Device: what a producer hands over, and the checks that need no configuration."""
+"""Notification and Device, and the checks of them that need no configuration."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from notifier.units import shown
 PRIORITIES: Final = frozenset(get_args(Priority))
 COLLAPSE_ID_BYTES: Final = 64
 TAG_BYTES: Final = 64
-MAX_DEVICES: Final = 1_000  # of one user; what is not checked here would be worked on by all
+MAX_DEVICES: Final = 1_000  # of one user; the limit bounds the work of the scripts and of a worker
 MAX_TAGS: Final = 5
 USER_BYTES: Final = 256
-BADGES: Final = 2**31  # FCM's is of 32 bits
+BADGES: Final = 2**31  # FCM's badge has 32 bits
 OPTIONS: Final = ("apns", "fcm", "webpush")  # the platforms whose options have a field of their own
 PLAIN: Final = ("title", "body", "collapse_id", "badge", "sound", "priority", "app")
 MAPPINGS: Final = ("data", *OPTIONS, "options")  # the fields that are JSON objects
-NAMES: Final = ("user", "category", "collapse_id", "dedupe_key", "app")  # they become parts of keys and of routes
-# Later than any that is meant, and far below where the microseconds of the scripts lose their exactness.
+NAMES: Final = ("user", "category", "collapse_id", "dedupe_key", "app")  # parts of the names of keys and of routes
+# Longer than anybody needs, and short enough that Lua's numbers hold its microseconds exactly.
 LONGEST_EXPIRY: Final = timedelta(days=36_500)
-LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)  # in the scripts the time of what waits for a route alone
+LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)  # in the scripts, the time of a job that waits only for a route
 NAME_FORM: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 def route(platform: str, app: str | None) -> str:
-    """By which provider and app a device is reached, in text: ``apns``, or ``apns/driver`` for a named app."""
+    """The name of a route: ``apns``, or ``apns/driver`` for a named app."""
     return platform if app is None else f"{platform}/{app}"
 
 
 def platform_of(by: str) -> str:
-    """The platform of a route, also of one to a service behind it."""
+    """The platform in the name of a route, which may also name an app and a service."""
     return by.partition("@")[0].partition("/")[0]
 
 
 def route_of_all(routes: Iterable[str]) -> str:
-    """The one name of the routes of several devices, in whichever order these stand: ``apns+fcm``."""
+    """One name for the routes of several devices, the same for any order of them: ``apns+fcm``."""
     return "+".join(sorted(set(routes)))
 
 
 def at_service(by: str, host: str) -> str:
-    """A route to one of several services behind it, in text: ``webpush@updates.push.services.mozilla.com``.
+    """The name of the route to one service of a platform: ``webpush@updates.push.services.mozilla.com``.
 
-    Each has a circuit of its own. '' for the host is the route itself.
+    Each service has a circuit of its own. host: '' if the platform is one service.
     """
     return f"{by}@{host}" if host else by
 
@@ -68,7 +68,7 @@ class Device:
     token: str
 
     def __post_init__(self) -> None:
-        if not type(self.platform) is type(self.token) is str:  # many are made, so the usual case goes first
+        if not type(self.platform) is type(self.token) is str:  # many devices are made, so the usual case is first
             for name, value in (("platform", self.platform), ("token", self.token)):
                 object.__setattr__(self, name, plain_text(value))
 
@@ -77,7 +77,7 @@ class Device:
 
     @property
     def host(self) -> str:
-        """The push service of a browser, by its host; '' for a platform that is one service."""
+        """The host of a browser's push service; '' for a platform that is one service."""
         platform = platforms.find(self.platform)
         return "" if platform is None else platform.service_of(self.token)
 
@@ -87,13 +87,13 @@ class Notification:
     """One message for one user, on any number of the user's devices. It counts once against the limits.
 
     expires_in: it is not sent after this time, counted from `send_at` or from now; a timedelta or seconds.
-    priority: "high" goes before all normal ones of its backlog; None is as its category says.
+    priority: "high" goes before all normal ones of its backlog; None is the category's.
     send_at: it is not sent before this time; must have a time zone.
     collapse_id: at most 64 bytes; a later message with the same one replaces this on the device.
     tags: at most 5, of at most 64 bytes each; `Notifier.cancel` finds it by them.
     dedupe_key: two sends for one user with the same key within `dedupe_for` are one notification.
     zone: the time zone for quiet hours and calendar windows, such as ``Europe/Berlin``; None is the configured one.
-    app: the platforms' named app for its devices; None is the category's, or the app without a name.
+    app: the named app of the devices' platforms; None is the category's app, or the app without a name.
     apns: Apple's own options, such as push_type and thread_id; docs/how-to/apns.md lists all.
     fcm: Google's own options of the message, such as ``{"android": {"notification": {"channel_id": "news"}}}``.
     webpush: browsers' own options, such as icon, actions and the url to open; docs/how-to/webpush.md lists all.
@@ -128,7 +128,7 @@ class Notification:
                 fields[name] = plain_text(value)
 
     def __repr__(self) -> str:
-        # Neither title, body nor data: a repr ends in logs and tracebacks.
+        # Without title, body and data: logs and tracebacks contain a repr.
         return f"Notification(user={self.user!r}, category={self.category!r}, devices={self.devices!r})"
 
     @property
@@ -199,10 +199,10 @@ class Notification:
             raise InvalidNotificationError("expires_in", "is more than a hundred years: leave it out for no expiry")
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, defaults left out.
+        """The keyword arguments of the RQ job `notifier.deliver`: plain JSON, without defaults.
 
-        What steers the job alone (expiry, time, zone, tags, dedupe key) travels in the job's meta instead; the priority
-        in both, because the providers have one too.
+        They are for the providers. Fields for the queue alone are in the job's meta (expiry, zone, tags) or serve to
+        enqueue it (`send_at`, `dedupe_key`). The priority is here and in the meta: providers have one too.
         """
         kwargs: dict[str, Any] = {
             "user": self.user,
@@ -220,7 +220,7 @@ class Notification:
         if not is_mapping(kwargs):
             raise InvalidNotificationError("kwargs", "must be an object")
         if not kwargs.keys() <= JOB_FIELDS:
-            name = str(next(iter(kwargs.keys() - JOB_FIELDS)))[:USER_BYTES]  # to compare a long one takes much memory
+            name = str(next(iter(kwargs.keys() - JOB_FIELDS)))[:USER_BYTES]  # to compare a long name takes much memory
             raise InvalidNotificationError(name, unknown_field(name, JOB_FIELDS))
         for name in NEEDED:
             if name not in kwargs:
@@ -238,25 +238,25 @@ class Notification:
 
 
 def checked_plain(notification: Notification) -> Notification:
-    """As `validate`, where `job.read_notification` has checked what JSON's types and lengths tell."""
+    """Make the checks of `validate` that are left once `job.read_notification` has checked types and lengths."""
     _check_tokens(notification.devices)
     _check_content(notification, MAPPINGS)
     return notification
 
 
-# What a job's keyword arguments may hold: when to send it, and only once, is said in its meta.
+# The fields that a job's keyword arguments may have: `send_at` and `dedupe_key` serve only to enqueue it.
 JOB_FIELDS: Final = Notification.__dataclass_fields__.keys() - {"send_at", "dedupe_key"}
 DEVICE_FIELDS: Final = {"platform", "token"}
 NEEDED: Final = ("user", "devices")
 
 
 def unknown_field(name: str, known: Iterable[str]) -> str:
-    """Why a name is refused, and which one may have been meant."""
+    """Say that a name is not a field, and which field it may mean."""
     return f"is not a field; {meant(name, sorted(known))}"
 
 
 def check_user(user: object) -> str:
-    """Return the name of a user as plain text. Raise InvalidNotificationError where it can be none."""
+    """Return the name of a user as a plain `str`. Raises InvalidNotificationError if it cannot be one."""
     return check_text("user", user, USER_BYTES)
 
 
@@ -281,7 +281,7 @@ def _check_zone(zone: object) -> None:
 
 
 def check_name(field: str, value: object) -> None:
-    """Refuse what cannot be the name of a category, or of an app."""
+    """Refuse a value that cannot be the name of a category or of an app."""
     if not is_text(value) or not NAME_FORM.fullmatch(value):
         what = "an app" if field == "app" else "a category"
         raise InvalidNotificationError(field, f"{shown(value)} is not a name of {what}")
@@ -290,7 +290,7 @@ def check_name(field: str, value: object) -> None:
 def _check_send_at(at: object) -> None:
     if not isinstance(at, datetime):
         raise InvalidNotificationError("send_at", f"must be a datetime, is {type(at).__name__}")
-    if at != at:  # noqa: PLR0124 - NaT of pandas, which may not be asked for its offset
+    if at != at:  # noqa: PLR0124 - NaT of pandas, whose `utcoffset` raises
         raise InvalidNotificationError("send_at", "is no time: leave it out to send at once")
     if at.utcoffset() is None:
         raise InvalidNotificationError("send_at", "needs a time zone, such as 2026-12-24T18:00:00+01:00")
@@ -330,7 +330,7 @@ def _check_token(device: Device, index: int) -> None:
 
 
 def _platform(name: object, field: str, place: object) -> platforms.Platform:
-    """The platform of that name. Raises InvalidNotificationError for this field, which has a place of its own in it."""
+    """Find a platform by its name. Raises InvalidNotificationError for `field`, with `place` in its {}."""
     try:
         found = platforms.find(name) if is_text(name) else None
     except SettingsError as error:
@@ -352,7 +352,7 @@ def _check_content(notification: Notification, mappings: Iterable[str]) -> None:
     heard = notification.sound or notification.badge is not None
     for device in notification.devices:
         platform = platforms.find(device.platform)
-        # Some platforms' own options alone make up a message, or a badge or a sound.
+        # To some platforms the options alone, or a badge or a sound alone, are a message.
         if not platform or not (
             (platform.badge_suffices and heard)
             or (platform.options_suffice and notification.options_for(device.platform))

@@ -1,6 +1,6 @@
-"""The options of a platform: a table of what it takes by name, and the one walk that finds what it does not take.
+"""Check the options of a platform against the table of those that it takes.
 
-Each check raises InvalidNotificationError, by the field.
+Each check raises InvalidNotificationError with the name of the field.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, Final, TypeAlias
 
 from notifier.errors import InvalidNotificationError
 
-Check: TypeAlias = Callable[[str, Any], None]  # of a value at this path
+Check: TypeAlias = Callable[[str, Any], None]  # called with the path of a value, and the value
 Fields: TypeAlias = Mapping[str, "type | Check | Fields"]
 
 
 def check_fields(path: str, given: Any, known: Fields) -> None:
-    """Refuse an option that is not known, or whose value is not what the table says; a tuple is a list."""
+    """Refuse an option that is not in the table, or whose value does not fit; a tuple counts as a list."""
     MAPPING(path, given)
     for name, value in given.items():
         where, rule = f"{path}.{name}", known.get(name)
@@ -31,7 +31,7 @@ def check_fields(path: str, given: Any, known: Fields) -> None:
 
 
 def must_be(meaning: str, fits: Callable[[Any], bool]) -> Check:
-    """A value that fits. meaning: what would be right, in words."""
+    """Make a check that a value fits. meaning: a right value in words, for the error."""
 
     def check(path: str, value: Any) -> None:
         if not fits(value):

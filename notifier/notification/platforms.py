@@ -1,7 +1,7 @@
-"""The platforms: what the rest of the house asks of each, and which are installed.
+"""The interface of a platform, and which platforms are installed.
 
-A platform is ours (`OURS`), or comes with a package that names it under the entry points `notifier.providers`. Both are
-found and asked in the same way; docs/how-to/platforms.md says how one is written.
+A platform is ours (`OURS`), or another package names it by an entry point of the group `notifier.providers`. Both are
+used in the same way. docs/how-to/platforms.md says how to write one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from notifier.errors import InvalidNotificationError, SettingsError
 from notifier.units import shown
 
 GROUP: Final = "notifier.providers"
-PROTOCOL: Final = 1  # one more with each change that a platform written for the last one would not bear
+PROTOCOL: Final = 1  # increased by each change that breaks the platforms of other packages
 OURS: Final[Mapping[str, str]] = {
     "apns": "notifier.providers.apns.platform:Apns",
     "expo": "notifier.providers.expo.platform:Expo",
@@ -25,22 +25,22 @@ OURS: Final[Mapping[str, str]] = {
     "hms": "notifier.providers.hms.platform:Hms",
     "webpush": "notifier.providers.webpush.platform:WebPush",
 }
-# The scripts read it out of a job's targets, and it is a part of the names of keys.
+# The scripts parse it in a job's targets, and the names of keys contain it.
 NAME: Final = re.compile(r"[a-z][a-z0-9]{0,31}")
 
-# What a message is to the limits of a platform: collapsible, a background push that shows nothing, or none of these.
+# How the limits of a platform see a message: c is collapsible, b a background push that shows nothing, n neither.
 Kind = Literal["n", "c", "b"]
 
 
 class Platform(ABC):
-    """One platform, made once in a process. A package's entry point names a subclass of it.
+    """One platform, made once in a process. A package's entry point names a subclass.
 
-    name: as it stands in `Device.platform` and under `providers` in the YAML: small letters and digits.
+    name: small letters and digits; used in `Device.platform` and under `providers` in the YAML.
     protocol: the version of this protocol that the platform is written for.
-    options_suffice: its own options alone may make up a message, without a title, a body or data.
-    badge_suffices: a badge or a sound alone may.
+    options_suffice: its options alone are a message, without a title, a body or data.
+    badge_suffices: a badge or a sound alone is a message.
 
-    What its methods get as `notification` is a `notifier.Notification`, whose own fields have been checked.
+    The argument `notification` of its methods is a `notifier.Notification` whose own fields have been checked.
     """
 
     name: ClassVar[str]
@@ -50,7 +50,7 @@ class Platform(ABC):
 
     @abstractmethod
     def token_problem(self, token: str) -> str:
-        """Say what is wrong with a device's token, without quoting it; '' where it is well formed. Never raises."""
+        """Say what is wrong with a device's token, without quoting it; '' if it is well formed. Never raises."""
 
     @abstractmethod
     def settings(self) -> type[Any]:
@@ -58,26 +58,26 @@ class Platform(ABC):
 
     @abstractmethod
     def provider(self, settings: Any, app: str | None, build: Any) -> Any:
-        """Make the provider of one app: a `notifier.providers.Provider`. The driver is to be imported here.
+        """Make the provider of one app: a `notifier.providers.Provider`. Import the driver here.
 
-        settings: an object of `settings()`. build: a `notifier.providers.Build`. Raises SettingsError where a secret
+        settings: an object of `settings()`. build: a `notifier.providers.Build`. Raises SettingsError if a secret
         cannot be read, or a package is missing.
         """
 
     def check(self, notification: Any) -> None:
-        """Raise InvalidNotificationError where its options or its size are not what the platform takes.
+        """Raise InvalidNotificationError if the platform does not take its options or its size.
 
-        Asked at enqueue, of each notification with a device of this platform or with options for it.
+        Called at enqueue, for each notification with a device of this platform or with options for it.
         """
         del notification
 
     def kind(self, notification: Any) -> Kind:
-        """Which of the platform's limits it counts against beside those of every message: see `Kind`."""
+        """Which limits of the platform it counts against, in addition to those of every message; see `Kind`."""
         del notification
         return "n"
 
     def service_of(self, token: str) -> str:
-        """The host behind a device's token, where the platform is several services with a circuit each; else ''."""
+        """The host of the service behind a token, if the platform is several services with a circuit each; else ''."""
         del token
         return ""
 
@@ -86,7 +86,7 @@ class Platform(ABC):
         return any(device.platform == self.name for device in notification.devices)
 
     def check_size(self, size: int, limit: int) -> None:
-        """Raise InvalidNotificationError where a message is of more bytes than the platform takes."""
+        """Raise InvalidNotificationError if a message has more bytes than the platform takes."""
         if size > limit:
             why = f"makes {size} bytes on the wire to {self.name}; at most {limit} are taken"
             raise InvalidNotificationError("body", why)
@@ -97,18 +97,18 @@ def installed() -> list[str]:
     return sorted({*OURS, *_of_packages()})
 
 
-_found: Final[dict[str, Platform | str]] = {}  # each platform that was asked for, or why it cannot be used
+_found: Final[dict[str, Platform | str]] = {}  # by name: the platform, or why it cannot be used
 
 
 def find(name: str) -> Platform | None:
-    """The platform of that name; None where none is installed.
+    """The platform of that name; None if none is installed.
 
-    Raises SettingsError where the package that brings it cannot be used.
+    Raises SettingsError if its package cannot be used.
     """
     found = _found.get(name)
     if found is None:
         entry = EntryPoint(name, OURS[name], GROUP) if name in OURS else _of_packages().get(name)
-        if entry is None:  # nothing is kept of it: anybody may invent names
+        if entry is None:  # not cached: clients may invent any number of names
             return None
         found = _found[name] = _load(entry)
     if isinstance(found, str):
@@ -117,7 +117,7 @@ def find(name: str) -> Platform | None:
 
 
 def check_payload(notification: Any) -> None:
-    """Raise InvalidNotificationError unless every platform that it goes to, or has options for, would take it."""
+    """Raise InvalidNotificationError unless each platform of its devices and of its options takes it."""
     named = {device.platform: None for device in notification.devices} | notification.named_options
     for name in named:
         if (platform := find(name)) is not None:
@@ -125,7 +125,7 @@ def check_payload(notification: Any) -> None:
 
 
 def not_installed(name: object) -> str:
-    """Say of a name that no platform has it, and which there are."""
+    """Say that no platform of this name is installed, and which are."""
     return f"{shown(name)} is not installed; installed are {', '.join(installed())}"
 
 
@@ -135,7 +135,7 @@ def _of_packages() -> dict[str, EntryPoint]:
 
 
 def forget() -> None:
-    """Look again at what is installed when next asked: for tests that bring a platform of their own."""
+    """Forget which platforms are installed. Tests that add a platform need this."""
     _found.clear()
     _of_packages.cache_clear()
 
@@ -144,7 +144,7 @@ def _load(entry: EntryPoint) -> Platform | str:
     of = f"the platform {entry.name} of {entry.dist.name if entry.dist else entry.value}"
     try:
         platform = entry.load()()
-    except Exception as error:  # noqa: BLE001 - whatever a package of somebody else does at its import
+    except Exception as error:  # noqa: BLE001 - the import of another package may raise anything
         return f"{of} cannot be loaded: {type(error).__name__}: {error}"
     if not isinstance(platform, Platform):
         return f"{of} is no notifier.providers.Platform but {type(platform).__name__}"

@@ -1,4 +1,4 @@
-"""Read which function an RQ job calls, with any serializer, and run nothing: a pickle is read, and builds nothing."""
+"""Read the call of an RQ job, JSON or pickle, and run nothing: a pickle builds only classes that the caller allows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from zoneinfo import ZoneInfo
 from notifier.errors import InvalidNotificationError
 from notifier.notification.job import STEERING, decode_call, read_meta, unpack_data
 
-PICKLED: Final = b"\x80"  # the first byte of any pickle that RQ writes, and of no JSON
-LOADS: Final = pickle._Unpickler.dispatch  # noqa: SLF001 - as `_Reader`
+PICKLED: Final = b"\x80"  # the first byte of each pickle that RQ writes; no JSON begins with it
+LOADS: Final = pickle._Unpickler.dispatch  # noqa: SLF001 - see `_Reader`
 MAX_OPCODES: Final = 250_000  # of one pickle: each may build some 200 bytes
-MAX_NAME: Final = 200  # characters of a class: each mention of it is a copy
-MAX_KEY_BITS, MAX_LENGTH = 64, 100  # of a number, and of a tuple that is hashed or called with
-# Where an opcode finds what becomes keys of a dict, or members of a set: from its mark on, or at the end.
+MAX_NAME: Final = 200  # characters of the name of a class: each mention is a copy in memory
+MAX_KEY_BITS, MAX_LENGTH = 64, 100  # of a number as a key; of a tuple as a key or as arguments
+# By opcode: the part of the stack, since the last mark, that becomes keys of a dict or members of a set.
 KEYS: Final = {
     pickle.SETITEM: slice(-2, -1),
     pickle.SETITEMS: slice(None, None, 2),
@@ -31,7 +31,7 @@ ARGUMENTS: Final = {pickle.REDUCE: slice(-1, None), pickle.NEWOBJ: slice(-1, Non
 
 
 class RqCall(NamedTuple):
-    """The function's name and its arguments. needs: the classes that its pickle names; each stands as an `Unread`."""
+    """The function's name and its arguments. needs: the classes that its pickle names; each is an `Unread`."""
 
     function: str
     args: Sequence[Any]
@@ -41,17 +41,15 @@ class RqCall(NamedTuple):
 
 
 class Unread:
-    """In the place of an object that a pickle would have built."""
+    """A placeholder for an object that a pickle would have built."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
     def __call__(self, *_: Any, **__: Any) -> Unread:
-        """Take what a function would take."""
         return self
 
     def __setstate__(self, _: Any) -> None: ...
     def __setitem__(self, _: Any, __: Any) -> None: ...
-    def append(self, _: Any) -> None:
-        """Take what a list would take."""
+    def append(self, _: Any) -> None: ...
 
     extend = add = append
 
@@ -72,9 +70,10 @@ def _safely(places: Mapping[bytes, slice], is_safe: Callable[[Any], bool], why_n
 
 
 def _is_safe_key(key: object, *, in_tuple: bool = False) -> bool:
-    """Whether a forger cannot have made it to be hashed without end: a tuple's hash asks its members', without a limit.
+    """Whether a key is quick to hash: a forged pickle must not block the worker.
 
-    Of numbers beyond 64 bits any number have the same hash, and a dict compares each of them with all.
+    The hash of nested tuples recurs without a limit. Numbers of more than 64 bits can be chosen to share one hash, and
+    then a dict compares each of them with all others.
     """
     if isinstance(key, tuple):
         return not in_tuple and len(key) <= MAX_LENGTH and all(_is_safe_key(each, in_tuple=True) for each in key)
@@ -82,12 +81,12 @@ def _is_safe_key(key: object, *, in_tuple: bool = False) -> bool:
 
 
 def _are_few(arguments: object) -> bool:
-    """Whether a call with them costs little. A text would be one argument for each of its characters."""
+    """Whether a call with them is cheap. A text would be one argument for each of its characters."""
     return isinstance(arguments, tuple) and len(arguments) <= MAX_LENGTH
 
 
-class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memory a forged index asks for
-    """Builds an `Unread` in the place of what is not Python's own, and notes which class that was."""
+class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's allocates the memory that a forged index asks for
+    """Builds an `Unread` for each object of a class, and notes the class in `needs`."""
 
     dispatch: ClassVar = {
         **LOADS,
@@ -97,16 +96,16 @@ class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memo
     }
 
     def __init__(self, pickled: bytes) -> None:
-        super().__init__(io.BytesIO(pickled), fix_imports=False)  # the class that was checked, and no other, is opened
+        super().__init__(io.BytesIO(pickled), fix_imports=False)  # would map the name of a class after the check
         self._pickled = pickled
         self.needs: list[str] = []
 
     def load(self) -> Any:
-        """Build the value, unless it would take much more memory than the pickle does. Raises ValueError."""
+        """Build the value. Raises ValueError if it cannot, or if the value needs much more memory than the pickle."""
         try:
             for n, _ in enumerate(pickletools.genops(self._pickled)):  # raises for a length beyond the end
                 if n >= MAX_OPCODES:
-                    raise ValueError(f"it has more than {MAX_OPCODES:,} parts")  # noqa: TRY301 - told as all is
+                    raise ValueError(f"it has more than {MAX_OPCODES:,} parts")  # noqa: TRY301 - reported like any
             return super().load()
         except Exception as error:
             raise ValueError(f"this pickle cannot be opened: {error}") from error
@@ -124,15 +123,15 @@ class _Reader(pickle._Unpickler):  # noqa: SLF001 - C's one allots whatever memo
         return self.find_class("persistent", "id")()
 
 
-def _what_makes_a_zone(owner: Any, name: str) -> Any:
-    """Stand in for `getattr`, by which a pickle of a zone asks for this, and a forged one for anything."""
+def _zone_getattr(owner: Any, name: str) -> Any:
+    """Replace `getattr`: the pickle of a zone needs it for this function, a forged one could reach anything by it."""
     if owner is not ZoneInfo or name != "_unpickle":
         raise ValueError("it needs getattr")
     return getattr(owner, name)
 
 
 class _Opener(_Reader):
-    """Builds what it may, and nothing else."""
+    """Builds objects of the classes that `opens` allows, and no others."""
 
     def __init__(self, pickled: bytes, opens: Callable[[str], bool]) -> None:
         super().__init__(pickled)
@@ -142,25 +141,25 @@ class _Opener(_Reader):
         if not self._opens(f"{module}.{name}"):
             raise ValueError(f"it needs {module}.{name}")
         if (module, name) == ("builtins", "getattr"):
-            return _what_makes_a_zone
-        return super(_Reader, self).find_class(module, name)  # imports nothing: what may be opened is there
+            return _zone_getattr
+        return super(_Reader, self).find_class(module, name)  # imports nothing: the allowed classes are loaded already
 
 
 def open_pickle(pickled: bytes, opens: Callable[[str], bool] | None) -> Any:
-    """The value of a pickle. opens: which classes may be built; None: none. Raises ValueError if there are others."""
+    """The value of a pickle. opens: whether a class may be built; None allows none. Raises ValueError for any other."""
     return _Opener(pickled, opens or (lambda _: False)).load()
 
 
 def read_pickle(pickled: bytes) -> tuple[Any, Sequence[str]]:
-    """The plain values of a pickle, and the classes that it names besides. Raises ValueError for what is none."""
+    """The plain values of a pickle, and the classes that it names. Raises ValueError if it is no pickle."""
     reader = _Reader(pickled)
     return reader.load(), reader.needs
 
 
 def read_call(data: bytes, meta: bytes = b"") -> RqCall:
-    """The call that a job's data holds. Raises InvalidNotificationError where it is none.
+    """The call that a job's data holds. Raises InvalidNotificationError if it holds none.
 
-    meta: the job's. What the pickle of a pickled job's needs is needed for the call, too.
+    meta: the job's. If both are pickles, `needs` has the classes of the meta too.
     """
     raw = unpack_data(data)
     if not raw.startswith(PICKLED):
@@ -179,7 +178,7 @@ def read_call(data: bytes, meta: bytes = b"") -> RqCall:
 
 
 def read_any_meta(meta: bytes) -> dict[str, Any]:
-    """Read a job's meta of either serializer; of a pickled one only what limits the job."""
+    """Read a job's meta, JSON or pickle; of a pickle only the keys that limit the job."""
     if not meta.startswith(PICKLED):
         return read_meta(meta)
     try:
@@ -188,6 +187,6 @@ def read_any_meta(meta: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         return {}
-    if isinstance(kept := found.get("unserialized"), bytes):  # by a tool of RQ 2 that could not read the JSON there
+    if isinstance(kept := found.get("unserialized"), bytes):  # JSON in a pickle, by a tool of RQ 2
         return read_meta(kept)
     return {name: found[name] for name in STEERING if isinstance(found.get(name), str | int | float)}

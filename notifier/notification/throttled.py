@@ -1,4 +1,4 @@
-"""`@throttled`: an RQ function whose jobs are limited as notifications are, and what such a function may say."""
+"""`@throttled` limits the jobs of an RQ function like notifications; the function may call `mark_sent`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from notifier.rules.category import DEFAULT_CATEGORY
 MARKER: Final = "__push_throttled__"  # the attribute of a decorated function that holds its `Throttle`
 
 F = TypeVar("F", bound=Callable[..., Any])
-_sent = False  # of the job that this process runs; RQ forks one for each
+_sent = False  # whether the job of this process has called `mark_sent`; RQ forks a process for each job
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """By which limits the jobs of a function wait. user: the name of the parameter that holds the user."""
+    """The limits of a function's jobs. user: the name of the parameter that holds the user."""
 
     user: str
     category: str = DEFAULT_CATEGORY
 
     def meta(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
-        """The user and the category of one call. Raises InvalidNotificationError where the call names no user."""
+        """The user and the category of one call. Raises InvalidNotificationError if the call names no user."""
         try:
             call = inspect.signature(function).bind(*args, **kwargs)
             call.apply_defaults()
@@ -40,9 +40,9 @@ class Throttle:
 
 
 def throttled(*, user: str, category: str = DEFAULT_CATEGORY) -> Callable[[F], F]:
-    """Limit the jobs of an RQ function as the notifications of their user and category are limited.
+    """Limit the jobs of an RQ function by the rules of their user and category, like notifications.
 
-    user: the name of the function's parameter that holds the user. The function itself stays as it is::
+    user: the name of the function's parameter that holds the user. The function itself is not changed::
 
         @throttled(user="user_id", category="chat")
         def notify(user_id, text): ...
@@ -62,11 +62,11 @@ def throttled(*, user: str, category: str = DEFAULT_CATEGORY) -> Callable[[F], F
 
 
 def mark_sent() -> None:
-    """Say inside a throttled function that its message has left: it counts then, also if the function raises."""
+    """Say inside a throttled function that its message has left: then it counts, even if the function raises."""
     global _sent  # noqa: PLW0603 - one job a process
     _sent = True
 
 
 def was_sent() -> bool:
-    """Whether the function that this process runs has said so."""
+    """Whether the function that this process runs has called `mark_sent`."""
     return _sent

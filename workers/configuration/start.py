@@ -96,7 +96,7 @@ def wait_for_redis(connection: Any) -> None:
 
 
 def those_there_first(served: Sequence[Partition]) -> Sequence[Partition]:
-    """Return the partitions. If there are several, wait for one that takes writes, and put it first: RQ registers there.
+    """Return the partitions. If there are several, wait for one that takes writes, and put it first for RQ.
 
     Raise RedisUnusableError if one answers but cannot be used, or if the last one is full.
     """

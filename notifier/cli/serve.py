@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -51,7 +52,8 @@ def serve(
         why = str(error.strerror).partition(" (while")[0]  # of a name that is not known, no errno
         other = "; --port names another" if error.errno in {errno.EADDRINUSE, errno.EACCES} else ""
         fail(f"cannot listen on {host}:{port}: {why}{other}")
-    say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
+    with suppress(OSError):  # a full disk is no reason to serve nothing
+        say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}")
     run(path, settings.log, listening, (lambda: "") if no_auth else token, is_open=no_auth)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
+import io
 import json
 import re
 import select
@@ -12,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from redis import Redis
@@ -275,6 +277,19 @@ def test_the_token_may_stand_in_a_file_that_changes(
         assert taken() == ["the-second-of-the-tokens"]
         file.write_text("")
         assert taken() == ["the-second-of-the-tokens"]
+
+
+def test_it_serves_though_nothing_can_be_printed(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log may go to a disk that is full, as the metrics would tell."""
+    ran: list[Any] = []
+    monkeypatch.setattr("notifier.server.run.bind", lambda *_: None)
+    monkeypatch.setattr("notifier.server.run.run", lambda *given, **_: ran.append(given))
+    monkeypatch.setattr(sys, "argv", ["notifier", "--config", str(config), "serve"])
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys.stdout, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code or 0, len(ran)) == (0, 1)
 
 
 def test_another_name_does_not_lead_here(config: Path) -> None:

@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "a new backlog wakes nobody",
         "enter_backlog",
-        "return lane, true, true end",
-        "return lane, false, true end",
+        "return lane, true, not standing",
+        "return lane, false, not standing",
         BACKLOGS,
     ),
     Mutant(

@@ -21,15 +21,14 @@ end
 
 -- open_backlog: makes sure that the backlog of `category` is known, in the more urgent of its lane and `lane`. Returns
 -- the backlog's lane, and whether it is new there: then its user is to be looked at now, because the backlog's rules
--- may admit what the user's wake-up does not know of; and whether it was empty.
+-- may admit what the user's wake-up does not know of; whether it was empty; #lowered; and why it waits, see waits.lua.
 local function open_backlog(user, category, lane)
   local backlogs = backlogs_key(user)
-  if redis.call('HSETNX', backlogs, category, lane) == 1 then return lane, true, true end
-  local standing = redis.call('HGET', backlogs, category)
-  if (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false end
+  local standing, lowered, why = unpack(redis.call('HMGET', backlogs, category, '#lowered', '#w:' .. category), 1, 3)
+  if standing and (RANK[standing] or 99) <= (RANK[lane] or 99) then return standing, false, false, lowered, why end
   redis.call('HSET', backlogs, category, lane)
-  if not lanes_of(read_backlogs(user))[standing] then leave_lane(user, standing) end
-  return lane, true
+  if standing and not lanes_of(read_backlogs(user))[standing] then leave_lane(user, standing) end
+  return lane, true, not standing, lowered, why
 end
 
 -- What is forgotten of a job that begins anew. push_targets tells of its data, and push_sent of what its user may have:
@@ -173,9 +172,8 @@ end
 -- expect_behind: when one that joins a backlog is expected at the soonest, with its head. A background push stands
 -- behind alerts, where what stands at the head may be one whose device has no room; returns whether another may go
 -- before that head.
-local function expect_behind(now, job, meta, lane)
+local function expect_behind(now, job, meta, lane, some_lowered)
   local wake_up = redis.call('ZSCORE', '@wakeups:' .. lane, meta.user) or now
-  local some_lowered = redis.call('HGET', backlogs_key(meta.user), '#lowered')
   local lowers = some_lowered and tonumber(job.order) < LOWERED / 2
     and is_background(redis.call('HGET', job.key, 'push_targets'))
   if lowers then job.order = text(job.order + LOWERED) end
@@ -198,16 +196,18 @@ end
 -- stand: puts the job into its backlog. Returns the backlog's lane, and whether it is new, as *enter_backlog*.
 local function stand(now, job, meta, expected, needs_recheck)
   local user, backlog = meta.user, backlog_key(meta.user, meta.category)
-  local lane, is_new, was_empty = open_backlog(user, meta.category, job.origin)
+  local lane, is_new, was_empty, some_lowered, why = open_backlog(user, meta.category, job.origin)
   -- One that *lower* put behind the alerts comes back to its place; what knew of it may have gone meanwhile.
-  if tonumber(job.order) >= LOWERED / 2 then redis.call('HSET', backlogs_key(user), '#lowered', '1') end
+  if tonumber(job.order) >= LOWERED / 2 then
+    some_lowered = redis.call('HSET', backlogs_key(user), '#lowered', '1')
+  end
   if is_new then expected = seconds(now)
   elseif not expected then
     local passes
-    expected, passes = expect_behind(now, job, meta, lane)
+    expected, passes = expect_behind(now, job, meta, lane, some_lowered)
     needs_recheck = needs_recheck or passes
   end
-  if redis.call('ZADD', backlog, job.order, job.id) == 1 then waits.add(waits.why(user, meta.category), 1) end
+  if redis.call('ZADD', backlog, job.order, job.id) == 1 then waits.add(why or waits.undecided, 1) end
   -- The user may wait for a route that the head before it needs, or wait by the clock of another zone.
   needs_recheck = not is_new and (needs_recheck or routes_are_held() or goes_by_clock(user))
   if not was_empty and (is_new or needs_recheck or job.deadline) then

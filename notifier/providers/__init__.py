@@ -1,6 +1,6 @@
-"""The providers: a folder each, the one importer of its driver; and what who writes another one needs.
+"""The providers, each in a folder that alone imports its driver; and the names for writing another one.
 
-The names in `__all__` are the public protocol, of the version `PROTOCOL`; docs/how-to/platforms.md shows their use.
+These names are the public protocol, in the version `PROTOCOL`; docs/how-to/platforms.md shows their use.
 """
 
 from __future__ import annotations

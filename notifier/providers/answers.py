@@ -1,7 +1,7 @@
-"""The meaning of an answer: one shape of table for every provider, and one way to read it. Nothing in here raises.
+"""Read the answers of every provider in the same way, by its `Table`. Nothing in here raises.
 
-A provider's rules stand in its `Table` (`apns_answers`, `fcm_answers`, …); a reason is looked for first, then the
-status, then its class, and what nobody knows may have delivered.
+The reason is looked up first, then the status, then its class. An answer that is in no table is UNKNOWN: the provider
+may have delivered.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from notifier.providers.contract import Answer, Outcome
 
 SECOND_US: Final = 1_000_000
 MINUTE_US: Final = 60 * SECOND_US
-LONGEST_WAIT_US: Final = 24 * 60 * MINUTE_US  # more is taken for an error of the server
+LONGEST_WAIT_US: Final = 24 * 60 * MINUTE_US  # a server that asks for more is wrong
 
-# A reason is one word. Whatever else stands there, such as a proxy's page, is not repeated into logs.
+# A reason is one word. Any other text, such as a proxy's page, must not get into logs.
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _SECONDS: Final = re.compile(r"[0-9]{1,300}")
 
@@ -30,10 +30,10 @@ _SECONDS: Final = re.compile(r"[0-9]{1,300}")
 class Table:
     """The answers of one provider.
 
-    by_reason: by status and the provider's own word. by_status: where that pair is not listed. by_class: by the
-        status's hundreds (5 is every 5xx), where that is not listed either.
-    wait_us: by outcome, how long to wait where the answer names no time, in microseconds. Only these are tried again.
-    least_us: by status or by class, how long to wait at least, whatever the answer says, in microseconds.
+    by_reason: by status and the provider's own word. by_status: if that pair is not listed. by_class: by the hundreds
+        of the status (5 is every 5xx), if the status is not listed either.
+    wait_us: by outcome, how long to wait if the answer names no time, in microseconds. Only these are tried again.
+    least_us: by status or by class, the shortest wait, even if the answer names a shorter one, in microseconds.
     """
 
     by_reason: Mapping[tuple[int, str], Outcome]
@@ -47,9 +47,9 @@ class Table:
         return known or self.by_class.get(status // 100, Outcome.UNKNOWN)
 
     def read(self, status: int, reason: str, header: Callable[[str], str], outcome: Outcome | None = None) -> Answer:
-        """Return the answer that this is. header: a header of the response by its name in lower case, else empty.
+        """Make the answer of a response. header: returns a header by its name in lower case; '' if it is missing.
 
-        outcome: what it means whatever its status and its reason are.
+        outcome: if given, it goes before the outcome of the table.
         """
         outcome = outcome or self.outcome(status, reason)
         wait_us = self.wait_us.get(outcome)
@@ -61,18 +61,18 @@ class Table:
 
 
 def unsendable(error: InvalidNotificationError | ValueError) -> Answer:
-    """Return the answer for a job that was written past the producer's checks: its reason names the field.
+    """Return the answer for a job that was enqueued without the producer's checks. Its reason names the field.
 
-    A ValueError is about text or a number that no request can carry. What it says may quote the message.
+    A ValueError means text or a number that no request can carry. Its text may quote the message, so it is left out.
     """
     why = error if isinstance(error, InvalidNotificationError) else type(error).__name__
     return Answer(Outcome.REJECTED, reason=f"InvalidNotification: {why}")
 
 
 def retry_after_us(value: str, date: str) -> int | None:
-    """Read Retry-After, seconds or an HTTP date, in microseconds from now, at most a day; None if it says nothing.
+    """Read Retry-After, seconds or an HTTP date, as microseconds from now, at most a day; None if it is neither.
 
-    date: the header of the same response. A date is read by the server's own clock: ours may be wrong by hours.
+    date: the Date header of the response. It tells the server's own clock: ours may be wrong by hours.
     """
     value = value.strip()
     if _SECONDS.fullmatch(value):
@@ -86,7 +86,7 @@ def retry_after_us(value: str, date: str) -> int | None:
 
 
 def word(value: object) -> str:
-    """Return a provider's reason if it is one; empty for whatever is no single word."""
+    """Return a provider's reason; '' for anything that is not a single word."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else ""
 
 

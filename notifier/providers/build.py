@@ -1,4 +1,4 @@
-"""The things a provider is built with beside its settings."""
+"""The objects that a provider is built with, in addition to its settings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from notifier.providers.apns.token_store import TokenStore
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A token that its platform called dead after it had taken a message. reason: the platform's own word.
+    """A token that its platform reported dead only after it had taken a message. reason: the platform's own word.
 
-    user, job_id: of the message that found it out.
+    user, job_id: of that message.
     """
 
     device: Device
@@ -23,7 +23,7 @@ class Late:
     job_id: str
 
 
-Report: TypeAlias = Callable[[Late, str | None], None]  # and of which app
+Report: TypeAlias = Callable[[Late, str | None], None]  # the second argument is the app
 
 
 def keep_silent(late: Late, app: str | None) -> None:
@@ -32,12 +32,12 @@ def keep_silent(late: Late, app: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The surroundings of the providers of one worker.
+    """The objects that all providers of one worker get.
 
-    environ: the variables that may hold secrets. shared: what serves several apps of a platform, such as one
-    connection, under all that these have in common; a platform begins its keys with its name. tokens: where all workers
-    share the token that they send with; None is each by itself. report: is told of what a platform finds out after its
-    answer, and of which app.
+    environ: environment variables, which may hold secrets. shared: objects that several apps of a platform use, such as
+    a connection; a key is the platform's name and all settings that the apps have in common. tokens: the store in which
+    all workers share a provider token; None if each has its own. report: called with a token that a platform reports
+    dead after its answer, and the app.
     """
 
     environ: Mapping[str, str]

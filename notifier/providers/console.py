@@ -1,4 +1,4 @@
-"""A provider for trying things out: prints a line for each push in place of sending it."""
+"""A provider for trials: it prints a line for each push instead of sending it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from notifier.texts import mask
 
 
 class ConsoleProvider:
-    """Stands in for the provider of one platform and app; everything is delivered, to a text stream.
+    """Replaces the provider of one platform and app, and delivers every push to a text stream.
 
-    stream: where to print; None is the standard output of the moment. The title is shown, of the body only
-    its length: a console is a log.
+    stream: None is the current `sys.stdout`. It shows the title, but only the length of the body: a console is a log.
     """
 
     def __init__(self, platform: str, app: str | None = None, stream: TextIO | None = None) -> None:
@@ -38,7 +37,7 @@ class ConsoleProvider:
         )
         try:
             print(line, file=self._stream or sys.stdout, flush=True)
-        except OSError as error:  # a full disk, or nobody reads any more
+        except OSError as error:  # a full disk, or a closed pipe
             return Answer(Outcome.FAULT, reason=f"cannot print: {error}")
         return Answer(Outcome.DELIVERED)
 

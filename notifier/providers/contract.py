@@ -1,6 +1,6 @@
-"""The promise of every provider: one dispatch in, one answer out, nothing raised, nothing slept.
+"""The contract of every provider: one dispatch in, one answer out. It never raises and never sleeps.
 
-What a platform tells of itself before that (its tokens, options and settings), and where it is registered, is in
+The other part of a platform (its tokens, options and settings), and how it is registered, is in
 `notifier.notification.platforms`.
 """
 
@@ -19,30 +19,30 @@ class Outcome(StrEnum):
     """How a provider answered for one device."""
 
     DELIVERED = "delivered"  # the provider took it
-    REJECTED = "rejected"  # final: this message will never be taken
-    DEAD_TOKEN = "dead_token"  # noqa: S105 - final, and the token is gone for every message
+    REJECTED = "rejected"  # final: the provider will never take this message
+    DEAD_TOKEN = "dead_token"  # noqa: S105 - final, for every message: the token is dead
     RETRY = "retry"  # the provider refused it for now and nothing reached the user; spends an attempt
-    REFUSED = "refused"  # by this message's own fault, which a person may repair; nobody got it; spends an attempt
+    REFUSED = "refused"  # for a cause of this message alone, which people can repair; nobody got it; spends an attempt
     BUSY = "busy"  # this device takes no more for now; nobody got it; no attempt
     FULL = "full"  # the whole route takes no more for now; nobody got it; no attempt
     UNSENT = "unsent"  # not a byte of the request left, or the provider said it was not processed; no attempt
     UNKNOWN = "unknown"  # the request left and no answer came: it may have reached the user
-    FAULT = "fault"  # our credentials, topic or project are wrong, for every message: shout, wait; no attempt
+    FAULT = "fault"  # our credentials, topic or project are wrong for every message: alert and wait; no attempt
 
-    __hash__ = str.__hash__  # Enum's own is written in Python, and an answer is looked for in several sets
+    __hash__ = str.__hash__  # Enum's own is slow Python, and outcomes are looked up in sets
 
 
-@dataclass(slots=True)  # not frozen: that takes three times as long to make
+@dataclass(slots=True)  # not frozen: a frozen one takes three times as long to make
 class Answer:
     """A provider's answer for one device.
 
     status: the HTTP status, if there was one. reason: the provider's own word, such as ``Unregistered``.
     retry_after_us: the least time to wait before it is tried again, in microseconds, if one is known.
-    passed: for UNKNOWN, where the request's connection can tell: becomes true once the provider has answered something
-        that was asked for on that connection after it, so that it has read it; false if the connection ended before.
-    gone_at_us: for DEAD_TOKEN the moment since which the provider knows it, in microseconds since 1970, if it tells.
-    help: what a person should repair, where the fault is the message's own; it is logged once.
-    seen: the reason in the words of a person, where the provider's own word is none, such as 'connection refused at …'.
+    passed: for UNKNOWN, if the connection can tell: true once the provider has answered something that was sent after
+        the request, so it has read the request; false if the connection ended before.
+    gone_at_us: for DEAD_TOKEN, since when the provider knows it, in microseconds since 1970, if it says so.
+    help: what a person should repair, if only this message is at fault; logged once.
+    seen: the reason in words for people, if the provider gave none, such as 'connection refused at …'.
     """
 
     outcome: Outcome
@@ -65,8 +65,8 @@ class Dispatch:
 
     job_id: stable over retries; a provider derives its own message id from it.
     ttl_us: the time left until the notification expires, in microseconds; None is without expiry.
-    send_by: on the event loop's clock (`loop.time()`, seconds), the moment after which the request must not
-        be started any more: the permit's lease could end before the answer. Past it, answer UNSENT.
+    send_by: a time of the event loop's clock (`loop.time()`, seconds). Do not start the request after it, answer
+        UNSENT: the permit's lease could end before the answer.
     """
 
     job_id: str
@@ -82,19 +82,19 @@ class Provider(Protocol):
     platform: str
 
     async def send(self, dispatch: Dispatch) -> Answer:
-        """Send to one device; never raises for what a network or a provider does, never sleeps to retry."""
+        """Send to one device; never raises for an error of the network or the provider, never sleeps to retry."""
         ...
 
     def service(self, device: Device) -> str:
-        """The server that takes this device's messages: what a probe shows of it holds for all devices of its own."""
+        """The server that takes this device's messages. The result of a probe holds for all devices of the server."""
         ...
 
     async def probe(self, device: Device) -> bool:
-        """Whether that server reads and answers now, by two exchanges that send no message, apart from the sends.
+        """Whether that server reads and answers now, by two exchanges apart from the sends, which send no message.
 
-        The second begins after the answer to the first. One would not do: a server that was stopped and goes on may
-        read its sockets in any order. After the second answer it has read what had come to it before. Never raises;
-        works after `close` too, for what was still under way then.
+        The second begins after the answer to the first. One is not enough: a server that was stopped and goes on may
+        read its sockets in any order. After the second answer it has read everything that came before the probe. Never
+        raises. Works after `close` too, because sends may still lack an answer then.
         """
         ...
 

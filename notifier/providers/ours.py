@@ -1,4 +1,4 @@
-"""The answers that our own platforms give alike. No driver is imported here: producers ask them too."""
+"""The part of `Platform` that our own platforms share. It imports no driver: producers use it too."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from notifier.providers.build import Build
 
 
 class OurPlatform(Platform):
-    """A platform of ours.
+    """A platform of this package.
 
-    settings_at, provider_at: its settings and its provider, written as an entry point is; each is imported when it is
-    first asked for. token: the form of a device's token; form: that form in words.
+    settings_at, provider_at: ``module:name`` of its settings and its provider, which are imported when first needed.
+    token: the form of a device's token; form: that form in words.
     """
 
     settings_at: ClassVar[str]
@@ -29,5 +29,5 @@ class OurPlatform(Platform):
         return resolve_name(self.settings_at)
 
     def provider(self, settings: Any, app: str | None, build: Build) -> Any:
-        """See `Platform`: the provider of the app's section and of its secret."""
+        """See `Platform`. The class at `provider_at` gets the app's settings and its secret."""
         return resolve_name(self.provider_at)(settings.app(app), settings.read_secret(build.environ, app))

@@ -1,4 +1,4 @@
-"""When to try a provider again, and whose turn it is: what pooled connections need and one connection does not."""
+"""Back-off after failures, and turns that keep each device's order over several connections."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Final
 
 SECOND_US: Final = 1_000_000
 FIRST_BACKOFF_S: Final = 0.2
-# For a connection, or a stream of one, where the provider is there; a lease leaves 1.5 beside the longest timeout.
+# Enough to get a connection or a stream if the provider is up; a lease leaves 1.5 s beyond the longest timeout.
 ENOUGH_S: Final = 1.4
-LONGEST_BACKOFF_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
+LONGEST_BACKOFF_S: Final = 8.0  # shorter than a circuit's longest wait; else its probes would only meet this back-off
 
 
 class Backoff:
-    """When to try again after failures: from 0.2 s doubled to 8 s, with jitter; by the loop's clock."""
+    """The wait after failures: 0.2 s, doubled up to 8 s, with jitter; by the loop's clock."""
 
     def __init__(self) -> None:
         self.failing = False
-        self.proven = False  # a try has worked at some time
+        self.proven = False  # a try has worked at least once
         self.seen = ""  # why the last one failed, for people
         self._next_s = FIRST_BACKOFF_S
         self._until = -math.inf
@@ -32,9 +32,9 @@ class Backoff:
         return max(math.ceil((self._until - now) * SECOND_US), 0) if self._until > now else 0
 
     def failed(self, began: float, now: float) -> bool:
-        """Note a failed try; whether it is the first of an outage.
+        """Note a failed try. Returns whether it is the first of an outage.
 
-        Of many tries under way together only the first counts, and none that began before one that worked.
+        A try that began before the last failure or success was noted does not count.
         """
         if began < self._changed:
             return False
@@ -44,7 +44,7 @@ class Backoff:
         return first
 
     def worked(self, now: float) -> bool:
-        """Note a try that worked; whether it ended an outage."""
+        """Note a try that worked. Returns whether it ended an outage."""
         ended, self.failing, self.proven, self._changed = self.failing, False, True, now
         self._next_s, self._until = FIRST_BACKOFF_S, -math.inf
         return ended
@@ -54,21 +54,19 @@ class Backoff:
         return not self.failing and self._changed >= began
 
     def hold(self, until: float) -> None:
-        """Wait until that moment: for what trying again soon cannot mend."""
+        """Wait until that moment, because an earlier try cannot help."""
         self.failing, self._until = True, until
 
 
 class Turns:
-    """One at a time for each device, in the order of asking, so that what goes over several connections at once
-    reaches a device in order (law 4).
-    """
+    """One send at a time for each device, in the order of the calls: several connections would mix them up."""
 
     def __init__(self) -> None:
-        self._ends: dict[str, asyncio.Future[None]] = {}  # by device, the end of the last turn that was asked for
+        self._ends: dict[str, asyncio.Future[None]] = {}  # by token: the end of the last turn that was requested
 
     @contextlib.asynccontextmanager
     async def turn(self, token: str, until: float) -> AsyncIterator[bool]:
-        """Hold the turn of this device with ``async with``, which tells False where it did not come until then.
+        """Hold the turn of this device with ``async with``, which gives False if the turn did not come in time.
 
         until: on the loop's clock, in seconds.
         """
@@ -82,7 +80,7 @@ class Turns:
         finally:
             if before is None or before.done():
                 self._end(token, mine)
-            else:  # it was given up: who comes next waits for the one before
+            else:  # this turn was given up: the next one waits for the one before
                 before.add_done_callback(lambda _: self._end(token, mine))
 
     def _end(self, token: str, turn: asyncio.Future[None]) -> None:

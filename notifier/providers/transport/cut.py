@@ -1,4 +1,4 @@
-"""How a connection is cut, over which there is still something to send."""
+"""Close a connection without sending the rest of its data."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import socket
 import struct
 from typing import Final
 
-AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent yet is thrown away
+AT_ONCE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: unsent data is discarded
 
 
 def cut(transport: asyncio.Transport, connected: socket.socket) -> None:
-    """Cut a connection: what it still had to send is not to arrive any more."""
+    """Close a connection at once, and discard the data that was not sent yet."""
     with contextlib.suppress(OSError):  # it is closed already
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
     abort(transport, connected)
 
 
 def abort(transport: asyncio.Transport, connected: socket.socket) -> None:
-    """As `transport.abort()`, also of TLS that was closed twice: Python 3.11.2 raises AttributeError."""
+    """As `transport.abort()`, which raises AttributeError in Python 3.11.2 for TLS that was closed twice."""
     try:
         transport.abort()
     except AttributeError:

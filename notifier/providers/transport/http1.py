@@ -1,4 +1,4 @@
-"""Requests over kept HTTP/1.1 connections: one try each, within a deadline; trouble comes back as an answer."""
+"""Requests over kept HTTP/1.1 connections: one try each, within a deadline; an error comes back as an answer."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from notifier.providers.transport.words import origin_words
 
 # Shorter than the four minutes after which Google's front ends close an idle connection.
 KEEPALIVE_S: Final = 60.0
-# No connection, none free in time, or a name that no resolver takes: not a byte of the request left. All else may have
-# reached the server.
+# No connection, no free one in time, or a name that no resolver takes: no byte of the request left. After any other
+# error it may have reached the server.
 NEVER_SENT: Final = (
     aiohttp.ClientConnectorError,
     aiohttp.ConnectionTimeoutError,
     aiohttp.InvalidURL,
     UnicodeError,
 )
-BODY_BYTES: Final = 16_384  # more of an answer is not read: it may have no end
-# What aiohttp would add to each request, and no push service looks at: a twentieth of a send's cost.
+BODY_BYTES: Final = 16_384  # the most that is read of an answer, which may have no end
+# Headers that aiohttp adds to each request and no push service reads: they cost a twentieth of a send.
 NOT_ASKED_FOR: Final = ("Accept", "User-Agent")
-AS_IT_IS: Final = {"Accept-Encoding": "identity"}  # who does not say so may get it compressed
-SERVER_ERROR: Final = 500  # that, or more, may be a proxy's word on a server that does not answer
+AS_IT_IS: Final = {"Accept-Encoding": "identity"}  # without it, a server may compress its answer
+SERVER_ERROR: Final = 500  # this or more may come from a proxy whose server does not answer
 MAX_BACKOFFS: Final = 1000
 FAULT_US: Final = 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A server's answer; the names of the headers in any case; of the body the first `max_bytes` that came."""
+    """A server's answer. headers: by a name in any case. body: at most the first `max_bytes`, as far as they came."""
 
     status: int
     headers: Mapping[str, str]
@@ -50,11 +50,11 @@ class Response:
 
 
 class Pool:
-    """Connections to any number of servers, each with a backoff of its own: one that is down holds up no other.
+    """Connections to any number of servers. Each server has its own back-off: one that is down delays no other.
 
     name: of the platform, for logs. timeout_s: for a connection and for an answer, each, in seconds.
-    max_connections: open at once to one server; requests beyond them wait. max_bytes: of an answer, that
-    are read. Lives in one event loop.
+    max_connections: open at once to one server; further requests wait. max_bytes: the most that is read of an answer.
+    Lives in one event loop.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Pool:
         self._max_bytes = max_bytes
         self._backoffs: dict[str, Backoff] = {}  # by origin
         self._session: aiohttp.ClientSession | None = None
-        self.ends_with_it: list[Callable[[], None]] = []  # what to call before the connections close
+        self.ends_with_it: list[Callable[[], None]] = []  # called before the connections close
         self._closed = False
-        self._broken = False  # a request could not be built, and none has gone since
+        self._broken = False  # a request could not be built, and none was sent since
         self._log = structlog.get_logger(__name__)
 
     def unsent(self, origin: str, send_by: float) -> Answer | None:
@@ -88,7 +88,7 @@ class Pool:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, origin: str, send_by: float
     ) -> Response | Answer:
-        """Send one request; UNSENT or UNKNOWN where no response came, FAULT where it is none that HTTP can carry.
+        """Send one request. UNSENT or UNKNOWN if no response came, FAULT if HTTP cannot carry the request.
 
         origin: the ``https://host[:port]`` of the url. send_by: on the loop's clock, in seconds; see `Dispatch`.
         """
@@ -96,15 +96,15 @@ class Pool:
             return refusal
         began = asyncio.get_running_loop().time()
         bound_s = min(self._timeout_s, send_by - began)
-        # `connect` holds the wait for a free connection and its handshake, so that `total`, which is for an answer that
-        # trickles, can only run out once the request is being written. Above the threshold aiohttp rounds up to whole
-        # seconds: never.
+        # `connect` covers the wait for a free connection and its handshake. So `total`, which bounds an answer that
+        # trickles, can only run out once the request is being written. aiohttp rounds timeouts above the threshold up
+        # to whole seconds: without a threshold it never does.
         timeout = aiohttp.ClientTimeout(
             total=bound_s + self._timeout_s, connect=bound_s, sock_read=self._timeout_s, ceil_threshold=math.inf
         )
         try:
             async with self._open().post(
-                # Encoded as it is: a URL that a stranger made must reach its server with not a byte changed.
+                # Not encoded again: a stranger's URL must reach its server unchanged.
                 URL(url, encoded=True),
                 data=body,
                 headers=headers,
@@ -115,13 +115,13 @@ class Pool:
         except (aiohttp.ClientError, OSError, UnicodeError) as error:  # a TimeoutError is an OSError
             return self._without_answer(origin, error, began, send_by)
         except ValueError as error:
-            # A line break in an access token, say: HTTP cannot carry it, so nothing left, and no message is to blame.
+            # HTTP cannot carry it, such as a line break in an access token. Nothing left, and no message is at fault.
             log = self._log.debug if self._broken else self._log.error
             log(f"{self._name}_request_unusable", origin=origin, error=type(error).__name__)
             self._broken = True
             return Answer(Outcome.FAULT, reason="UnusableRequest", retry_after_us=FAULT_US)
         except asyncio.CancelledError:
-            # aiohttp cancels those who wait for a connection when the pool closes; a real one passes.
+            # When the pool closes, aiohttp cancels tasks that wait for a connection. Any other cancellation passes.
             task = asyncio.current_task()
             if self._closed and task is not None and not task.cancelling():
                 return Answer(Outcome.UNSENT, reason="Closed")
@@ -141,7 +141,7 @@ class Pool:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # No limit over all: one server that does not answer must not take the others' connections.
+            # No limit over all servers: one that does not answer must not take the others' connections.
             most = self._max_connections
             connector = Connector(
                 self._max_bytes, limit=0, limit_per_host=most, keepalive_timeout=KEEPALIVE_S, ssl=self.tls
@@ -151,7 +151,7 @@ class Pool:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers=AS_IT_IS,
                 skip_auto_headers=NOT_ASKED_FOR,
-                auto_decompress=False,  # a few bytes of it can be any number
+                auto_decompress=False,  # a few compressed bytes may expand to any size
             )
         return self._session
 
@@ -163,7 +163,7 @@ class Pool:
         enough_s = min(self._timeout_s / 2, ENOUGH_S)
         had_time = send_by - began >= enough_s and not backoff.has_worked_since(began)
         if isinstance(error, aiohttp.ConnectionTimeoutError) and not had_time:
-            return Answer(Outcome.UNSENT, reason="TooLate")  # others had all connections; another may get through
+            return Answer(Outcome.UNSENT, reason="TooLate")  # others had all connections; the next try may get one
         if backoff.failed(began, now):
             self._log.warning(f"{self._name}_unreachable", origin=origin, error=type(error).__name__)
         left_us, backoff.seen = backoff.left_us(now) or None, origin_words(error, origin)
@@ -172,7 +172,7 @@ class Pool:
     def _backoff(self, origin: str) -> Backoff:
         backoff = self._backoffs.get(origin)
         if backoff is None:
-            # Servers may be named by strangers: what is remembered of them has an end.
+            # Strangers may name servers, so their number is bounded.
             if len(self._backoffs) >= MAX_BACKOFFS:
                 self._backoffs.clear()
             backoff = self._backoffs[origin] = Backoff()
@@ -181,14 +181,14 @@ class Pool:
 
 async def _beginning(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
     body = bytearray()
-    with contextlib.suppress(aiohttp.ClientError, OSError):  # the status is known, whatever becomes of the rest
+    with contextlib.suppress(aiohttp.ClientError, OSError):  # the status is known, even if the body breaks off
         while len(body) < max_bytes and (part := await content.read(max_bytes - len(body))):
             body += part
     return bytes(body)
 
 
 async def http1_lives(origin: str, tls: ssl.SSLContext, timeout_s: float) -> bool:
-    """Whether a server answers two requests for nothing; origin: ``https://host[:port]``. See `Provider.probe`."""
+    """Whether a server answers two requests for its root; origin: ``https://host[:port]``. See `Provider.probe`."""
     try:
         async with asyncio.timeout(timeout_s):
             return await _answers(origin, tls) and await _answers(origin, tls)
@@ -199,14 +199,14 @@ async def http1_lives(origin: str, tls: ssl.SSLContext, timeout_s: float) -> boo
 async def _answers(origin: str, tls: ssl.SSLContext) -> bool:
     opened = aiohttp.ClientSession(connector=Connector(0, ssl=tls), max_field_size=BODY_BYTES)
     async with opened as session, session.get(origin, allow_redirects=False) as got:
-        got.close()  # nobody reads the rest
+        got.close()  # the body is not needed
         return got.status < SERVER_ERROR
 
 
 def tls_context(ca_file: Path | None, key: str) -> ssl.SSLContext:
-    """A client's TLS; ca_file: trust these authorities and no others. key: of the setting, for the error.
+    """A client's TLS. ca_file: trust these authorities and no others. key: the name of the setting, for the error.
 
-    Raises SettingsError where the file cannot be used.
+    Raises SettingsError if the file cannot be used.
     """
     try:
         return ssl.create_default_context(cafile=ca_file)

@@ -1,6 +1,6 @@
-"""aiohttp's connections, with an eye on what comes over them: bytes that nobody asked for, and bytes without end.
+"""aiohttp's connections, protected against bytes without a request and answers without an end.
 
-aiohttp hands out an idle connection without a look at it, and takes what lies there for the answer to the next request.
+aiohttp reuses an idle connection without a check. Bytes that have arrived on it would become the next request's answer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from aiohttp.connector import Connection
 
 from notifier.providers.transport.cut import abort, cut
 
-MAX_ANSWERS: Final = 16  # to one request: hints, and then the answer
-HEADS_BYTES: Final = 49_152  # of the heads of all these; of what is more nothing is read
-PART_BYTES: Final = 16_384  # parsed at a time: thousands of answers fit into what one read may bring
+MAX_ANSWERS: Final = 16  # to one request: early hints, then the answer
+HEADS_BYTES: Final = 49_152  # of the heads of all these; more of them ends the connection
+PART_BYTES: Final = 16_384  # parsed at a time: one read may bring thousands of answers
 
 
 class Handler(ResponseHandler):
-    """The client's end of one connection. What comes while nothing is asked ends it; max_bytes: of a body."""
+    """The client's end of one connection. Bytes without a request end it. max_bytes: of a body."""
 
     def __init__(self, max_bytes: int, **options: Any) -> None:
         super().__init__(**options)
@@ -33,7 +33,7 @@ class Handler(ResponseHandler):
         self._answers = self._answer_bytes = 0
 
     def begin(self) -> bool:
-        """Begin a request; False where this connection must not be used."""
+        """Begin a request; False if this connection must not be used."""
         if not self.is_connected() or self.should_close or (self.used and self._has_bytes()):
             return False
         self._asked = self.used = True
@@ -41,7 +41,7 @@ class Handler(ResponseHandler):
         return True
 
     def end(self) -> None:
-        """Take the request as over: what comes from now on belongs to none."""
+        """End the request: later bytes belong to none."""
         self._asked = False
 
     def cut(self) -> None:
@@ -49,7 +49,7 @@ class Handler(ResponseHandler):
             cut(self.transport, self._socket)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the socket: a transport that is closed no longer tells it."""
+        """Keep the socket: a closed transport no longer gives it."""
         super().connection_made(transport)
         self._socket = transport.get_extra_info("socket")
 
@@ -62,7 +62,7 @@ class Handler(ResponseHandler):
             if self.transport is None:
                 return
             if not self._asked or self._answers > MAX_ANSWERS or self._answer_bytes > self._most:
-                abort(self.transport, self._socket)  # whoever waits has its turn first, and takes what came of a body
+                abort(self.transport, self._socket)  # the reader runs before the loss, and gets the body so far
                 return
             super().data_received(part)
 
@@ -71,7 +71,7 @@ class Handler(ResponseHandler):
         super().feed_data(data, size)
 
     def _has_bytes(self) -> bool:
-        """Whether something came that the event loop has not seen yet."""
+        """Whether bytes have arrived that the event loop has not read yet."""
         assert self._socket is not None
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
@@ -79,14 +79,14 @@ class Handler(ResponseHandler):
 
 
 class Connector(aiohttp.TCPConnector):
-    """Hands out connections on which nothing lies, and cuts those whose request was given up."""
+    """Hands out connections without unread bytes, and cuts those whose request was given up."""
 
     def __init__(self, max_bytes: int, **options: Any) -> None:
         super().__init__(**options)
         self._factory = partial(Handler, max_bytes, loop=self._loop)  # type: ignore[assignment]
 
     async def connect(self, req: Any, traces: Any, timeout: aiohttp.ClientTimeout) -> Connection:  # noqa: ASYNC109 - aiohttp's
-        """Return a connection that is quiet: an idle one, or else a new one."""
+        """Return a connection without unread bytes: an idle one, or else a new one."""
         while True:
             connection = await super().connect(req, traces, timeout)
             handler = connection.protocol

@@ -1,4 +1,4 @@
-"""Access tokens by OAuth 2.0, fetched over the same pool that the messages are sent over."""
+"""Access tokens by OAuth 2.0, fetched over the pool that sends the messages."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from notifier.providers.transport.backoff import LONGEST_BACKOFF_S, Backoff
 from notifier.providers.transport.http1 import Pool, Response
 
 FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
-# OAuth's words, and the statuses below 500, that say nothing of the account.
+# OAuth's words, and the statuses below 500, for a passing error: the account is not at fault.
 PASSING_WORDS: Final = frozenset({"internal_failure", "server_error", "temporarily_unavailable"})
 PASSING: Final = frozenset({408, 429})
 OK: Final = range(200, 300)
 SERVER_ERROR: Final = 500
 MAX_TOKEN_CHARACTERS: Final = 8_192
 MAX_LIFETIME_S: Final = 86_400
-TOKEN_LIFETIME_S: Final = 300.0  # assumed where the token endpoint names none
-RENEW_BEFORE_S: Final = 300.0  # renewed that long before its end, or at four fifths of a short life
-SPARE_S: Final = 10.0  # no longer used that long before its end, or at nine tenths of a short life
+TOKEN_LIFETIME_S: Final = 300.0  # assumed if the token endpoint names none
+RENEW_BEFORE_S: Final = 300.0  # renewed this long before its end; a short-lived one at four fifths of its life
+SPARE_S: Final = 10.0  # unused from this long before its end; a short-lived one at nine tenths of its life
 
 
 class AccessTokens:
     """An access token: one fetch at a time, renewed before it ends.
 
-    name: of the platform, for logs. request: makes the body of a fetch, a form. timeout_s: of a fetch as a whole.
+    name: of the platform, for logs. request: makes the form that a fetch posts. timeout_s: of a whole fetch.
     """
 
     def __init__(self, name: str, token_uri: str, request: Callable[[], bytes], pool: Pool, timeout_s: float) -> None:
@@ -45,10 +45,10 @@ class AccessTokens:
         self._timeout_s = timeout_s
         self._token = ""
         self._usable_until = self._renew_at = -math.inf  # on the loop's clock
-        self._proven = False  # the platform has accepted this very token
-        self._doubted = False  # and has refused it since, once
-        self._messages_own = False  # a refusal of it was one message's own: the next was accepted
-        self._refusal = Answer(Outcome.UNSENT, reason="Closed")  # what sends answer while there is none
+        self._proven = False  # the platform has accepted this token
+        self._doubted = False  # the platform's last word on this token was a refusal
+        self._messages_own = False  # the platform refused it for one message, and accepted it for the next
+        self._refusal = Answer(Outcome.UNSENT, reason="Closed")  # the answer of sends while there is no token
         self._backoff = Backoff()
         self._fetching: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(__name__)
@@ -64,9 +64,9 @@ class AccessTokens:
         send_by: float,
         content_type: str = "application/json",
     ) -> Answer:
-        """Post a message with the token, and note what the platform says of the token.
+        """Post a message with the token, and note whether the platform accepts the token.
 
-        read: what a response means, from its status, headers and body; UNSENT where the token was refused.
+        read: makes the answer from the status, headers and body; UNSENT if the token was refused.
         """
         token = await self._usable(origin, send_by)
         if isinstance(token, Answer):
@@ -83,9 +83,9 @@ class AccessTokens:
         return answer
 
     async def _usable(self, origin: str, until: float) -> str | Answer:
-        """Return a usable token, waiting until that moment of the loop's clock; else what to answer.
+        """Return a usable token, or the answer of the send if there is none by `until`, a time of the loop's clock.
 
-        None is asked for while nothing can be sent to `origin`.
+        No token is fetched while nothing can be sent to `origin`.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -98,7 +98,7 @@ class AccessTokens:
         if now < self._usable_until:
             return self._token
         if self._fetching is not None:
-            # Not wait_for: it would cancel the fetch that the others wait for.
+            # Not wait_for: it would cancel the fetch that other sends wait for.
             await asyncio.wait({self._fetching}, timeout=max(until - now, 0))
         now = loop.time()
         if now >= until:
@@ -109,10 +109,10 @@ class AccessTokens:
         return replace(self._refusal, retry_after_us=wait_us)
 
     def _refuse(self, token: str, answer: Answer) -> Answer:
-        """Note that the platform refused a token as not valid; return what the send that met it is to answer.
+        """Note that the platform refused a token as not valid. Return the answer of the send.
 
-        One refusal may be a message's own, or of one sick server. Where the next is refused too, a new token is
-        fetched; but a fault of the account if this one was never accepted: fetching would not mend it, so it waits.
+        One refusal may concern one message, or one broken server. If the next send is refused too, a new token is
+        fetched. If the platform never accepted this token, the account is at fault: fetches wait, as none would help.
         """
         if token != self._token:
             return answer
@@ -140,7 +140,7 @@ class AccessTokens:
                 )
         except TimeoutError:
             self._failed(began, "TokenEndpoint: Timeout")
-        except Exception as error:  # noqa: BLE001 - whatever the signer raises, its text may quote the key
+        except Exception as error:  # noqa: BLE001 - the signer may raise anything, and its text may quote the key
             self._failed(began, f"TokenEndpoint: {type(error).__name__}")
         else:
             if isinstance(response, Answer):
@@ -165,7 +165,7 @@ class AccessTokens:
             self._take(token, _lifetime_s(content.get("expires_in")), began)
 
     def _take(self, token: str, lifetime_s: float, began: float) -> None:
-        # The life counts from before the request, so that it can only be taken for too short.
+        # The lifetime counts from before the request: it may be taken too short, never too long.
         self._token, self._proven, self._doubted, self._messages_own = token, False, False, False
         self._renew_at = began + lifetime_s - min(RENEW_BEFORE_S, lifetime_s / 5)
         self._usable_until = began + lifetime_s - min(SPARE_S, lifetime_s / 10)
@@ -188,10 +188,10 @@ class AccessTokens:
 
 
 def is_plain(text: str) -> bool:
-    """Whether it is printable ASCII without a blank, as a header and an address need it."""
+    """Whether it is printable ASCII without a blank, as headers and addresses must be."""
     return text.isascii() and text.isprintable() and " " not in text
 
 
 def _lifetime_s(value: object) -> float:
-    """For how many seconds a token lives, within reason."""
+    """Read the lifetime of a token in seconds, within limits."""
     return float(min(max(value, 1), MAX_LIFETIME_S)) if type(value) is int else TOKEN_LIFETIME_S

@@ -1,4 +1,4 @@
-"""A provider over kept HTTP/1.1 connections: what is alike in all of them."""
+"""The part that all providers over kept HTTP/1.1 connections share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from notifier.providers.transport.http1 import Pool, http1_lives, tls_context
 class PooledProvider(ABC):
     """Sends over kept connections, and keeps the order of each device's sends.
 
-    settings: of one app. more: of its `Pool`. Raises SettingsError where the CA file cannot be used.
+    settings: of one app. more: arguments of its `Pool`. Raises SettingsError if the CA file cannot be used.
     """
 
     platform: str
 
     def __init__(self, settings: Any, **more: Any) -> None:
         self._timeout_s = settings.timeout_us / SECOND_US
-        self._origin: str = getattr(settings, "endpoint", "")  # none where each device names its server, see `service`
+        self._origin: str = getattr(settings, "endpoint", "")  # '' if each device names its server, see `service`
         tls = tls_context(settings.ca_file, f"providers.{self.platform}.ca_file")
         self._pool = Pool(self.platform, tls=tls, timeout_s=self._timeout_s, **more)
         self._turns = Turns()

@@ -1,4 +1,4 @@
-"""Why a provider could not be reached, in the words of a person: for `notifier routes`, the pages and the logs."""
+"""Say in words for people why a provider cannot be reached: for `notifier routes`, the pages and the logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 def unreachable_words(error: BaseException, host: str, port: int | None) -> str:
     """Say what went wrong on the way to a host, such as 'connection refused at localhost:8443'."""
     place = host if port is None else f"{host}:{port}"
-    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error  # of aiohttp
+    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error  # aiohttp's
     if isinstance(inner, ssl.SSLCertVerificationError):
         return f"the certificate of {place} is not believed: {inner.verify_message}"
     kinds: tuple[tuple[type[BaseException], str], ...] = (
@@ -24,6 +24,6 @@ def unreachable_words(error: BaseException, host: str, port: int | None) -> str:
 
 
 def origin_words(error: BaseException, origin: str) -> str:
-    """As `unreachable_words`, of an origin such as https://fcm.googleapis.com."""
+    """As `unreachable_words`, for an origin such as https://fcm.googleapis.com."""
     url = urlsplit(origin)
     return unreachable_words(error, url.hostname or origin, url.port or (443 if url.scheme == "https" else None))

@@ -1,4 +1,4 @@
-"""Requests to one HTTP/2 server over a connection that is opened when needed, kept, replaced when it ends."""
+"""Requests to one HTTP/2 server over a connection that is opened when needed, kept, and replaced when it ends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from notifier.providers.transport.http2.requests import RESPONSE_BYTES, Request,
 from notifier.providers.transport.http2.wire import Said, Wire
 from notifier.providers.transport.words import unreachable_words
 
-# Apple takes rapid reconnects for an attack: so far apart connections are begun, even when all is well…
+# Apple takes rapid reconnects for an attack. The shortest time between two connections, even if all is well…
 BACKOFF_MIN_S: Final = 0.2
-# …and up to so far, when one after the other cannot be opened or ends before it answered anything.
-BACKOFF_MAX_S: Final = 8.0  # less than a circuit's longest wait, or its probes would be answered here
+# …and the longest, if one after the other cannot be opened or ends before its first answer.
+BACKOFF_MAX_S: Final = 8.0  # shorter than a circuit's longest wait; else its probes would only meet this back-off
 GOODBYE_S: Final = 1.0
 
 W = TypeVar("W", bound=Wire)
@@ -34,19 +34,19 @@ class Channel:
     def __init__(
         self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float, max_response: int = RESPONSE_BYTES
     ) -> None:
-        """max_response: so many bytes of a response are kept."""
+        """max_response: how many bytes of a response are kept."""
         self._host = host
         self._max_response = max_response
         self._port = port
         self._tls = tls
         self._timeout_s = timeout_s
-        self._words = ""  # why it cannot be reached
+        self._words = ""  # why the server cannot be reached
         self._log = structlog.get_logger(__name__).bind(host=host, port=port)
         self._waiting: Waiting = OrderedDict()
         self._connection: Connection | None = None
         self._opened_at = 0.0
-        self._unjudged: Connection | None = None  # it takes leave in order, and shows by its end whether it is well
-        self._living: set[Connection] = set()  # with those that still finish what they began
+        self._unjudged: Connection | None = None  # ended by the server in order; a failure if it never answers
+        self._living: set[Connection] = set()  # and retired ones that still have requests
         self._opening: asyncio.Task[None] | None = None
         self._said = Said()
         self._new_connection = partial(
@@ -57,7 +57,7 @@ class Channel:
         self._closed = False
 
     async def request(self, headers: list[HeaderTuple], body: bytes, *, send_by: float) -> Result:
-        """Send one request; send_by is on the loop's clock, past it the request is not begun any more."""
+        """Send one request. It is not begun after `send_by`, a time of the loop's clock."""
         now = asyncio.get_running_loop().time()
         if self._closed:
             return Answer(Outcome.UNSENT, reason="Closed")
@@ -93,17 +93,17 @@ class Channel:
                 try:
                     for _ in range(2):
                         answered = wire.has_read(loop.time())
-                        # The wire resolves it, whatever comes.
+                        # The wire resolves the future in any case.
                         if answered is None or not await asyncio.shield(answered):
                             return False
                 finally:
                     wire.hang_up()
-        except (OSError, ValueError):  # a TimeoutError is an OSError, and a name that no resolver takes a UnicodeError
+        except (OSError, ValueError):  # a TimeoutError is an OSError; a bad host name raises UnicodeError
             return False
         return True
 
     async def close(self) -> None:
-        """Close all connections: what was sent becomes UNKNOWN, what still waits UNSENT."""
+        """Close all connections. Requests that were sent become UNKNOWN, waiting ones UNSENT."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -127,7 +127,7 @@ class Channel:
     def _expire(self, request: Request) -> None:
         now = asyncio.get_running_loop().time()
         ends = request.deadline if request.complete else min(request.send_by, request.deadline)
-        if now < ends:  # it was begun meanwhile
+        if now < ends:  # begun meanwhile, so it has more time
             self._arm(request, ends)
         else:
             self._drop(request, "Timeout" if now >= request.deadline else "TooLate")
@@ -139,11 +139,11 @@ class Channel:
             self._waiting.pop(request, None)
             if self._connection is not None and reason != "Cancelled":
                 if self._connection.is_shut:
-                    # What waited for the connection before this one says nothing of this one.
+                    # The wait for the connection before this one does not count against this one.
                     self._connection.note_starved(max(self._opened_at, request.deadline - self._timeout_s))
                 elif reason == "Timeout":
-                    reason = "NoStream"  # the server answers others, if too slowly for all
-            if self._connection is None:  # it had the same time to be opened, and has not ended yet
+                    reason = "NoStream"  # the server answers others, but too slowly for all
+            if self._connection is None:  # the attempt to connect had the same time, and has not ended yet
                 seen = unreachable_words(TimeoutError(), self._host, self._port)
                 request.resolve(Answer(Outcome.UNSENT, reason=reason, seen=seen))
             request.lose(reason)
@@ -151,7 +151,7 @@ class Channel:
     # The connection.
 
     def _may_open(self) -> bool:
-        # A server that answers and then goes away is worth the short wait; what fails is worth none.
+        # After a connection that answered, requests wait the short time for the next. After a failure they do not.
         return self._failures == 0 or asyncio.get_running_loop().time() >= self._not_before
 
     def _open_soon(self) -> None:
@@ -184,7 +184,7 @@ class Channel:
             self._port,
             ssl=self._tls,
             server_hostname=self._host,
-            ssl_shutdown_timeout=GOODBYE_S,  # a server that does not take leave is not waited for
+            ssl_shutdown_timeout=GOODBYE_S,  # do not wait for a server that does not close TLS
         )
         return wire
 
@@ -202,8 +202,8 @@ class Channel:
         if connection.answered:
             self._failures = 0
         elif connection.finishing and self._failures == 0 and self._unjudged is None:
-            # A server that restarts in order is no outage. One at a time, or one that says so to each connection and
-            # answers none would have a new one every 0.2 s.
+            # A server that restarts in order has no outage. This holds for one connection at a time: else a server that
+            # sends each of them a GOAWAY and no answer would get a new one every 0.2 s.
             self._unjudged = connection
         else:
             self._back_off("ConnectionLost", _unanswered(connection))
@@ -232,7 +232,7 @@ class Channel:
         wait_s = max(BACKOFF_MIN_S, max_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
         self._failures = min(self._failures + 1, 16)
         self._not_before = asyncio.get_running_loop().time() + wait_s
-        # Once as a warning: while it lasts, every attempt says the same.
+        # Only the first of an outage is a warning: every attempt logs the same.
         log = self._log.warning if self._failures == 1 else self._log.debug
         log("provider_unreachable", error=kind, why=why, wait_ms=round(wait_s * 1000))
         self._refuse_waiting("Unreachable")

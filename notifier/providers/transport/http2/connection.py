@@ -11,14 +11,14 @@ from notifier.providers.transport.backoff import ENOUGH_S
 from notifier.providers.transport.http2.requests import MAX_STREAMS, MAX_UNANSWERED, Request, Waiting
 from notifier.providers.transport.http2.wire import Said, Wire
 
-LATE_S: Final = 0.25  # after `send_by`: late by less is long before the lease ends, if a moment after an expiry
-SHARE_A_WRITE: Final = 32  # requests: more would have the server wait for the last of them, fewer cost more writes
+LATE_S: Final = 0.25  # allowed after `send_by`: the lease ends long after it, though an expiry may have passed
+SHARE_A_WRITE: Final = 32  # requests: with more, the server waits for the last of them; fewer cost more writes
 
 
 class Connection(Wire):
     """Takes requests from `waiting` as soon as the server's stream limit and windows admit them.
 
-    on_retire is called once, when it takes no more requests.
+    on_retire is called once, when the connection takes no more requests.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Connection(Wire):
         self._streams: dict[int, Request] = {}
         self._blocked: dict[int, Request] = {}  # bodies that wait for a window
         self._limit = 1  # until the server's SETTINGS say more
-        self._unanswered = 0  # requests, one after the other
+        self._unanswered = 0  # requests in a row
         self._said_goaway = False
         self._woken = False
 
     # What the channel calls.
 
     def wake(self) -> None:
-        """Look at `waiting` once all callbacks that are ready have run or queued enough, so that they share a write."""
+        """Send from `waiting` once all ready callbacks have run, or enough requests wait: then they share a write."""
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self.on_ready)
@@ -62,7 +62,7 @@ class Connection(Wire):
         if reason == "TooLate":  # its body waited for a window until its time was up
             self.note_starved(request.started_at)
         elif self.heard_at < request.started_at:
-            # Not a word for a whole timeout: what waits shall not run into the same silence.
+            # The server was silent for a whole timeout: waiting requests must not run into the same silence.
             self._retire()
         else:
             self.note_unanswered()
@@ -70,25 +70,25 @@ class Connection(Wire):
 
     @property
     def is_shut(self) -> bool:
-        """Whether it takes nothing though it carries nothing, or waits for a window."""
+        """Whether the server itself admits nothing: it opens no stream, or a body waits for a window."""
         return not self._streams or bool(self._blocked)
 
     def note_starved(self, since: float) -> None:
-        """Take note of a request that had no window, or no stream, since then and until it was too late to send it."""
+        """Note a request that had no window, or no stream, from `since` until it was too late to send it."""
         if self.loop.time() - since >= min(self._timeout_s / 2, ENOUGH_S):
             self.note_unanswered()
 
     def note_unanswered(self) -> None:
-        """Take note of a request that had no answer in its time, or not even a stream; after some, retire.
+        """Note a request that had no answer in time, or not even a stream; after MAX_UNANSWERED in a row, retire.
 
-        A server that talks and never answers, or gives neither windows nor streams, may be well on a new connection.
+        A server that sends frames but no answers, windows or streams may do better on a new connection.
         """
         self._unanswered += 1
         if self._unanswered >= MAX_UNANSWERED:
             self._retire()
 
     def close(self) -> None:
-        """Say goodbye; requests under way become UNKNOWN."""
+        """Send GOAWAY and close; requests under way become UNKNOWN."""
         self._lose_all("Closed")
         self.reads.end()
         self._retire()
@@ -96,7 +96,7 @@ class Connection(Wire):
     # What goes out.
 
     def on_ready(self) -> None:
-        """Send what may go, in order, and write once."""
+        """Send the requests that may go, in order, in one write."""
         self._woken = False
         if not self.open:
             return
@@ -122,9 +122,9 @@ class Connection(Wire):
         self._hang_up_if_done()
 
     def _keep_back(self, began: float) -> None:
-        """Cut the connection: the process stood still since then, and what is to be written now would come too late.
+        """Cut the connection: the process stood still since `began`, and the frames to write now would come too late.
 
-        Nobody can say what becomes of the rest that it carries, so this is for what nothing else prevents.
+        The results of the connection's other requests become unknown, so this is the last resort.
         """
         for request in [each for each in self._streams.values() if each.started_at >= began]:
             request.resolve(Answer(Outcome.UNSENT, reason="TooLate"))
@@ -135,7 +135,7 @@ class Connection(Wire):
         if self.retired or not self.may_write or self._blocked or len(self._streams) >= self._limit:
             return False
         # A body that must wait for the connection's window waits better in the queue. Except on an idle
-        # connection, whose window may never become wider.
+        # connection, whose window may never grow.
         return self.window >= len(request.body) or not self._streams
 
     def _start(self, request: Request) -> None:
@@ -165,7 +165,7 @@ class Connection(Wire):
             request.response_headers = headers
 
     def on_data(self, stream_id: int, data: bytes) -> None:
-        """Keep a response's body, within reason: one that goes on is taken as it is."""
+        """Keep a response's body up to `max_response` bytes; a longer one is taken as complete."""
         request = self._streams.get(stream_id)
         if request is None:
             return
@@ -179,7 +179,7 @@ class Connection(Wire):
             blocked = stream_id in self._blocked
             self._answer(request)
             if blocked:
-                self.reset_stream(stream_id)  # answered before all was sent: nobody wants the rest
+                self.reset_stream(stream_id)  # answered before the whole body was sent: the rest is not needed
 
     def on_reset(self, stream_id: int, *, refused: bool) -> None:
         if request := self._streams.get(stream_id):

@@ -1,4 +1,4 @@
-"""How much a server may send: what it was asked for, a few hundred frames more, and little in one turn of the loop."""
+"""A limit of the frames from a server: some for each request, some to spare, and few in one turn of the loop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ A_REQUEST: Final = 8  # frames: headers, body, windows, and some to spare
 A_SECOND: Final = 100
 MAX: Final = 9_000  # enough for the answers to 1,000 requests under way
 A_TURN: Final = 256
-FOR_ALL_STREAMS: Final = 20  # what a frame costs that touches every stream
+FOR_ALL_STREAMS: Final = 20  # the cost of a frame that touches every stream
 HEADERS_A_CREDIT: Final = 16
 
 
 class Credit:
-    """Each frame costs one credit, one that makes much work costs more. Each request and each second brings some."""
+    """Each frame costs one credit, or more if it makes much work. Each request and each second adds credits."""
 
     def __init__(self, now: float) -> None:
         self._left = self._least = float(SPARE)
@@ -49,7 +49,7 @@ class Credit:
         self._least = self._left - A_TURN
 
     def charge(self, events: Iterable[Event]) -> None:
-        """Charge for one frame, by what it means."""
+        """Charge for one frame, by its events."""
         self._left -= 1
         for event in events:
             match event:

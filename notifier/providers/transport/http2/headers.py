@@ -1,4 +1,4 @@
-"""Header blocks for requests alike but for a few fields: what repeats costs one byte and no search."""
+"""Header blocks for requests that differ in a few fields only: a repeated header costs one byte and no search."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CONTINUED: Final = 0x80
 
 
 class HeaderEncoder(Encoder):
-    """An hpack encoder for many like requests.
+    """An hpack encoder for many similar requests.
 
-    A NeverIndexedHeaderTuple (a path, a credential, an id) goes out as it is, without a look into the table,
-    and leaves the table alone; any other header is put into the table once and is one byte from then on.
-    No Huffman coding: in Python it costs more time, here and at many a server, than the bytes it saves.
+    A NeverIndexedHeaderTuple (a path, a credential, an id) is written literally and never enters the table. Any other
+    header enters the table once, and is one byte from then on.
+    No Huffman coding: in Python it costs more time, here and at many servers, than the bytes it saves.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class HeaderEncoder(Encoder):
         block = []
         if sizes := self.table_size_changes:
             self._indexed.clear()
-            # RFC 7541, 4.2: of several changes since the last block the least and the last. hpack would tell all,
-            # also one that is too large by now.
+            # RFC 7541, 4.2: of several changes since the last block, send the smallest and the last. hpack would send
+            # all, even one that is too large by now.
             self.table_size_changes = [min(sizes), sizes[-1]] if min(sizes) < sizes[-1] else [sizes[-1]]
-            self.header_table.resized = True  # hpack forgets it when the server names the same size again
-            block.append(super().encode([]))  # the new size has to stand first
+            self.header_table.resized = True  # hpack resets it if the server names the same size again
+            block.append(super().encode([]))  # the new size has to come first
         for header in headers:
             if not header.indexable:
                 name, value = header

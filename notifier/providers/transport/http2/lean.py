@@ -1,9 +1,9 @@
-"""h2 with a shorter way for the three frames that every push is made of: its headers, its body, a bare response.
+"""h2 with a fast path for the three frames of a push: its headers, its body, and a response without a body.
 
-h2 builds an object for each frame, with its flags and its text for a log, before a byte of it is used: two thirds
-of a client's time. Here those three are written and read as bytes. Everything else, and whatever is odd about one
-of the three, takes h2's own way; its states and windows are h2's in either case, so the two may alternate frame
-by frame. tests/contract/providers/transport/http2/test_lean.py holds it equal to h2.
+h2 builds an object for each frame, with its flags and a text for logs: two thirds of a client's time. Here these three
+frames are written and read as bytes. All other frames, and unusual ones of these three, take h2's own path. States and
+windows are h2's on both paths, so the paths may alternate frame by frame.
+tests/contract/providers/transport/http2/test_lean.py compares them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ DATA, HEADERS, CONTINUATION = 0, 1, 9
 END_STREAM, END_HEADERS = 0x1, 0x4
 FRAME_HEADER: Final = struct.Struct(">HBBBL")  # 24 bits of length, type, flags, stream
 SWEEP_EVERY: Final = 128
-MAX_RESETS: Final = 10_000  # streams that were reset and are remembered: an answer to one may still be on its way
-MAX_HEADERS_BYTES: Final = 16_384  # of one answer, unpacked
+MAX_RESETS: Final = 10_000  # streams that are remembered as reset: an answer to one may still arrive
+MAX_HEADERS_BYTES: Final = 16_384  # of one answer, decompressed
 
 
 class BareResponse(NamedTuple):
-    """A HEADERS frame that is a whole response, as yet packed."""
+    """A HEADERS frame that is a whole response, still compressed."""
 
     stream_id: int
     block: bytes
@@ -51,7 +51,7 @@ class _Frames(FrameBuffer):
             size = (high << 8) + low
             end = FRAME_HEADER.size + size
             if len(data) < end:
-                self._validate_frame_length(size)  # h2 would first wait for all of it, and keep it
+                self._validate_frame_length(size)  # h2 would first buffer the whole frame
             plain = kind == HEADERS and flags == END_HEADERS | END_STREAM and 0 < stream_id < 1 << 31
             if plain and not self._headers_buffer and len(data) >= end and size <= self.max_frame_size:
                 block = bytes(data[FRAME_HEADER.size : end])
@@ -61,7 +61,7 @@ class _Frames(FrameBuffer):
 
 
 class _Resets(SizeLimitDict):
-    """How streams were closed, of those that were reset alone. h2 keeps 65,536 of all, which is 9 MB a connection."""
+    """How streams were closed, for reset ones only. h2 keeps 65,536 of all streams, which is 9 MB a connection."""
 
     def __setitem__(self, stream_id: int, closed_by: Any) -> None:
         if closed_by in {StreamClosedBy.RECV_RST_STREAM, StreamClosedBy.SEND_RST_STREAM}:
@@ -69,10 +69,10 @@ class _Resets(SizeLimitDict):
 
 
 class LeanH2(H2Connection):
-    """A client's end of a connection. Headers are the caller's to check; they are neither validated nor normalized."""
+    """A client's end of a connection. The caller checks headers; they are neither validated nor normalized."""
 
     def __init__(self) -> None:
-        # Headers are built and checked by the provider; h2's own checks would take a third of the time.
+        # The provider builds and checks the headers; h2's own checks would take a third of the time.
         super().__init__(
             H2Configuration(
                 client_side=True,
@@ -83,8 +83,8 @@ class LeanH2(H2Connection):
                 normalize_inbound_headers=False,
             )
         )
-        # Set before the connection begins, so that it holds without the server's word: nobody asked for a push. The
-        # streams are as many as h2 allows; 0 would refuse a late answer to a stream that was reset.
+        # Set before the connection begins, so that they hold without the server's acknowledgement. No server push. The
+        # limit of streams is h2's default; 0 would refuse a late answer to a stream that was reset.
         self.local_settings = Settings(
             client=True,
             initial_values={
@@ -100,7 +100,7 @@ class LeanH2(H2Connection):
         self._until_sweep = SWEEP_EVERY
 
     def open_request(self, stream_id: int, headers: list[HeaderTuple]) -> None:
-        """As `send_headers` for a new stream. How many may be open at once is the caller's to hold."""
+        """As `send_headers` for a new stream. The caller keeps to the limit of open streams."""
         self.state_machine.process_input(ConnectionInputs.SEND_HEADERS)
         self._until_sweep -= 1
         if not self._until_sweep:
@@ -131,14 +131,14 @@ class LeanH2(H2Connection):
         self._put(DATA, END_STREAM if last else 0, stream_id, part)
 
     def feed(self, data: bytes) -> None:
-        """Take what came, for `next_frame`."""
+        """Buffer received bytes for `next_frame`."""
         self.incoming_buffer.max_frame_size = self.max_inbound_frame_size
         self.incoming_buffer.add_data(data)
 
     def next_frame(self) -> list[Event] | None:
         """Read the next frame; None if no whole frame is left. Raises H2Error as `receive_data` does.
 
-        `receive_data` returns the events of all that came, or, if one frame is wrong, of nothing.
+        `receive_data` returns the events of all frames, or of none if one frame is wrong.
         """
         try:
             frame = next(self.incoming_buffer, None)
@@ -169,12 +169,12 @@ class LeanH2(H2Connection):
         ended = stream.state_machine.process_input(StreamInputs.RECV_END_STREAM)
         response: Any = begun[0]
         response.headers, response.stream_ended = headers, ended[0]
-        stream._initialize_content_length(headers)  # noqa: SLF001 - refuses what is no length
+        stream._initialize_content_length(headers)  # noqa: SLF001 - refuses a wrong length
         return [response, ended[0]]
 
     def _stream_closed_by(self, stream_id: int) -> StreamClosedBy | None:
-        # A client opens its streams one after the other. So of those that it opened, all that are not remembered, and
-        # not open, have ended.
+        # A client's stream ids only grow. So a stream that it opened has ended if it is neither open nor remembered as
+        # reset.
         known = super()._stream_closed_by(stream_id)
         if known is None and stream_id not in self.streams and self._is_ours(stream_id):
             return StreamClosedBy.RECV_END_STREAM
@@ -184,8 +184,8 @@ class LeanH2(H2Connection):
         return stream_id % 2 == 1 and stream_id <= (self.highest_outbound_stream_id or 0)
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> Any:
-        # h2 takes every frame after a GOAWAY for an error, and throws away what it still holds to send, though the
-        # streams up to the last one go on.
+        # After a GOAWAY h2 takes every frame for an error, and discards the data that it has not sent. But the streams
+        # up to the last one go on.
         to_send = self._data_to_send
         result = super()._receive_goaway_frame(frame)
         self._data_to_send = to_send

@@ -1,4 +1,4 @@
-"""h2's own way, under the names of `LeanH2`: for the h2 of 2017, which apns2 needs beside it."""
+"""The interface of `LeanH2` without its fast path, for the h2 of 2017 that apns2 needs."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class PlainH2(H2Connection):
         self._came += data
 
     def next_frame(self) -> list[Event] | None:
-        """See `LeanH2`. h2 gets one frame after the other: of several it forgets all if one is wrong."""
+        """See `LeanH2`. h2 gets one frame at a time: of several it would drop all if one is wrong."""
         length = int.from_bytes(self._came[:3], "big")
         if length > self.max_inbound_frame_size and len(self._came) >= FRAME_HEADER_BYTES:
-            # h2 would first wait for all of it, and keep it.
+            # h2 would first buffer the whole frame.
             self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
             raise FrameTooLargeError(f"a frame of {length} bytes")
         if len(self._came) < (size := FRAME_HEADER_BYTES + length):
@@ -55,7 +55,7 @@ class PlainH2(H2Connection):
         return self.receive_data(frame)
 
     def _receive_goaway_frame(self, frame: Any) -> Any:
-        # As in `LeanH2`: the streams up to the last one go on, and what h2 still holds to send.
+        # As in `LeanH2`: the streams up to the last one go on, and the unsent data stays.
         to_send = self._data_to_send
         result = super()._receive_goaway_frame(frame)
         self._data_to_send = to_send
@@ -65,5 +65,5 @@ class PlainH2(H2Connection):
     def _receive_rst_stream_frame(self, frame: Any) -> Any:
         try:
             return super()._receive_rst_stream_frame(frame)
-        except StreamClosedError:  # RFC 9113, 8.1: a server that has answered may reset; h2 2 ends the connection
+        except StreamClosedError:  # RFC 9113, 8.1: a reset may follow an answer; h2 2 ends the connection
             return [], []

@@ -1,4 +1,4 @@
-"""HTTP/2 on one TLS connection: h2, its buffers, its keep-alive, as plain calls. The only importer of h2."""
+"""HTTP/2 on one TLS connection, as plain calls: h2, its buffers and its keep-alive."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ except ImportError:  # beside apns2, h2 is of 2017
     from notifier.providers.transport.http2.plain import PlainH2 as LeanH2  # type: ignore[assignment]
 
 HIGHEST_STREAM_ID: Final = 2**31 - 1
-IDLE_S: Final = 60.0  # a connection without a word for so long is asked whether it still lives
-DOUBT_S: Final = 10.0  # …and for so long, before anything is entrusted to it
+IDLE_S: Final = 60.0  # after this silence, a PING asks whether the connection still lives
+DOUBT_S: Final = 10.0  # after this silence, a PING is answered before an idle connection gets a request
 DOUBT_TIMEOUT_S: Final = 1.0
 GOAWAY_CHARACTERS: Final = 200
-SAID_FOR_S: Final = 60.0  # a line that says what the last one of its kind said is only for debugging
+SAID_FOR_S: Final = 60.0  # within this time, the same event is logged for debugging only
 
 
 class Said:
-    """The messages logged of a server lately: one that breaks every connection shall not fill the log."""
+    """The events logged lately of one server: a server that breaks every connection must not fill the log."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
     def again(self, event: str, now: float) -> bool:
-        """Whether this was said within the last minute."""
+        """Whether this event was logged within the last minute."""
         again = now < self._until.get(event, 0.0)
         if not again:
             self._until[event] = now + SAID_FOR_S
@@ -56,7 +56,7 @@ class Said:
 
 
 class Wire(asyncio.Protocol):
-    """A client's end of one connection: its user fills the methods on_… and calls the others."""
+    """A client's end of one connection. A subclass overrides the methods on_… and calls the others."""
 
     def __init__(self, *, timeout_s: float, said: Said) -> None:
         self.log = structlog.get_logger(__name__)
@@ -75,10 +75,10 @@ class Wire(asyncio.Protocol):
         self._keep_alive: asyncio.TimerHandle | None = None
         self.reads = Reads(self._send_ping, self.abort)
         self._credit = Credit(self.heard_at)
-        self._behind = False  # frames that came are left for another turn
+        self._behind = False  # received frames are left for another turn of the loop
         self._leaving = self._lost = False
 
-    # For the user to fill.
+    # For a subclass to override.
 
     def on_settings(self, max_streams: int) -> None:
         """Take note of how many streams the server admits at once."""
@@ -99,12 +99,12 @@ class Wire(asyncio.Protocol):
         """Give up the streams above the last one and open no more."""
 
     def on_ready(self) -> None:
-        """Send what windows, limits or the socket may now admit, and flush."""
+        """Send the requests that windows, limits and the socket may now admit, and flush."""
 
     def on_lost(self) -> None:
         """Give up all streams."""
 
-    # For the user to call.
+    # For a subclass and the channel to call.
 
     @property
     def protocol(self) -> str | None:
@@ -129,17 +129,17 @@ class Wire(asyncio.Protocol):
         return self._next_id > HIGHEST_STREAM_ID
 
     def sure(self) -> bool:
-        """Whether the other end was heard of lately. If not it is asked; then comes `on_ready`, or the end."""
+        """Whether the server has sent a frame lately. If not, it gets a PING; then comes `on_ready`, or the end."""
         if self.loop.time() - self.heard_at < DOUBT_S:
             return True
         if not self._asked_in_doubt:
-            # A half-dead socket takes all that is written; nobody could say afterwards what had become of it.
+            # A half-dead socket accepts every write. Afterwards nobody could say what became of the requests.
             self._asked_in_doubt = True
             self._ping(min(DOUBT_TIMEOUT_S, self._timeout_s / 4))
         return False
 
     def has_read(self, sent_at: float) -> asyncio.Future[bool] | None:
-        """Ask whether the other end has read what was sent at that moment; None where it cannot be asked."""
+        """Ask whether the server has read the data sent at this time; None if the connection is not open."""
         return self.reads.of(sent_at) if self.open else None
 
     def open_stream(self, headers: list[HeaderTuple]) -> int:
@@ -150,7 +150,7 @@ class Wire(asyncio.Protocol):
         return stream_id
 
     def send_body(self, stream_id: int, body: bytes, sent: int) -> int:
-        """Send what the windows admit of body[sent:]; how much of the body has been sent in all."""
+        """Send as much of body[sent:] as the windows admit. Returns how much of the body has been sent in all."""
         size = len(body)
         if not size:
             self._h2.send_part(stream_id, b"", last=True)
@@ -164,7 +164,7 @@ class Wire(asyncio.Protocol):
         return sent
 
     def reset_stream(self, stream_id: int) -> None:
-        """Tell the server that nobody waits for this stream; nothing if it is closed already."""
+        """Tell the server that nobody waits for this stream, unless it is closed already."""
         try:
             self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
         except H2Error:
@@ -190,13 +190,13 @@ class Wire(asyncio.Protocol):
             cut(self._transport, self._socket)
 
     def say(self, event: str, *, level: str = "info", **fields: object) -> None:
-        """Log what the server does, once a minute; in between for debugging alone."""
+        """Log an event of the server, once a minute; its repeats for debugging only."""
         getattr(self.log, "debug" if self._said.again(event, self.loop.time()) else level)(event, **fields)
 
     # For the event loop to call.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface; a server that did not choose HTTP/2 is left by whoever opened the connection."""
+        """Send the preface. If the server did not choose HTTP/2, the channel ends the connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._socket = connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -215,14 +215,14 @@ class Wire(asyncio.Protocol):
             self._read()
 
     def _read(self) -> None:
-        """Hand on frames for one turn of the loop. While some are left, nothing more is read from the socket."""
+        """Handle frames for one turn of the loop. While some are left, nothing more is read from the socket."""
         assert self._transport is not None
         behind, self._behind = self._behind, False
         try:
             self._read_frames()
         except H2Error as error:
             self._break_off("http2_protocol_error", error=type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - whatever a server's bytes make h2 or us raise, it ends this connection alone
+        except Exception as error:  # noqa: BLE001 - whatever error a server's bytes cause, it ends this connection only
             self._break_off("http2_broke", level="error", exc_info=error)
         if not self.open or self._lost:
             return
@@ -238,7 +238,7 @@ class Wire(asyncio.Protocol):
             self._read()
 
     def _read_frames(self) -> None:
-        # One that does not read our acknowledgements, which wait here then, earns nothing.
+        # A server that does not read our acknowledgements, which then wait here, earns no credits.
         self._credit.begin_turn(self.loop.time(), earns=self.may_write)
         while self.open and (events := self._h2.next_frame()) is not None:
             self._credit.charge(events)
@@ -267,7 +267,7 @@ class Wire(asyncio.Protocol):
         self.on_ready()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the user, then whoever waits for the end."""
+        """Call `on_lost`, then resolve `ended`."""
         if exc is not None and not self._leaving:
             self.why_lost = self.why_lost or str(exc)
             self.say("connection_lost", error=type(exc).__name__, why=self.why_lost)
@@ -275,7 +275,7 @@ class Wire(asyncio.Protocol):
             self._keep_alive.cancel()
         self._lost = True
         try:
-            while self._behind and self.open:  # what came whole before the end is an answer
+            while self._behind and self.open:  # answers that came before the end count
                 self._read()
             self.reads.end()
             self.on_lost()
@@ -327,7 +327,7 @@ class Wire(asyncio.Protocol):
 
 
 def _read_headers(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the last of each name. Of several statuses nobody can say which is meant, so none is."""
+    """Return the last value of each name. If there are several statuses, none counts."""
     headers = dict(fields)
     if len(headers) < len(fields) and sum(name == b":status" for name, _ in fields) > 1:
         headers[b":status"] = b""
@@ -335,5 +335,5 @@ def _read_headers(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def _goaway_reason(data: bytes) -> str:
-    """Read Apple's ``{"reason": …}``; of another server whatever it says."""
+    """Read Apple's ``{"reason": …}``; of any other server, its text."""
     return word(fields_of(data).get("reason")) or data[:GOAWAY_CHARACTERS].decode("utf-8", "replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, cast
 
 from notifier.notification.job import encode_reason
@@ -37,7 +37,13 @@ def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
 
     permit: under which the caller has leased them; '' if they are still in their queue.
     """
-    return Call(script("steer"), [], [part for job_id, meta in metas for part in (job_id, meta, permit)], bool)
+    return Call(script("steer"), [], [part for job_id, meta in metas for part in (job_id, meta, permit, "")], bool)
+
+
+def aim(targets: Mapping[str, str]) -> Call[bool]:
+    """Say for whom heads are that *pull* has asked for, by their ids; see `targets.lua`."""
+    args = [part for job_id, text in targets.items() for part in (to_bytes(job_id), "", "", text)]
+    return Call(script("steer"), [], args, bool)
 
 
 def retime(lane: str, cursor: str, *, max_users: int, clock: str = "") -> Call[str]:

@@ -88,20 +88,14 @@ class Room(NamedTuple):
     by_route: Mapping[str, int] | None = None
 
 
-def pull(
-    worker: Worker, room: Room, rules: RuleTable, targets: Mapping[str, str] = MappingProxyType({})
-) -> Call[Pulled]:
-    """Lease the new and waiting jobs that may go now, and put the other new ones into their users' backlogs.
-
-    targets: by id, of the jobs that an earlier reply asked for.
-    """
+def pull(worker: Worker, room: Room, rules: RuleTable) -> Call[Pulled]:
+    """Lease the new and waiting jobs that may go now, and put the other new ones into their users' backlogs."""
     args = PullFields(
         *(worker.clock, room.max_jobs, worker.lease_us, int(worker.leads), worker.name),
         claimant=worker.claimant or worker.name,
         keep=worker.keep.encode(),
         rooms=json.dumps(room.by_route) if room.by_route else "",
         rules=rules.text,
-        targets=json.dumps(dict(targets)) if targets else "",
         rates=worker.rates,
     )
     return Call(script("pull"), [], [*args, *worker.lanes], _pulled)

@@ -71,7 +71,6 @@ class PullFields(NamedTuple):
     rooms: JSON {route: how many more the caller may send by it}, or ''.
     rules: see rule_table.lua. If a job's category is not among them, *steer* writes 'default' into its meta before it
     enters a backlog.
-    targets: JSON {job id: targets} of jobs that an earlier reply asked for, see targets.lua; or ''.
     rates: the version of the published rates that the caller has read; '' if there were none.
     """
 
@@ -84,7 +83,6 @@ class PullFields(NamedTuple):
     keep: Text
     rooms: Text
     rules: Text
-    targets: Text
     rates: Text
 
 

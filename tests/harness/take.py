@@ -13,6 +13,7 @@ import pytest
 
 from notifier.notification.job import targets_in
 from notifier.queue import calls
+from notifier.queue.backlogs import aim
 from notifier.queue.calls import Pulled, Room
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy
@@ -39,7 +40,8 @@ def take(redis: Any, worker: calls.Worker, room: Room, rules: RuleTable) -> Pull
     found = pulled = run(redis, calls.pull(worker, room, rules))
     while asks(pulled) and len(found.leased) < room.max_jobs:
         left = Room(room.max_jobs - len(found.leased), pulled.rooms)
-        pulled = run(redis, calls.pull(worker, left, rules, tell(redis, pulled, rules)))
+        tell(redis, pulled, rules)
+        pulled = run(redis, calls.pull(worker, left, rules))
         found = replace(
             pulled,
             leased=found.leased + pulled.leased,
@@ -57,14 +59,14 @@ def asks(pulled: Pulled) -> bool:
     return bool(pulled.asked or pulled.chosen or pulled.unpublished)
 
 
-def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> dict[str, str]:
-    """Write down what a worker is asked for; whom plain jobs are for goes with its next look."""
+def tell(redis: Any, pulled: Pulled, rules: RuleTable) -> None:
+    """Write down what a worker is asked for."""
     if pulled.unpublished:
         publish_own_rules(redis, rules)
     write_down(redis, rules, pulled)
     for zone in filter(None, [zone for _, _, zone in pulled.asked]):
         redis.hset(rules.zones, zone, zone_or(zone, "UTC", pulled.now_us).encode())
-    return {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone}
+    run(redis, aim({job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone}))
 
 
 def publish_own_rules(redis: Any, rules: RuleTable) -> None:

@@ -85,7 +85,8 @@ def test_whom_an_earlier_job_was_for_is_not_said_of_the_next_of_its_id(redis: Re
     reader, rules = calls.Worker(lanes=["default"], lease_us=10_000_000), RuleTable(Policies())
 
     def pull(targets: dict[str, str]) -> calls.Pulled:
-        return run(redis, calls.pull(reader, calls.Room(9, {"fcm": 9}), rules, targets))
+        run(redis, backlogs.aim(targets))
+        return run(redis, calls.pull(reader, calls.Room(9, {"fcm": 9}), rules))
 
     def enqueue() -> None:
         kwargs, meta = {"user": "ann"}, {"user": "ann", "category": "default"}

@@ -87,7 +87,7 @@ class Flight:
 
 @dataclass
 class Worker:
-    """One worker, between any two of its calls. rates: those that it has taken up. asked: what its next look tells."""
+    """One worker, between any two of its calls. rates: that it has taken up. asked: what its next look tells before."""
 
     name: str
     lanes: tuple[str, ...]
@@ -333,13 +333,13 @@ class Story(RuleBasedStateMachine):
     def _pull(self, worker: Worker, most: int, targets: dict[str, str]) -> int:
         taken = 0
         while True:
+            run(self.redis, backlogs.aim(targets))
             call = calls.pull(
                 calls.Worker(
                     name=worker.name, lanes=worker.lanes, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)
                 ),
                 calls.Room(most - taken),
                 RuleTable(RATES[worker.rates]),
-                targets,
             )
             pulled = run(self.redis, call)
             worker.orphans += pulled.orphans

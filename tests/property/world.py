@@ -266,15 +266,15 @@ class World:
 
     def pull(self, most: int = 50, worker: str = "w") -> Pulled:
         """One look of a worker, which tells what it is asked for; leases that have ended are over for their workers."""
-        self.taken_at_once, targets = 0, dict[str, str]()
+        self.taken_at_once = 0
         while True:
-            pulled = self._pull_once(most - self.taken_at_once, worker, targets)
+            pulled = self._pull_once(most - self.taken_at_once, worker)
             self.taken_at_once += len(pulled.leased)
             for orphan in pulled.orphans:
                 self._put_back(orphan)
             if not (pulled.orphans or asks(pulled)) or self.taken_at_once >= most:
                 break
-            targets = self._tell(pulled)
+            self._tell(pulled)
         self.seen["pulls"] += 1
         return pulled
 
@@ -283,24 +283,23 @@ class World:
         self.pull(most)
         return self.taken_at_once
 
-    def _tell(self, pulled: Pulled) -> dict[str, str]:
+    def _tell(self, pulled: Pulled) -> None:
         if pulled.unpublished:
             publish_own_rules(self.redis, self.rules)
         write_down(self.redis, self.rules, pulled)
-        return {job_id: self.targets[job_id] for job_id, _, zone in pulled.asked if not zone}
+        run(self.redis, backlogs.aim({job_id: self.targets[job_id] for job_id, _, zone in pulled.asked if not zone}))
 
     def _of_whom_it_asks(self, pulled: Pulled) -> set[str]:
         if pulled.unpublished:
             return {told.user for told in self.told.values()}
         return {user for user, _ in pulled.chosen} | {self.told[job_id].user for job_id, *_ in pulled.asked}
 
-    def _pull_once(self, most: int, worker: str, targets: dict[str, str]) -> Pulled:
+    def _pull_once(self, most: int, worker: str) -> Pulled:
         know(self.rules, {each.category for each in self.told.values()})
         call = calls.pull(
             calls.Worker(name=worker, lanes=LANES, lease_us=LEASE, keep=Retention(KEEP), clock=str(self.now)),
             calls.Room(most),
             self.rules,
-            targets,
         )
         queued = self._queued()
         lapsed = {flight.leased.job_id for flight in self.flights if flight.until_us <= self.now and not flight.lost}

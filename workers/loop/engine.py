@@ -57,7 +57,6 @@ class Engine:
         self._follow(policies, self._table(policies, version), version)
         self._suspects: list[tuple[Leased, float]] = []
         self._handing_over: Call[bool] | None = None  # goes with the next pull
-        self._targets: dict[str, str] = {}  # by job id; the next pull gives them to the scripts
         self.look_at_rates: Callable[[], Awaitable[None]] | None = None  # takes up the published rates
         self.rates = b""  # the published version that this engine saw last
         self._most = sys.maxsize  # `max_jobs` of `run`
@@ -194,7 +193,7 @@ class Engine:
         """Make the calls of `before`, then pull, in one round trip."""
         called, self._idle.called = self._idle.called, b""
         asked_at = asyncio.get_running_loop().time()
-        pull = calls.pull(self._caller(), Room(room, rooms), self._rules, self._targets)
+        pull = calls.pull(self._caller(), Room(room, rooms), self._rules)
         *others, pulled = await run_together(self._redis, [*before, pull])
         if not isinstance(pulled, Exception):  # its sends begin even if another call failed
             self._take_up(pulled, asked_at)
@@ -232,8 +231,9 @@ class Engine:
         for user, text in pulled.chosen:
             if why_not := decoded(text).unknown_zone:
                 self._log.warning("unknown_zone", user=user, reason=readable(why_not), followed=self._zone)
-        # The scripts cannot read the targets of plain producers' jobs: the next pull tells them, once.
-        self._targets = {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone}
+        # The scripts cannot read the targets of plain producers' jobs.
+        if targets := {job_id: targets_in(data) for job_id, data, zone in pulled.asked if not zone}:
+            await self._call(backlogs.aim(targets))
 
     def _take_up(self, pulled: Pulled, asked_at: float) -> None:
         """Note the reply of a pull, and begin the sends that it leased."""

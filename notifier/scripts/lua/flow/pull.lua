@@ -15,7 +15,7 @@
 --   chosen, asked, unpublished: what the caller is to write down, before it looks again at once. Whom it concerns
 --   stays due, and keeps room. chosen: {user, text, …}, what users chose: what comes of it is to stand in @chosen.
 --   asked: {job id, data, zone, …}, heads of plain producers (with RQ alone, without this library), whose backlogs
---   stay shut until the caller says by `targets` whom they are for; or with a zone, and no data, whose backlogs stay
+--   stay shut until the caller says by *steer* whom they are for; or with a zone, and no data, whose backlogs stay
 --   shut until it stands in @zones, or where there is no such zone push_zone is taken out of the job. unpublished: 1
 --   where @own_rules is missing: until it is there nobody goes.
 --   rates: false; or the version of others that hold by now than the caller has looked at, '' if none are published any
@@ -204,13 +204,6 @@ end
 users_rules.begin(look.rules)
 reply[PULLED.unpublished] = users_rules.is_missing and 1 or 0
 direct.begin(look)
-if ARGV[PULL.targets] ~= '' then
-  for id, targets in pairs(cjson.decode(ARGV[PULL.targets])) do
-    -- One without a place has come under this id since the caller was asked.
-    local waits_still = redis.call('HEXISTS', job_key(id), 'push_order') == 1
-    if waits_still then redis.call('HSET', job_key(id), 'push_targets', targets) end
-  end
-end
 
 local wake_ups, users_due, due_in_all = {}, {}, 0 -- those whose wake-up is due, as many as one call can visit
 for i, lane in ipairs(lanes) do

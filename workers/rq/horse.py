@@ -18,7 +18,7 @@ from rq.job import Job, Retry
 from notifier.notification.throttled import was_sent
 from notifier.scripts.loader import Call, run
 from notifier.scripts.records import RunFields
-from notifier.store.connection import is_passing
+from notifier.store.connection import OUT_OF_MEMORY, is_passing, refusal
 from workers.loop.parts import RqJob
 from workers.rq.functions import Pickles
 
@@ -44,8 +44,10 @@ class Patience(RedisRetry):
         began = time.monotonic()
 
         def failed(error: Exception, *count: Any) -> None:
-            lasts_s = AWAY_S if isinstance(error, AWAY) else FULL_S if is_passing(error) else 0.0
-            if time.monotonic() - began > lasts_s:
+            if not (isinstance(error, AWAY) or is_passing(error)):
+                raise error
+            # The worker is to go on where Redis is full, as that is what empties it. Else nobody can do anything.
+            if time.monotonic() - began > (FULL_S if refusal(error) == OUT_OF_MEMORY else AWAY_S):
                 raise error
             threading.Event().wait(AGAIN_S)
             fail(error, *count)

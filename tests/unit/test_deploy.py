@@ -98,6 +98,12 @@ def test_each_alert_names_its_page_of_the_runbook() -> None:
     assert (HELP / "route-slow.md").is_file()
 
 
+def test_no_page_of_the_runbook_gives_our_url_to_another_program() -> None:
+    """Those of RQ and of Redis know no redis+sentinel:// and no redis+cluster://, and a password may be in a file."""
+    for page in HELP.glob("*.md"):
+        assert "NOTIFIER_REDIS_URL" not in page.read_text(encoding="utf-8"), page.name
+
+
 def test_the_operator_of_prometheus_reads_the_same_alerts_and_the_service() -> None:
     """Its rules are those of alerts.yaml; it scrapes the port of the Service, with the token of the Secret."""
     folder = DEPLOY / "prometheus-operator"

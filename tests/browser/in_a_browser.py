@@ -160,7 +160,7 @@ def test_long_words_make_no_page_wider(page: Page, config: Path, redis: Redis, s
         assert asked.post("/api/v1/pause", {"what": f"user:{user}", "reason": reason})[0] == 200
         producer.send(note(user, "Hello", fcm(user)))
         eventually(lambda: user in asked("/api/v1/stats")[1].partition('"throttled"')[2], "it to wait")
-        for width in (320, 720, 1280):
+        for width in (320, 660, 740, 1280):
             page.set_viewport_size({"width": width, "height": 900})
             for path in ("/", "/pause", "/log", "/problems", f"/user?id={user}"):
                 page.goto(path)

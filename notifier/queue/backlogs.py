@@ -41,7 +41,7 @@ def steer(metas: Sequence[tuple[bytes, str]], permit: str = "") -> Call[bool]:
 
 
 def aim(targets: Mapping[str, str]) -> Call[bool]:
-    """Say for whom heads are that *pull* has asked for, by their ids; see `targets.lua`."""
+    """Write the targets of heads that *pull* has asked for, by job id; see `targets.lua`."""
     args = [part for job_id, text in targets.items() for part in (to_bytes(job_id), "", "", text)]
     return Call(script("steer"), [], args, bool)
 

@@ -2,10 +2,10 @@
 --! needs backlogs_key claim_of FAR gather history is_background is_dropped job_key LOWERED MAX_RANK
 --! needs next_for order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at
 --! needs set_part_wake_ups set_wake_ups text waits
--- Reschedule: what does not go now, and when its user is looked at again.
--- step_aside: the rest of what a device took leaves its backlog, or it would keep back those behind it. It comes back
--- to its place at µs `at`, when one of these routes is up, or when it expires. What has met a fault lets the others of
--- its backlog pass. why: as history.lua has it.
+-- Reschedule: sets when a user with heads that may not go now is looked at again.
+-- step_aside: takes a job that some devices have received out of its backlog, where it would hold back the jobs behind
+-- it. It comes back to its place at µs `at`, when one of these routes works, or when it expires. After a fault
+-- (refusals) it lets younger jobs of its backlog pass. why: of history.lua.
 local function step_aside(look, backlog, job, at, why, names)
   at = math.min(at, job.deadline or at)
   local order = order_of(backlog)
@@ -23,13 +23,13 @@ local function step_aside(look, backlog, job, at, why, names)
   end
 end
 
--- lower: a background push whose device has no room, as Apple takes three an hour, steps behind the alerts of its
--- backlog, which have no such limit. It keeps its place among the background pushes. Returns when the head is to be
--- looked at again, or nil where that may be at once. at, for_alerts: see *devices_open*.
+-- lower: moves a background push whose device has no room (Apple takes three an hour) behind the alerts of its backlog,
+-- which have no such limit. It keeps its place among the background pushes. Returns when the head is to be looked at
+-- again, or nil for at once. at, for_alerts: see *devices_open*.
 local function lower(look, user, backlog, job, at, for_alerts)
   if backlog.drops or order_of(backlog) >= LOWERED / 2 then return at end
   if for_alerts > look.now then return for_alerts end
-  if look.to_lower == 0 then return look.now + 1 end -- the others of the backlog in the next call
+  if look.to_lower == 0 then return look.now + 1 end -- the next call lowers others
   look.to_lower = look.to_lower - 1
   local order = text(backlog.order + LOWERED)
   redis.call('ZADD', backlog.key, order, job.id)
@@ -40,15 +40,15 @@ local function lower(look, user, backlog, job, at, for_alerts)
   if job.deadline and backlog.head ~= job.id then redis.call('ZADD', '@expiring', text(job.deadline), job.id) end
 end
 
--- passes_lowered: a background push at the head would go before an older one that waits for its device.
+-- passes_lowered: whether a background push at the head would overtake an older one that waits for its device.
 local function passes_lowered(backlog, job)
   if backlog.drops or not is_background(job.targets) or order_of(backlog) >= LOWERED / 2 then return false end
   local first = redis.call('ZRANGEBYSCORE', backlog.key, text(LOWERED / 2), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   return first and first - LOWERED < backlog.order
 end
 
--- waits_for: for what is held under `name` the lanes in which a head of the user waits: 'first', or 'last' where all of
--- them were refused before.
+-- waits_for: the lanes in which a head of the user waits for the hold `name`: {lane: 'first', or 'last' if all these
+-- heads were refused before}.
 local function waits_for(user, name)
   local waits = {}
   for _, backlog in ipairs(user.backlogs) do
@@ -61,8 +61,9 @@ local function waits_for(user, name)
   return waits
 end
 
--- wait_for_routes: the user stands, in each of these lanes, where the heads that lack a route wait, and nowhere else;
--- behind those who were due before `since`; behind them who waits for a circuit with a head that was refused before.
+-- wait_for_routes: lets the user wait, in each of these lanes, for the holds that hold its heads, and for no others.
+-- Users wait in the order in which they were due; those whose heads a circuit has refused before wait behind the
+-- others.
 local function wait_for_routes(look, user, lanes, since)
   for name, hold in pairs(look.circuits) do
     local waits = waits_for(user, name)
@@ -72,7 +73,7 @@ local function wait_for_routes(look, user, lanes, since)
         local at = math.min(since, look.now)
         if waits[lane] == 'last' and hold.state == 'open' then at = look.now + FAR end
         local went = hold.category and claim_of(user.name, hold.category, look.claimant, look.now).taken > 0
-        -- Those who went stand behind each other in the order in which they did.
+        -- Users of whom one went wait behind the others, in the order in which theirs went.
         if went then at = look.now + redis.call('ZCARD', overall_key(hold.category)) end
         redis.call('ZADD', waiting_key(name), went and 'GT' or 'NX', text(at), member)
       else redis.call('ZREM', waiting_key(name), member) end
@@ -80,7 +81,7 @@ local function wait_for_routes(look, user, lanes, since)
   end
 end
 
--- set_times: when each head is to be looked at again. One that is to be dropped, and had no room, is due still.
+-- set_times: sets when each head is looked at again. A head that is to be dropped, and found no room, is still due.
 local function set_times(look, user)
   for _, backlog in ipairs(user.backlogs) do
     if backlog.unread or not backlog.at then set_at(look, user, backlog) end
@@ -89,8 +90,8 @@ local function set_times(look, user)
   end
 end
 
--- set_all_wake_ups: in each lane at the earliest time of its backlogs; in the lanes that all backlogs have left none
--- stays.
+-- set_all_wake_ups: sets a wake-up in each lane, at the earliest time of its backlogs, and deletes those in lanes that
+-- all backlogs have left.
 local function set_all_wake_ups(look, user, lanes, kept)
   local wake_ups, whole, now = set_wake_ups(user.name, user.backlogs, look.now, user.turn, kept), user.whole, look.now
   if whole and not next(whole.lanes) then whole, user.whole = nil, nil end
@@ -107,10 +108,11 @@ local function set_all_wake_ups(look, user, lanes, kept)
   end
 end
 
--- reschedule: leaves the user at the moments when the next heads may go. lanes: those that a wake-up or a backlog of
--- the user stood in; since: since when the user was due.
+-- reschedule: sets the user's wake-ups to the moments at which the next heads may go. lanes: those in which the user
+-- had a wake-up or a backlog. since: since when the user was due.
 local function reschedule(look, user, lanes, since)
-  -- Where nothing went, a lane of others keeps its wake-up: they alone have looked at its heads' devices and routes.
+  -- If nothing went, lanes of other workers keep their wake-ups: only those workers have judged the heads' devices and
+  -- routes.
   local kept
   if user.sends == 0 then
     kept = {}

@@ -2,8 +2,9 @@
 --! needs backlog_key backlogs_key CLOSED closed_backlogs history idle_leaders is_closed is_dropped
 --! needs job_key LANES lanes_of LONGEST_PART MAX_LINES new_backlog new_user newest_rules next_for number opens_at
 --! needs read_backlogs rules_read seconds serves set_part_wake_ups text waits wake_ups_due
--- Wake-ups: when a user who waits is looked at again.
--- expect: tells RQ until when a job waits, and the history why. Returns the job's own deadline in µs, if it has one.
+-- Wake-ups: when a user with waiting jobs is looked at again.
+-- expect: writes until when a job waits for RQ's tools, and the reason into its history. Returns its deadline in µs, or
+-- nil.
 local function expect(id, at, now, by)
   local job = redis.call('HMGET', job_key(id), 'origin', 'push_deadline', 'push_history')
   if job[1] then redis.call('ZADD', '@rq:scheduled:' .. job[1], 'XX', seconds(at), id) end
@@ -11,12 +12,12 @@ local function expect(id, at, now, by)
   return number(job[2])
 end
 
--- sign_of: 1 where the most urgent lane goes first; every eighth send of a user who waits in several lanes goes the
--- other way round, so that the lower lanes do not starve. turn: the user's #turn.
+-- sign_of: 1 if the most urgent lane goes first, -1 if the last one does: at every eighth send of a user with backlogs
+-- in several lanes, so that lower lanes do not starve. turn: the user's #turn.
 local EVERY = 8
 local function sign_of(turn) return (turn or 0) % EVERY == EVERY - 1 and -1 or 1 end
 
-local YIELD = 1000000 -- µs; an idle leader looks as often by itself
+local YIELD = 1000000 -- µs; idle leaders look this often anyway
 
 -- leads_alone: whether an idle leader of `lane` does not serve `other`.
 local function leads_alone(lane, other)
@@ -26,13 +27,13 @@ local function leads_alone(lane, other)
   return false
 end
 
--- yield: where heads in several lanes may go at one moment to come, the user's rules let one of them go. The first lane
--- keeps that moment. Another looks YIELD later where an idle leader serves the first lane and not that one: workers
--- that serve different lanes would all look, and all but one in vain.
+-- yield: if heads in several lanes may go at the same moment, the user's rules let only one go. The first lane keeps
+-- the moment. Another lane's wake-up moves by YIELD if an idle leader serves the first lane only: else workers of
+-- different lanes would all look, and all but one in vain.
 local function yield(wake_ups, now, turn)
   local first, sign = {}, sign_of(turn)
   for i = 1, #LANES do
-    local lane = LANES[sign * i % (#LANES + 1)] -- from the last on, where that goes first
+    local lane = LANES[sign * i % (#LANES + 1)] -- from the last one on if sign is -1
     local at = wake_ups[lane] or now
     if at > now then
       first[at] = first[at] or lane
@@ -42,10 +43,9 @@ local function yield(wake_ups, now, turn)
 end
 
 local RELOOK = 1000000 -- µs
--- latest_wake_up: what was read under rules that are not the newest may be out of date. Who was judged by them is
--- looked at again after RELOOK, or after as long as the newest rules have been there, if that is longer. So a user
--- waits too long once at the most; and where hosts follow different rules for days, their users are looked at a few
--- times more.
+-- latest_wake_up: the latest µs for a wake-up that a caller with older rules sets. It is RELOOK from now, or as long
+-- from now as the newest rules exist, if that is longer. So a user waits too long at most once; and if hosts follow
+-- different rules for days, their users are looked at only a few times more.
 local function latest_wake_up(now)
   idle_leaders()
   local read, newest = rules_read.version, newest_rules.version
@@ -53,7 +53,7 @@ local function latest_wake_up(now)
   return now + math.max(RELOOK, now - newest_rules.since)
 end
 
--- why_of: why a backlog waits that may go at µs `at`, for waits.lua.
+-- why_of: the reason, for waits.lua, of a backlog whose head may go at µs `at`.
 local function why_of(backlog, at, now)
   local by = backlog.by
   if backlog.waits_for then return by end
@@ -67,16 +67,16 @@ local function set_at(user, lane, at)
   wake_ups_due[lane] = math.min(wake_ups_due[lane] or math.huge, at)
 end
 
--- set_wake_up: leaves one in a lane, for what waits for nothing but its rules.
+-- set_wake_up: sets a user's wake-up in a lane, for a head that waits for its rules alone.
 local function set_wake_up(user, lane, at, now) set_at(user, lane, math.min(at, latest_wake_up(now))) end
 
--- set_wake_ups: leaves a wake-up in each lane at the earliest `at` of the user's backlogs there, or where a head
--- expires before that, at its expiry; and the expected time of each backlog's head beside it. backlogs: array of
--- {category, lane, head, at, waits_for: what the head waits for without a wake-up but of its expiry; elsewhere: the
--- backlog is shut until something is settled, for what expires in it too; by: what holds the head back, as history.lua
--- has it, or nil where that is not known; why: see waits.lua}. turn: the user's #turn, or nil.
--- kept: the lanes whose wake-up stays as it is, or nil.
--- Returns the wake-ups by lane. The caller is to call *wake_leaders* in the end.
+-- set_wake_ups: sets a wake-up in each lane, at the earliest `at` of the user's backlogs there, or at the expiry of a
+-- head that expires before; and writes the expected time of each head for RQ's tools. Returns the wake-ups by lane. The
+-- caller must call *wake_leaders* at the end.
+-- backlogs: array of {category, lane, head, at; waits_for: holds for which the head waits, with a wake-up only for its
+-- expiry; elsewhere: the backlog is shut until a job is settled, also for expiries; by: the reason that holds the head
+-- back, of history.lua, or nil if it is not known; why: see waits.lua}.
+-- turn: the user's #turn, or nil. kept: the lanes whose wake-ups stay as they are, or nil.
 local function set_wake_ups(user, backlogs, now, turn, kept)
   local wake_ups = {}
   for _, backlog in ipairs(backlogs) do
@@ -97,16 +97,16 @@ local function set_wake_ups(user, backlogs, now, turn, kept)
   return wake_ups
 end
 
--- set_user_wake_ups: leaves the wake-ups of a user who may have something waiting. policy: the user's, or false where a
--- worker has to write it down first.
+-- set_user_wake_ups: sets the wake-ups of a user who may have waiting jobs. policy: the user's, or false if a worker
+-- has to write it first.
 local function set_user_wake_ups(rules, name, policy, now)
   local found, fields, some_orphans = read_backlogs(name)
   if not (found[1] or next(fields)) then return end
-  if not policy then return set_part_wake_ups(name, lanes_of(found), now) end -- *pull* is to say so
+  if not policy then return set_part_wake_ups(name, lanes_of(found), now) end -- *pull* tells a worker
   local user, closed = new_user(name, policy), some_orphans and closed_backlogs(name, fields)
   user.backlogs, user.next = {}, found[3] and {} or nil
   if not (found[1] or closed) then redis.call('DEL', backlogs_key(name)) end
-  if #found > 2 * MAX_LINES then -- a visit looks at them a part at a time
+  if #found > 2 * MAX_LINES then -- a visit looks at one part of them
     local opens = rules.bypasses and 0 or next_for(user.sent, policy, 1)
     return set_part_wake_ups(name, lanes_of(found), math.min(math.max(now, opens), now + LONGEST_PART))
   end
@@ -116,7 +116,7 @@ local function set_user_wake_ups(rules, name, policy, now)
     if head then
       local backlog = new_backlog(rules, user, category, found[i + 1], waits.why_in(fields, category))
       backlog.head = head
-      backlog.at = opens_at(rules, user, backlog, now) or now -- Where a zone is missing *pull* says so.
+      backlog.at = opens_at(rules, user, backlog, now) or now -- *pull* tells a worker of a missing zone
       if backlog.at > now and is_dropped(backlog) then backlog.at = now end
       backlog.elsewhere = is_closed(closed, category, backlog.bypass)
       if backlog.elsewhere then backlog.at = now + CLOSED end

@@ -1,6 +1,6 @@
 --! exports opens_at
 --! needs by_the_clock digest_at is_empty muted_until next_for rule_mark users_rules
--- of_user: the first µs at which the user's own rules let `cost` go, and which rule decides it.
+-- of_user: the first µs at which the user's rules let a job of `cost` go, and the rule that decides it.
 local function of_user(user, cost)
   local known = user.next and user.next[cost]
   if known then return known[1], known[2] end
@@ -9,12 +9,12 @@ local function of_user(user, cost)
   return at, rule
 end
 
-local FOREVER = 7226582400000000 -- when a mute without end ends, see preferences.py
--- opens_at: the first µs at which the rules let the head of a backlog go, whatever the providers say; or nil and the
--- name of a zone of which @zones does not tell yet. Where it has met a limit of its device, not before backlog.least.
--- What the category's rules say stands in backlog.own from then on, and what the user's say in user.next, {cost: {µs,
--- rule}}, as long as nothing of theirs goes; without user.next it is asked once. backlog.by becomes what decides, as
--- history.lua has it; backlog.mutes whether its user has it dropped, backlog.zone the one that the user chose.
+local FOREVER = 7226582400000000 -- the end of a mute without an end, see preferences.py
+-- opens_at: the first µs at which the rules let the head of a backlog go, whatever its providers allow; or nil and the
+-- name of a zone that @zones does not have yet. It is not before backlog.least, which a limit of a device has set.
+-- It keeps the answer of the category's rules in backlog.own, and of the user's rules in user.next (if there is such a
+-- table), {cost: {µs, rule}}, until a job of them goes. It sets backlog.by to the reason that decides, of history.lua;
+-- backlog.mutes: whether a mute drops the head; backlog.zone: the zone that the user chose.
 local function opens_at(rules, user, backlog, now)
   local at, rule = 0, nil
   if not backlog.bypass then at, rule = of_user(user, backlog.cost) end

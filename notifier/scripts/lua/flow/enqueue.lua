@@ -1,16 +1,16 @@
 -- enqueue: accepts notifications as RQ jobs, each exactly once however often the call is repeated.
 -- ARGV an ENQUEUE, and for each a JOB, see records.py
--- returns for each the job id: the one given, or that of an earlier notification with the same dedupe key; or where as
---         much waits as may, '!user' or '!all', how many wait, and how many may, parted by blanks
+-- returns for each the job id, or that of an earlier notification with the same dedupe key; or, if no more may wait,
+--         '!user' or '!all', how many wait, and how many may, with blanks between
 --! needs add_to_minute job_key make_room note_due note_tagged note_waiting now_us seconds take_place text
 local now, dedupe_for = now_us(ARGV[ENQUEUE.clock]), ARGV[ENQUEUE.dedupe_for_ms]
 local stamp, in_all = ARGV[ENQUEUE.stamp], tonumber(ARGV[ENQUEUE.max_waiting])
 local reply, seen, numbers, now_text = {}, {}, {}, text(now)
 local recording = redis.call('EXISTS', '@trace') == 1
 
-local lanes_now = {} -- what @lanes says
--- has_left: whether a worker has taken this job out of a queue, and so all that stood before it. One that was taken out
--- by hand, or cancelled, tells nothing of these: then the queue is to be empty.
+local lanes_now = {} -- category -> the value in @lanes
+-- has_left: whether a worker has taken this job out of a queue, and so all jobs before it. If the job was deleted by
+-- hand or cancelled, it proves nothing about the others: the queue must be empty then.
 local function has_left(queue, id)
   if redis.call('EXISTS', queue) == 0 then return true end
   local order, permit, status = unpack(redis.call('HMGET', job_key(id), 'push_order', 'push_permit', 'status'), 1, 3)
@@ -18,9 +18,9 @@ local function has_left(queue, id)
   return is_taken and not redis.call('LPOS', queue, id, 'RANK', '-1') -- it may have been requeued
 end
 
--- lane_of: the lane of the next of a category whose configured lane is `lane`. After a change that is the one before
--- until its queue has let the last of the category go, or they might go after it.
---   @lanes  hash category -> lane in which the last of it was accepted; while it changes, and that job
+-- lane_of: the lane for the next job of a category whose configured lane is `lane`. After a change this is the former
+-- lane until the last job of the category has left its queue; else the new one might overtake it.
+--   @lanes  hash category -> lane of the last accepted job; during a change also that job's id
 local function lane_of(category, lane, id)
   local said = lanes_now[category] or redis.call('HGET', '@lanes', category) or ''
   local before, last = said:match('^(%S*) ?(.*)$')
@@ -30,8 +30,8 @@ local function lane_of(category, lane, id)
   return is_over and lane or before
 end
 
--- own_time: the µs at which a job goes to its backlog that was accepted for `at`. Those for the same moment come one µs
--- after the other, in the order in which they were accepted: `later` has no other order for them.
+-- own_time: the µs at which a job with send_at `at` goes to its backlog. Jobs for the same moment follow each other by
+-- one µs in the order in which they were accepted: `later` has no other order for them.
 local function own_time(at)
   local same, moment = '@same_time', text(at)
   local free = math.max(at, tonumber(redis.call('ZSCORE', same, moment) or 0))
@@ -39,7 +39,7 @@ local function own_time(at)
   return free
 end
 
--- write_job: the job's hash, as RQ writes it, and what is ours in it. at: its own time, or nil.
+-- write_job: writes the job's hash: RQ's fields and ours. at: its own time, or nil.
 local function write_job(key, lane, at, job)
   local fields = {'created_at', stamp, 'enqueued_at', stamp, 'origin', lane, 'data', job.data, 'meta', job.meta,
     'description', 'notifier.deliver', 'status', at and 'scheduled' or 'queued'}
@@ -52,7 +52,7 @@ local function write_job(key, lane, at, job)
   redis.call('HSET', key, unpack(fields))
 end
 
--- send_on: the job goes to where it waits: another's place, its own time, or the end of a queue.
+-- send_on: puts the job where it waits: in another's place, in `later` for its own time, or at the end of a queue.
 local function send_on(id, lane, at, how)
   if how == 'collapse' then return take_place(now, id) end
   if not at then return redis.call('RPUSH', '@rq:queue:' .. lane, id) end
@@ -62,7 +62,7 @@ local function send_on(id, lane, at, how)
   note_due(goes)
 end
 
--- count_accepted: in the totals, in this minute's numbers, and in what `notifier preview` plays again.
+-- count_accepted: counts it in the totals, in this minute's numbers, and in a recording for `notifier preview`.
 local function count_accepted(lane, at, job)
   if not seen[lane] then
     seen[lane] = true
@@ -77,11 +77,11 @@ end
 
 local function accept(job)
   local id, lane, dedupe, category = job.id, job.lane, job.dedupe, job.category
-  -- It may be this very id, where the same call comes again. What ends before it was sent leaves the key free.
+  -- This may be the same id, if the call is repeated. A job that ends unsent frees its key.
   local earlier = dedupe ~= '' and redis.call('GET', '@dedupe:' .. dedupe)
   if earlier then return earlier end
   local key = job_key(id)
-  -- The producer's connection may have broken between the call and the reply: this is the same call again.
+  -- A repeated call: the producer's connection may have broken before the reply.
   local again = redis.call('EXISTS', key) == 1 or redis.call('ZSCORE', '@delivered', id)
   local at, how, counted = tonumber(job.send_at_us), 'queue', nil
   if at and at <= now then at = nil end

@@ -1,10 +1,10 @@
 --! exports go
 --! needs change_hold count_overall count_sends lease_job leased_job routes_of rules_of spend_devices spend_room text
 --! needs text_of_counted
--- Go: what may go leaves for its worker, from a queue or from a backlog.
+-- Go: leases a job that may go to its worker, from a queue or from a backlog.
 local TRIM_EVERY = 8
 
--- note_probe: what goes by a route whose circuit is open is the probe.
+-- note_probe: a job that goes by a route whose circuit is open is the probe.
 local function note_probe(look, route)
   local hold = look.circuits and look.circuits[route]
   if not hold or hold.state ~= 'open' then return end
@@ -14,7 +14,7 @@ local function note_probe(look, route)
   look.earliest = math.min(look.earliest, again)
 end
 
--- spend: counts what goes under `permit`: with the user, the category, all users, the projects and the devices.
+-- spend: counts the sends of `permit` for the user, the category, all users, the projects and the devices.
 local function spend(look, user, backlog, permit, needs, open)
   local rules = look.rules
   count_sends(look, user, backlog, permit)
@@ -27,7 +27,7 @@ local function spend(look, user, backlog, permit, needs, open)
   if open then spend_devices(look, user, backlog, open, permit) end
 end
 
--- leave_out: what is shut to this one stays shut to those behind it. Returns the names of these routes.
+-- leave_out: routes that are shut to this job stay shut to the jobs behind it. Returns the names of these routes.
 local function leave_out(claim, shut)
   local routes = routes_of(shut)
   claim.left = claim.left or {}
@@ -35,9 +35,9 @@ local function leave_out(claim, shut)
   return table.concat(routes, ' ')
 end
 
--- go: the job is the worker's, under the permit of this number; what is out of the ordinary is noted beside that, and
--- told. said: of *decide*; without needs it has expired, or it is not to wait: dropped is what holds it back, as
--- history.lua has it. More fields of its hash may follow.
+-- go: leases the job to the caller under the permit of this number. Fields that few jobs have are written and returned
+-- only if they are set. said: of *decide*; without needs the job has expired or is dropped: `dropped` is then the
+-- reason of history.lua. Further fields of its hash may follow as arguments.
 local function go(look, user, backlog, job, number_of, said, ...)
   local id, permit, needs, open, shut = job.id, text(number_of), said.needs, said.open, said.shut
   look.trim = number_of % TRIM_EVERY == 0

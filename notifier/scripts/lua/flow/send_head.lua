@@ -1,8 +1,8 @@
 --! on_demand send_head
 --! needs forget_candidate gather go history LANES orders pass_on waits
-local LATE = 1000000 -- from so many µs on it is told how long nobody looked at what a rule had let go
+local LATE = 1000000 -- µs after its rules let a head go; if it goes later, its history gets the reason 'k'
 
--- noted_until: push_history as the head goes. opened: µs at which its rules let it go.
+-- noted_until: push_history when the head goes. opened: µs at which its rules let it go.
 local function noted_until(now, noted, opened)
   if opened and opened < now - LATE then
     local accepted, held = noted:match('^(%d+).* (%d+) [uc]%S*$')
@@ -11,16 +11,16 @@ local function noted_until(now, noted, opened)
   return history.add(noted, now, 'f')
 end
 
--- send_head: takes the head of backlog i. said: of *decide*, see *go*.
+-- send_head: leases the head of backlog i to the caller. said: of *decide*, see *go*.
 local function send_head(look, user, i, job, said)
   local backlog = user.backlogs[i]
   if history.was_held(job.noted) then
     go(look, user, backlog, job, orders.next(), said, 'push_history', noted_until(look.now, job.noted, backlog.at))
   else go(look, user, backlog, job, orders.next(), said) end
-  redis.call('ZREM', backlog.key, job.id) -- behind the above, so that it stays where what was sent cannot be read
+  redis.call('ZREM', backlog.key, job.id) -- last, so that it stays if the above fails
   waits.add(backlog.why, -1)
   if job.status == 'scheduled' then gather('ZREM', '@rq:scheduled:' .. job.origin, job.id)
-  else -- one that somebody enqueued again meanwhile may have another origin now
+  else -- a job that was enqueued again meanwhile may have another origin now
     for _, lane in ipairs(LANES) do gather('ZREM', '@rq:scheduled:' .. lane, job.id) end
   end
   if job.collapse then forget_candidate(user.name, backlog.category, job.id, job.collapse) end

@@ -1,19 +1,19 @@
 --! on_demand visit
 --! needs ask backlogs_key decide FAR is_due lower pass_on passes_lowered read_job reschedule select_user send_head
 --! needs sort_backlogs step_aside waits was_taken
--- Visit: takes as many heads of a user's backlogs as the rules admit, in order, and leaves the user's wake-ups at the
--- moments when the rules admit the next.
--- Its words: a *backlog* is what waits of one category for one user, its *head* the first of that. A *lane* is one of
+-- Visit: takes as many heads of a user's backlogs as the rules admit, in order, and sets the user's wake-ups to the
+-- moments at which the rules admit the next ones.
+-- Words: a *backlog* has the waiting jobs of one user and category; its *head* is the first of them. A *lane* is one of
 -- RQ's queues. A *wake-up* is the time at which a user is looked at again. A *lease* is a worker's right to a job for
--- some time, a *permit* its place among the user's sends. A *route* is a platform and an app of it; if its circuit is
--- open, its project full or this worker has no room for it, it is *held*, and what would go by it *waits for it*.
+-- some time, a *permit* its place among the user's sends. A *route* is a platform and an app. It is *held* if its
+-- circuit is open, its project is full, or this worker has no room for it; jobs that need it *wait for it*.
 -- look: of *pull*.
-local MAX_HEADS = 25 -- of one user at one look: what is more stays due, so that one backlog does not fill the batch
-local MUTED_US = 60000000 -- until a rest that its user has dropped is looked at again
+local MAX_HEADS = 25 -- of one user in one visit, so that one backlog does not fill the batch; the user stays due
+local MUTED_US = 60000000 -- until the muted rest of a notification is looked at again
 
--- end_or_drop: what becomes of a head that is not judged: deleted or cancelled meanwhile, expired, or dropped. What a
--- device has received is not dropped for the others: it steps aside, as the mute may be lifted at any time.
--- Returns false where it is to be judged.
+-- end_or_drop: handles a head that needs no decision: it was deleted or cancelled, has expired, or is dropped. If a
+-- device has received it, it is not dropped for the other devices but steps aside, as the mute may end at any time.
+-- Returns false if the head needs a decision.
 local function end_or_drop(look, user, i, job, origin)
   local backlog = user.backlogs[i]
   if not job then
@@ -34,12 +34,12 @@ local function quoted(text)
   return (text:gsub('[%%=,;%s]', function(byte) return ('%%%02X'):format(byte:byte()) end))
 end
 
--- waits_by: the route that a head waits for, as history.lua has it.
+-- waits_by: the reason of history.lua for a head that waits for this hold.
 local function waits_by(name, hold)
   return hold.state ~= 'paused' and 'p' .. name or 'h' .. quoted(name) .. '=' .. quoted(hold.who)
 end
 
--- try: what becomes of the head of backlog i, which is due. Returns whether a permit was spent on it.
+-- try: sends or reschedules the head of backlog i, which is due. Returns whether a permit was spent on it.
 local function try(look, user, i)
   local backlog = user.backlogs[i]
   local job, origin = read_job(backlog.head)
@@ -59,13 +59,13 @@ local function try(look, user, i)
     backlog.at, backlog.least, backlog.by = at, at, said.by or 'd'
   elseif verdict == 'unread' then ask(look, backlog)
   elseif verdict == 'behind' then
-    backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker's settling opens the wake-up
+    backlog.elsewhere, backlog.at = true, look.now + look.lease_us -- its worker sets the wake-up when it settles
   else -- waits_for_route
     local hold = look.circuits[said.waits_for[1]]
     if job.answered and not said.paused and hold.state ~= 'busy' and hold.state ~= 'full' then
       step_aside(look, backlog, job, FAR, 'p' .. said.waits_for[1], said.waits_for)
       pass_on(user, i)
-    else -- What is busy, or full, has room soon: the backlog keeps its order.
+    else -- A busy or full route has room soon: the backlog keeps its order.
       backlog.waits_for, backlog.at, backlog.refused = said.waits_for, tonumber(hold['until']), job.refusals
       backlog.by = waits_by(said.waits_for[1], hold)
     end
@@ -73,8 +73,8 @@ local function try(look, user, i)
   return false
 end
 
--- send_due: the heads of a user that may go, as long as there is room. What goes changes when the others may, also by
--- the limits of a device that they share.
+-- send_due: sends the heads of a user that may go, while there is room. Each send changes when the others may go, also
+-- by the limits of a device that they share.
 local function send_due(look, user)
   local backlogs, leased, i = user.backlogs, look.leased, 1
   local full = math.min(look.full, #leased + MAX_HEADS)
@@ -85,7 +85,7 @@ local function send_due(look, user)
       if backlogs[1] then
         user.next = nil
         for _, backlog in ipairs(backlogs) do
-          if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- what is sent opens no route
+          if not backlog.waits_for then backlog.at, backlog.least = nil, nil end -- a send opens no route
         end
         if user.several then user.turn = redis.call('HINCRBY', backlogs_key(user.name), '#turn', 1) end
         sort_backlogs(user)
@@ -95,8 +95,8 @@ local function send_due(look, user)
   end
 end
 
--- visit: due_lane: of the wake-up that is due since µs `since`. index: of the user's policy in the rules. Returns
--- whether the caller of the script is to tell more of the user first.
+-- visit: due_lane: the lane of the wake-up, due since µs `since`. index: of the user's policy in the rules. Returns
+-- whether the caller of the script must first write something for this user.
 local function visit(look, name, due_lane, since, index)
   local user, asked = select_user(look, name, index), #look.asked
   local lanes = user.left

@@ -12,10 +12,10 @@ from notifier.providers.answers import MINUTE_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 MS_US: Final = 1_000
-DAY_MS: Final = 86_400_000  # by which two clocks may differ
+DAY_MS: Final = 86_400_000  # two clocks differ by less
 SERVER_ERROR_US: Final = 15 * MINUTE_US  # Apple: after a 5xx, retry after 15 minutes
 
-# Of a message Apple says 400, 410 or 413. These are about who asks, and where: a credential, a proxy, a host.
+# Apple refuses a message by 400, 410 or 413. These concern the sender or the address: credentials, a proxy, a host.
 WHO_ASKS: Final = (401, 403, 404, 405, 407, 421)
 
 TABLE: Final = Table(
@@ -23,8 +23,8 @@ TABLE: Final = Table(
         (410, "Unregistered"): Outcome.DEAD_TOKEN,
         (410, "ExpiredToken"): Outcome.DEAD_TOKEN,
         (400, "ChannelNotRegistered"): Outcome.DEAD_TOKEN,
-        (400, "FeatureNotEnabled"): Outcome.REFUSED,  # of broadcasts alone: other messages of the route go on
-        (429, "TooManyRequests"): Outcome.BUSY,  # of this one device, or channel
+        (400, "FeatureNotEnabled"): Outcome.REFUSED,  # for broadcasts only: other messages of the route go on
+        (429, "TooManyRequests"): Outcome.BUSY,  # for this one device, or channel
         (400, "IdleTimeout"): Outcome.RETRY,
         (403, "Forbidden"): Outcome.REJECTED,  # Apple: not to be tried again
         (400, "BadTopic"): Outcome.FAULT,
@@ -40,7 +40,7 @@ TABLE: Final = Table(
         (429, "TooManyProviderTokenUpdates"): Outcome.FAULT,
     },
     by_status={200: Outcome.DELIVERED, 429: Outcome.BUSY, **dict.fromkeys(WHO_ASKS, Outcome.FAULT)},
-    # A redirect is somebody's proxy: nothing reached Apple. A 5xx may have delivered.
+    # A redirect comes from a proxy: nothing reached Apple. A 5xx may have delivered.
     by_class={3: Outcome.FAULT, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
     wait_us={
         Outcome.RETRY: MINUTE_US,
@@ -53,7 +53,7 @@ TABLE: Final = Table(
 )
 
 
-# Refusals of the topic. Where the message itself chose what its topic is, they are final for it, and for it alone.
+# Refusals of the topic. If the message itself chose its topic, they are final, for this message only.
 OF_TOPIC: Final = frozenset({(400, "BadTopic"), (400, "TopicDisallowed")})
 ITS_OWN_TOPIC: Final = (
     "the message itself chose a topic or a push type that this key or certificate may not send to: leave apns.topic"
@@ -63,9 +63,9 @@ NO_BROADCAST: Final = "enable Broadcast Capability under Push Notifications for 
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes, *, own_topic: bool = False) -> Answer:
-    """Return what this response means; retry_after_us is set for what is tried again.
+    """Make the answer of a response. retry_after_us is set if the message is to be tried again.
 
-    own_topic: the topic follows from the message's own options, not from the configuration alone.
+    own_topic: the topic comes from the message's own options, not from the configuration alone.
     """
     content = fields_of(body)
     reason = word(content.get("reason"))
@@ -80,7 +80,7 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes, *, own_topic:
 
 
 def _gone_at_us(timestamp_ms: object) -> int | None:
-    """Read since when Apple knows that a token is gone; None for what is yet to come."""
+    """Read since when Apple knows that a token is gone; None for a time in the future."""
     if type(timestamp_ms) is int and 0 < timestamp_ms < time.time() * 1000 + DAY_MS:
         return timestamp_ms * MS_US
     return None

@@ -1,4 +1,4 @@
-"""A broadcast channel in the place of a device: `Device("apns", "channel:<id>")`. It imports no driver."""
+"""A broadcast channel in place of a device: `Device("apns", "channel:<id>")`. It imports no driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX: Final = "channel:"
 LIVE_ACTIVITY: Final = "liveactivity"
 PAYLOAD_BYTES: Final = 5120
 STORED_S: Final = 8 * 3600  # Apple keeps a channel's most recent message no longer
-# Apple: base64, of any length; it goes into a header as it is.
+# Apple: base64, of any length; it goes into a header unchanged.
 CHANNEL_ID: Final = re.compile(r"[A-Za-z0-9+/_-]{2,256}={0,2}")
 
 
@@ -27,7 +27,7 @@ class BroadcastChannel:
 
 
 def channel_of(token: str) -> str:
-    """The channel's id, where a token names one; else ''."""
+    """The channel's id, if a token names one; else ''."""
     return token.removeprefix(PREFIX) if token.startswith(PREFIX) else ""
 
 
@@ -47,7 +47,7 @@ def any_channel(notification: Notification) -> bool:
 
 
 def check(notification: Notification) -> None:
-    """Raise InvalidNotificationError for what Apple takes for a device, and not for a channel."""
+    """Raise InvalidNotificationError if it goes to a channel, and Apple would take it for a device only."""
     if not any_channel(notification):
         return
     if push_type(notification) != LIVE_ACTIVITY:

@@ -1,4 +1,4 @@
-"""Apple's server for broadcast channels: they are made, read and deleted there, on a host of its own."""
+"""Apple's server that makes, reads and deletes broadcast channels; it has a host of its own."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ HELP: Final = {
 
 
 class ChannelServer:
-    """The channels of one app; lives in one event loop. Every call raises ChannelError, RedisUnusableError."""
+    """The channels of one app; lives in one event loop. Every call may raise ChannelError or RedisUnusableError."""
 
     def __init__(self, settings: ApnsSettings, app: str | None, environ: Mapping[str, str], tokens: TokenStore) -> None:
-        """tokens: where all of the team share their provider token. Raises SettingsError."""
+        """tokens: the store of the team's provider token. Raises SettingsError."""
         mine = settings.app(app)
         endpoint = mine.channels_endpoint or ENDPOINTS.get(mine.endpoint)
         if settings.client == "console" or endpoint is None:
@@ -56,7 +56,7 @@ class ChannelServer:
         self._token: ProviderToken | None = None
         if not mine.cert_file:
             sign_in = {"key_id": settings.read_key_id(app), "key": settings.read_secret(environ, app)}
-            # Nothing is held up but this call, and nobody makes it again.
+            # The store may take the whole timeout: only this call waits for it, and nobody repeats the call.
             self._token = ProviderToken(team_id=mine.team_id, store=tokens, patience_s=self._timeout_s, **sign_in)
 
     async def create(self, *, stores: bool) -> str:

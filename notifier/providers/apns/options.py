@@ -1,6 +1,6 @@
-"""Apple's own options, `Notification.apns`: which there are, what each may hold, for which types of push.
+"""Apple's own options, `Notification.apns`: their values, and the types of push that take them.
 
-Imports no driver, because producers check by it.
+It imports no driver: producers check with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from notifier.notification.options import FLAG, MAPPING, Check, check_fields, mu
 
 PAYLOAD_BYTES: Final = 4096
 VOIP_BYTES: Final = 5120
-LATEST_S: Final = 7_258_118_400  # the year 2200; what is later was counted in milliseconds
+LATEST_S: Final = 7_258_118_400  # the year 2200; a later time was counted in milliseconds
 LEVELS: Final = ("passive", "active", "time-sensitive", "critical")
 EVENTS: Final = ("start", "update", "end")
 
@@ -25,10 +25,10 @@ EVENTS: Final = ("start", "update", "end")
 class PushType:
     """Apple's requirements of one `apns-push-type`.
 
-    suffix: what follows the app's bundle id in the topic. priorities: those allowed, the first unless told otherwise.
-    store: whether Apple keeps it for a device that is off, unless told otherwise. shows: of the notification's own
-    fields, those that it can show. aps: whether the payload has the key ``aps`` also when nothing stands in it.
-    by_token: whether Apple takes it only from who signs in by a token, not by a certificate.
+    suffix: the topic's part after the app's bundle id. priorities: the allowed ones; the first is the default.
+    store: the default; whether Apple keeps it for a device that is off. shows: the notification's own fields that it
+    can show. aps: whether the payload has the key ``aps`` even if that is empty. by_token: whether Apple takes it only
+    with a provider token, not with a certificate.
     """
 
     suffix: str = ""
@@ -57,7 +57,7 @@ PUSH_TYPES: Final[Mapping[str, PushType]] = {
     "controls": PushType(".push-type.controls"),
 }
 RELOADED: Final = frozenset({"widgets", "controls"})
-# What a type of push is nothing without, in the notification's data.
+# The key that a type of push needs in the notification's data.
 NEEDED_DATA: Final = {"mdm": "mdm", "fileprovider": "container-identifier"}
 
 _TOPIC: Final = of_form(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+", "a topic such as com.example.app")
@@ -90,7 +90,7 @@ _SOUND: Final = must_be(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: how it is checked, where in the request it goes and by which name, in which types of push."""
+    """One option: its check, its place and name in the request, and the types of push that take it."""
 
     check: Check
     place: Literal["header", "aps", "alert"]
@@ -134,7 +134,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "input_push_channel": Option(_TEXT, "aps", LIVE, "input-push-channel"),
 }
 _CHECKS: Final = {name: option.check for name, option in OPTIONS.items()}
-# What each event of a Live Activity needs.
+# The options that each event of a Live Activity needs.
 NEEDED: Final = {
     "start": ("timestamp", "content_state", "attributes_type", "attributes"),
     "update": ("timestamp", "content_state"),
@@ -144,7 +144,7 @@ NEEDED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A notification's options after all checks: what goes into the headers, into ``aps`` and into its ``alert``."""
+    """A notification's options after all checks: the parts for the headers, for ``aps`` and for its ``alert``."""
 
     push_type: str
     topic: str | None
@@ -158,12 +158,12 @@ class Options:
         return PUSH_TYPES[self.push_type]
 
 
-# Each of these shows something, so that a push with one of them is an alert.
+# Each of these shows something, so a push with one of them is an alert.
 SHOWING: Final = frozenset({"subtitle", "title_loc_key", "subtitle_loc_key", "loc_key", "sound"})
 
 
 def push_type(notification: Notification) -> str:
-    """Return the type it has or is given: an alert if anything of it is shown or heard, else a background push."""
+    """Return the type that its options name; else an alert if it shows or sounds anything, else a background push."""
     if (given := notification.apns.get("push_type")) is not None:
         return str(given)
     shown = notification.title or notification.body or notification.sound or notification.badge is not None
@@ -171,14 +171,14 @@ def push_type(notification: Notification) -> str:
 
 
 def check_by_certificate(notification: Notification) -> None:
-    """Raise InvalidNotificationError for a type of push that Apple takes only from who signs in by a token."""
+    """Raise InvalidNotificationError for a type of push that Apple takes only with a provider token."""
     asked = PUSH_TYPES.get(kind := push_type(notification))
     if asked is not None and asked.by_token:
         _refuse("push_type", f"{kind} needs a provider token (team_id, key_id, key_file): this app has a certificate")
 
 
 def read(notification: Notification) -> Options:
-    """Return the options. Raises InvalidNotificationError, naming the field, for what Apple would not take."""
+    """Return the options. Raises InvalidNotificationError, naming the field, if Apple would not take them."""
     values = notification.apns
     check_fields("apns", values, _CHECKS)
     kind = push_type(notification)
@@ -239,7 +239,7 @@ def _check_live_activity(notification: Notification, values: Mapping[str, Any]) 
         _refuse("event", f"is missing: {', '.join(EVENTS)}")
     for name in NEEDED[event]:
         if name not in values:
-            # The time of a state is its producer's to tell: a late retry must not look newer than what came after it.
+            # Only the producer knows the time of a state: a late retry must not look newer than a later state.
             _refuse(name, f"is missing: a Live Activity's {event} needs {', '.join(NEEDED[event])}")
     if event == "start" and not (notification.title and notification.body):
         raise InvalidNotificationError("title", "and body are needed by a Live Activity's start, which is shown")

@@ -1,4 +1,4 @@
-"""The payload of an APNs notification as it goes on the wire. Imports no driver: producers check cheaply."""
+"""The payload of an APNs notification as it goes on the wire. It imports no driver: producers check with it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED,
 
 __all__ = ["PAYLOAD_BYTES", "limit", "payload"]
 
-# Goes into a header as it is: a line break there would end the connection for everybody's messages.
+# A collapse id goes into a header unchanged: a line break in it would end the connection for all messages.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]|^ | $")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
 
 
 def limit(notification: Notification) -> int:
-    """Return how many bytes of payload Apple takes of this type of push."""
+    """Return how many bytes of payload Apple takes for this type of push."""
     if not notification.apns:
         return PAYLOAD_BYTES
     if broadcast.goes_to_channels(notification):
@@ -29,11 +29,11 @@ def limit(notification: Notification) -> int:
 
 
 def payload(notification: Notification, options: Options | None = None) -> bytes:
-    """Return the payload in compact UTF-8 JSON, of any size: `limit` is what Apple takes.
+    """Return the payload in compact UTF-8 JSON, of any size: `limit` is the size that Apple takes.
 
-    options: what `apns_options.read` made of the notification, if it was asked before.
-    Raises InvalidNotificationError for what cannot be sent to Apple at all: an option that it does not have, a
-    data key ``aps``, a collapse id that no header can carry.
+    options: the result of `apns_options.read`, if the caller has it.
+    Raises InvalidNotificationError if it cannot be sent to Apple at all: an option that Apple does not have, a data
+    key ``aps``, a collapse id that no header can carry.
     """
     if "aps" in notification.data:
         raise InvalidNotificationError("data.aps", "is Apple's own key: give the data another name")

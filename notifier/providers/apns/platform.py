@@ -1,4 +1,4 @@
-"""Apple's push service as a platform: what is asked of it without its driver."""
+"""Apple's push service as a platform: the part that needs no driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Apns(OurPlatform):
 
     name = "apns"
     settings_at = "notifier.providers.apns.settings:ApnsSettings"
-    token = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")  # 32 bytes today, of a length that may change
+    token = re.compile(r"(?:[0-9a-fA-F]{2}){32,100}")  # 32 bytes today; Apple may change the length
     form = "64 to 200 hexadecimal digits, an even number of them"
     options_suffice = True
     badge_suffices = True
@@ -51,5 +51,5 @@ class Apns(OurPlatform):
         self.check_size(len(payload.payload(notification)), payload.limit(notification))
 
     def kind(self, notification: Notification) -> Kind:
-        """See `Platform`: Apple limits what shows nothing."""
+        """See `Platform`: Apple limits background pushes."""
         return "b" if push_type(notification) == "background" else "n"

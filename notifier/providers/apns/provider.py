@@ -1,4 +1,4 @@
-"""Apple's push service: one connection, many notifications at once, a provider token of our own making."""
+"""Apple's push service: one connection, many notifications at once, a provider token that is signed here."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _VARIANT: Final = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abc
 
 
 class ApnsProvider:
-    """Sends to iPhones and the like.
+    """Sends to Apple's devices.
 
-    settings: of one app. It shows Apple who it is by a provider token (key_id, key: the PEM text of the .p8), or by its
-    certificate where no key is given. tokens: where all workers of the team share their provider token; without one,
-    this process has its own. Raises SettingsError for what cannot be used.
+    settings: of one app. It signs in with a provider token (key_id, key: the PEM text of the .p8), or with its
+    certificate if no key is given. tokens: the store in which all workers of the team share their provider token;
+    without one, this process has its own. Raises SettingsError for a key or a file that cannot be used.
     """
 
     platform = "apns"
@@ -76,13 +76,13 @@ class ApnsProvider:
         self._send_to(settings.topic)
 
     def for_topic(self, topic: str) -> ApnsProvider:
-        """The provider of another app of the same sign-in, over this one's connection; closing one closes both."""
+        """The provider of another app with the same sign-in, over this one's connection; closing one closes both."""
         other = copy(self)
         other._send_to(topic)  # noqa: SLF001 - a copy of this one
         return other
 
     def _open_channel(self, *, host: str, port: int, tls: ssl.SSLContext, timeout_s: float) -> Channel:
-        """The way to Apple; another client goes another."""
+        """Make the channel to Apple; the other client overrides this."""
         check_h2()
         from notifier.providers.transport.http2 import channel as http2_channel  # noqa: PLC0415 - an h2 that is too old cannot be imported
 
@@ -134,7 +134,7 @@ class ApnsProvider:
         if answer.reason == "ExpiredProviderToken" and self._token and await self._token.renew(authorization):
             return Answer(Outcome.UNSENT, answer.status, answer.reason)
         if answer.outcome is Outcome.FAULT:
-            self._log.debug(  # the circuit of the route is what people are told of, once
+            self._log.debug(  # the circuit of the route tells people, once
                 "apns_fault",
                 job_id=dispatch.job_id,
                 token=mask(dispatch.device.token),
@@ -148,13 +148,13 @@ class ApnsProvider:
         return answer
 
     def _headers(self, dispatch: Dispatch, options: Options | None) -> list[HeaderTuple]:
-        """All that the message and the configuration say. Raises ValueError for what the message has wrong in it."""
-        # Apple asks for the path and the token outside the compression table; ids would only push out of it
-        # what does repeat.
+        """All headers but authorization and expiration. Raises ValueError for a value that no header can carry."""
+        # Apple asks for the path and the token outside the compression table; ids would only push the repeated
+        # headers out of it.
         token, notification = dispatch.device.token, dispatch.notification
         if (channel_id := broadcast.channel_of(token)) and options:
             return self._to_channel(channel_id, options, apns_id(dispatch.job_id, token))
-        if not (token.isascii() and token.isalnum()):  # nothing checks what a header has in it after this
+        if not (token.isascii() and token.isalnum()):  # nothing checks the header after this
             raise ValueError("the token is not hexadecimal")
         headers = [
             literal(b":path", b"/3/device/" + token.encode()),
@@ -182,7 +182,7 @@ class ApnsProvider:
     def _expiration(self, dispatch: Dispatch, options: Options | None) -> HeaderTuple | None:
         ttl_us = dispatch.ttl_us
         if broadcast.channel_of(dispatch.device.token):
-            # Apple refuses any other where the channel stores nothing, which only the message's author knows.
+            # If the channel stores nothing, which only the message's author knows, Apple refuses any other.
             if not dispatch.notification.apns.get("store"):
                 return ONE_ATTEMPT
             ttl_us = broadcast.STORED_S * 1_000_000 if ttl_us is None else ttl_us
@@ -214,9 +214,9 @@ class ApnsProvider:
 
 
 def apns_id(job_id: str, token: str) -> str:
-    """Return Apple's id of a job's message to one device: the same at each attempt, and to be told to Apple.
+    """Return Apple's id of a job's message to one device: the same at each attempt; people may quote it to Apple.
 
-    A UUID of version 5 as `uuid.uuid5` makes it, in a quarter of its time, which is a twentieth of a send's.
+    As `uuid.uuid5`, in a quarter of the time: uuid5 would take a twentieth of a send.
     """
     digest = hashlib.sha1(APNS_IDS + to_bytes(f"{job_id}:{token}"), usedforsecurity=False).hexdigest()
     parts = digest[:8], digest[8:12], f"5{digest[13:16]}", _VARIANT[digest[16]] + digest[17:20], digest[20:32]
@@ -224,7 +224,7 @@ def apns_id(job_id: str, token: str) -> str:
 
 
 def check_h2() -> None:
-    """Raise SettingsError where the h2 that is installed is one of apns2's, which this client cannot use."""
+    """Raise SettingsError if the installed h2 is the old one of apns2, which this client cannot use."""
     if int((installed := version("h2")).partition(".")[0]) < LEAST_H2:
         raise SettingsError(
             f"providers.apns.client: h2 needs h2 {LEAST_H2}, and here is h2 {installed}, as apns2 needs it: choose"

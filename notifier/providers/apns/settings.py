@@ -56,7 +56,7 @@ class ApnsApp(Section):
 class ApnsLimits(Section):
     """Limits of Apple itself; an empty list holds nothing back."""
 
-    # Defaults by factory, as all that the JSON Schema cannot say.
+    # By a factory, like every default that the JSON Schema cannot express.
     background: Rates = Field(default_factory=lambda: (Window(3, interval_us=UNITS["h"]),))
 
 
@@ -73,14 +73,14 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
     limits: ApnsLimits = Field(default_factory=ApnsLimits)
 
     def lacks(self) -> Sequence[str]:
-        """See `PlatformSettings.lacks`. Who has a certificate needs no token, and a key's id may stand in a file."""
+        """See `PlatformSettings.lacks`. With a certificate no token is needed, and a key's id may be in a file."""
         missing = super().lacks()
         if self.cert_file:
             return [key for key in missing if key == "topic"]
         return [key for key in missing if key != "key_id" or not self.key_id_file]
 
     def app(self, name: str | None) -> Self:
-        """See `PlatformSettings.app`. An app with a sign-in of its own has nothing of the section's."""
+        """See `PlatformSettings.app`. An app with a sign-in of its own inherits none of the section's."""
         mine = super().app(name)
         if name is None:
             return mine
@@ -96,12 +96,12 @@ class ApnsSettings(PlatformSettings[ApnsApp], ApnsApp):
         return mine
 
     def check(self, notification: Notification, app: str | None) -> None:
-        """See `PlatformSettings.check`: some types of push Apple takes only from who signs in by a token."""
+        """See `PlatformSettings.check`: Apple takes some types of push only with a provider token."""
         if notification.apns and self.app(app).cert_file is not None:
             check_by_certificate(notification)
 
     def read_key_id(self, app: str | None = None) -> str:
-        """Return the id of the signing key: `key_id`, or what stands in `key_id_file`. Raise SettingsError."""
+        """Return the id of the signing key: `key_id`, or the text of `key_id_file`. Raises SettingsError."""
         mine = self.app(app)
         if mine.key_id_file is None:
             return mine.key_id

@@ -1,4 +1,4 @@
-"""Where Apple's server is and how it is spoken to: the address, whom to trust, the provider's own certificate."""
+"""The address of Apple's server, and TLS with it: the authorities to trust, the provider's own certificate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def context(settings: ApnsSettings) -> ssl.SSLContext:
 
 
 def _check_certificate(cert_file: Path, cert_key_file: Path | None) -> None:
-    """Say in a person's words what OpenSSL would say in its own. The key never shows."""
+    """Raise SettingsError in words for people, before OpenSSL uses its own. The text never shows the key."""
     try:
         certificate = x509.load_pem_x509_certificate(read_regular(cert_file, "providers.apns.cert_file"))
     except ValueError:
@@ -73,5 +73,5 @@ def _public(key: PublicKeyTypes) -> bytes:
 
 
 def _refuse(key: str, why: str) -> NoReturn:
-    # From None: a parser's own words may quote what it could not read.
+    # From None: a parser's own words may quote the text that it could not read.
     raise SettingsError(f"providers.apns.{key}: {why}") from None

@@ -1,8 +1,8 @@
 """Apple's provider token: a JWT signed with the team's .p8 key, one for all workers of the team.
 
-Apple wants a token no older than an hour and a new one no sooner than 20 minutes after the last. So it is signed by
-whoever finds none, or an old one, in the store, and offered there; of several who do so at once the store takes
-one, and all send with that. The store's clock tells its age and stands in it.
+Apple wants a token no older than an hour, and a new one no sooner than 20 minutes after the last. A worker that finds
+no token in the store, or an old one, signs a new one and offers it to the store. If several do so at once, the store
+takes one, and all send with it. The token's time and its age are by the store's clock.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from notifier.providers.apns.token_store import Kept, LocalTokenStore, TokenStor
 SECOND_US: Final = 1_000_000
 REFRESH_US: Final = 40 * 60 * SECOND_US  # Apple refuses a token of over 60 minutes…
 LEAST_US: Final = 20 * 60 * SECOND_US  # …and a new one within 20 minutes of the last
-USABLE_S: Final = 59 * 60.0  # while the store cannot be asked
-AHEAD_US: Final = 60 * SECOND_US  # clocks of two Redis servers differ by less; more says that one was set back
-LOOK_EVERY_S: Final = 60.0  # at the store: what another worker made anew is found, what the store lost is put back
+USABLE_S: Final = 59 * 60.0  # while the store does not answer
+AHEAD_US: Final = 60 * SECOND_US  # clocks of two Redis servers differ by less; by more, one was set back
+LOOK_EVERY_S: Final = 60.0  # at the store: to find another worker's new token, to restore a lost one
 AGAIN_S: Final = 1.0  # after a look that failed, and between two looks for one refused token
-STORE_TIMEOUT_S: Final = 1.0  # so long a send is held up; it is tried again
+STORE_TIMEOUT_S: Final = 1.0  # a send waits no longer; then it is tried again
 NONCE_BYTES: Final = 12
-AUTHORIZATION: Final = re.compile(rb"bearer [!-~]+")  # it goes into a header as it is
+AUTHORIZATION: Final = re.compile(rb"bearer [!-~]+")  # it goes into a header unchanged
 
 
 class ProviderToken:
     """The `authorization` header's value; lives in one event loop.
 
-    store: where the team shares it. patience_s: so long it may take to answer.
+    store: in which the team shares it. patience_s: how long it may take to answer.
     Raises SettingsError if the key is not a P-256 private key in PEM; the text never shows it.
     """
 
@@ -65,14 +65,14 @@ class ProviderToken:
         self._key_id = key_id
         self._key = _load(key)
         self._store = store or LocalTokenStore()
-        # With the key in its name: a key that was replaced under its old id is not another's, and cannot read it.
+        # The key is part of the name: a new key under an old id cannot read the old key's token.
         self._name = f"apns:{team_id}:{key_id}:{_fingerprint(self._key)}"
         self._seal = AESGCM(_sealing_key(self._key))
         self._log = structlog.get_logger(__name__).bind(team_id=team_id, key_id=key_id)
         self._authorization = b""
         self._sealed = b""
         self._made_us = 0
-        self._clock_ahead_s: float | None = None  # the store's clock less the loop's
+        self._clock_ahead_s: float | None = None  # the store's clock minus the loop's
         self._usable_until = self._look_at = self._refused_at = -1.0  # on the loop's clock
         self._lock = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
@@ -80,9 +80,9 @@ class ProviderToken:
         self._store_lost = False
 
     def current(self) -> bytes:
-        """Return ``bearer <JWT>``; empty where none can be had without waiting: then ask `fetch`.
+        """Return ``bearer <JWT>``; empty if there is none without waiting: then call `fetch`.
 
-        So it is also while others wait that came before: sends are to go on in the order in which they came.
+        It is also empty while earlier sends wait in `fetch`, so that sends keep their order.
         """
         now = asyncio.get_running_loop().time()
         if now >= self._look_at:
@@ -90,9 +90,9 @@ class ProviderToken:
         return b"" if self._asking else self._usable()
 
     async def fetch(self) -> bytes:
-        """Return ``bearer <JWT>`` as soon as the store has answered; empty where it does not. First come, first go."""
+        """Return ``bearer <JWT>`` as soon as the store has answered; empty if it does not. Callers keep their order."""
         turn = asyncio.get_running_loop().create_future()
-        # Each goes on two steps of the loop after the answer, or after it came, if that was later.
+        # Either way the caller goes on two steps of the loop later, so that callers keep their order.
         if self._usable():
             asyncio.get_running_loop().call_soon(_resolve, turn)
         else:
@@ -108,7 +108,7 @@ class ProviderToken:
         return self._authorization if asyncio.get_running_loop().time() < self._usable_until else b""
 
     async def renew(self, refused: bytes) -> bool:
-        """Return whether a send with the token `refused` as expired is worth another try with a newer one."""
+        """Look for a newer token, because Apple refused this one as expired. Returns whether there is one."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if refused == self._authorization and now >= self._refused_at + AGAIN_S:
@@ -164,7 +164,7 @@ class ProviderToken:
         return age_us >= (LEAST_US if refused else REFRESH_US) or age_us < -AHEAD_US
 
     async def _replace(self, kept: Kept) -> Kept:
-        # A store that has lost its data is given back the token that Apple knows.
+        # A store that has lost its data gets back the token that Apple knows.
         mine = Kept(self._sealed, self._made_us, kept.now_us)
         if not kept.sealed and mine.sealed and not self._is_old(mine, refused=False):
             return await self._store.offer(self._name, b"", mine.sealed, mine.made_us)
@@ -208,7 +208,7 @@ def _load(pem: str) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        # From None: the parser's own words may quote what it could not read.
+        # From None: the parser's own words may quote the text that it could not read.
         raise SettingsError(
             "providers.apns.key_file, or NOTIFIER_APNS_KEY: is not a provider key: give the whole .p8 file from"
             " Apple's developer page, from the line BEGIN PRIVATE KEY to END PRIVATE KEY (without a password)"
@@ -223,5 +223,5 @@ def _fingerprint(key: ec.EllipticCurvePrivateKey) -> str:
 
 def _sealing_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     secret = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-    # One that every holder of the .p8 can derive and nobody else: a copy of Redis's data gives no token away.
+    # Every holder of the .p8 can derive this key, and nobody else: a copy of Redis's data reveals no token.
     return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=b"push-throttle provider token").derive(secret)

@@ -1,4 +1,4 @@
-"""Where the workers of a team keep the one token that they all send with."""
+"""The store in which the workers of a team keep the one token that they all send with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TokenStoreError(NotifierError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The entry of the store: sealed, empty for nothing; times in microseconds since 1970 on the store's clock."""
+    """An entry of the store; sealed is empty if there is none. Times: microseconds since 1970 on the store's clock."""
 
     sealed: bytes = field(repr=False)
     made_us: int
@@ -31,14 +31,14 @@ class Kept:
 
 
 class TokenStore(Protocol):
-    """One sealed token under each name. What is offered in place of the one that was seen is taken once."""
+    """One sealed token under each name. Of several offers to replace the same token, the store takes one."""
 
     async def look(self, name: str) -> Kept:
-        """Return what stands there. Raises TokenStoreError where the store cannot be asked."""
+        """Return the entry. Raises TokenStoreError if the store does not answer."""
         ...
 
     async def offer(self, name: str, seen: bytes, sealed: bytes, made_us: int) -> Kept:
-        """Put `sealed` there if `seen` still stands there; return what does then. Raises as `look`."""
+        """Replace `seen` by `sealed` if it is still the entry; return the entry after that. Raises as `look`."""
         ...
 
 
@@ -46,12 +46,12 @@ class RedisTokenStore:
     """The store of all workers on one Redis, or on the partitions of a cluster; its clock decides how old a token is.
 
     partitions: with asyncio clients whose replies are bytes. The first keeps the token for all. While its node does not
-    answer, another does, the same for all workers.
+    answer, another one keeps it, the same for all workers.
     """
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
         first, *others = partitions
-        random.Random(len(others)).shuffle(others)  # noqa: S311 - so that the next is seldom at the same node
+        random.Random(len(others)).shuffle(others)  # noqa: S311 - so that the next is seldom on the same node
         self._partitions = deque((first, *others))
 
     async def look(self, name: str) -> Kept:
@@ -63,7 +63,7 @@ class RedisTokenStore:
             with under(at.prefixes):
                 keys, args = [redis_key("token", name)], (seen, sealed, made_us)
                 return await run_async(at.client, Call(script("token"), keys, args, lambda reply: Kept(*reply)))
-        except BaseException as error:  # also where whoever asks has waited for long enough
+        except BaseException as error:  # also a cancelled wait, when the caller's timeout has passed
             self._partitions.rotate(-1)
             if isinstance(error, RedisError | OSError):
                 raise TokenStoreError(f"Redis does not keep the token: {type(error).__name__}") from None
@@ -71,7 +71,7 @@ class RedisTokenStore:
 
 
 class LocalTokenStore:
-    """The store of a process that shares with nobody. clock: seconds since 1970."""
+    """The store of one process, shared with no other. clock: seconds since 1970."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -1,1 +1,1 @@
-"""Apple's push service through the `apns2` package, for who has code and habits on it."""
+"""Apple's push service through the `apns2` package, for users who depend on it."""

@@ -1,7 +1,7 @@
-"""apns2, made importable on Pythons it was not written for; the standard library stays as it was.
+"""Import apns2 on Pythons that it was not written for; the standard library stays unchanged.
 
-Can be imported only where the extra ``push-throttle[apns2]`` is installed, else raises SettingsError. It has to be
-the first to import h2 there: that h2 is of 2017, too.
+The import of this module raises SettingsError unless the extra ``push-throttle[apns2]`` is installed. It has to be the
+first to import h2 there: that h2 is of 2017, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Final
 from notifier.errors import SettingsError
 
 NEWEST_H2: Final = 2
-# Python 3.10 took these names out of `collections`. They are looked up while the modules below are imported, and
-# never after.
+# Python 3.10 removed these names from `collections`. The modules below use them only while they are imported.
 NAMES: Final = ("Iterable", "Mapping", "MutableMapping", "MutableSet")
 
 
@@ -56,6 +55,6 @@ with _aliases():
     from apns2.credentials import Credentials
     from apns2.payload import Payload
     from h2 import events
-vars(events)["PingAckReceived"] = vars(events)["PingAcknowledged"]  # as our connection, written for h2 4, calls it
+vars(events)["PingAckReceived"] = vars(events)["PingAcknowledged"]  # its name in h2 4, which our connection uses
 
 __all__ = ["APNsClient", "Credentials", "Payload"]

@@ -1,4 +1,4 @@
-"""Apple's push service through apns2, for those who depend on it: `providers.apns.client: apns2`.
+"""Apple's push service through apns2, for users who depend on it: `providers.apns.client: apns2`.
 
 apns2 builds each request. Payloads, tokens, answers and the connection to Apple are those of the default client.
 """
@@ -27,7 +27,7 @@ class Channel(http2_channel.Channel):
         self._pusher = Pusher()
 
     async def request(self, headers: list[HeaderTuple], body: bytes, *, send_by: float) -> Result:
-        """See the default client's. What goes to a broadcast channel is no request that apns2 knows."""
+        """See the default client's. apns2 knows no request to a broadcast channel: it goes unchanged."""
         if dict(headers)[b":path"].startswith(b"/3/device/"):
             headers, body = self._pusher.build(headers, body)
         return await super().request(headers, body, send_by=send_by)

@@ -1,4 +1,4 @@
-"""How a push becomes a request: apns2 builds it, from headers and a payload that the provider has made."""
+"""Let apns2 build the request of a push, from headers and a payload that the provider has made."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
     from hpack import HeaderTuple
 
-# What differs from request to request, or must not be remembered on the way, stays out of the compression table.
+# Headers that vary, or that no intermediary may remember, stay out of the compression table.
 VARYING: Final = frozenset({":path", "authorization", "apns-id", "apns-expiration", "apns-collapse-id"})
 
 
 class Pusher(APNsClient):
-    """apns2's client, which writes its requests down in place of sending them."""
+    """apns2's client, which keeps its requests instead of sending them."""
 
     def __init__(self) -> None:
         self._given = _Given()
         super().__init__(self._given, json_encoder=_Written)
 
     def build(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[list[HeaderTuple], bytes]:
-        """Return the headers and the body of a request, as apns2 makes them of ours."""
+        """Return the headers and the body of a request, as apns2 makes them from ours."""
         left = {name.decode(): value.decode() for name, value in headers}
         expiration = left.pop("apns-expiration", None)
         pseudo = {name: left.pop(name) for name in (":method", ":scheme", ":authority", ":path")}
@@ -48,7 +48,7 @@ class Pusher(APNsClient):
 
 
 class _Notepad:
-    """In the place of hyper's connection."""
+    """Replaces hyper's connection."""
 
     def __init__(self) -> None:
         self.written: tuple[str, str, bytes, Mapping[str, str]]
@@ -59,7 +59,7 @@ class _Notepad:
 
 
 class _Given(Credentials):
-    """Credentials that are handed in: the token is signed from the same settings as for h2."""
+    """Credentials with a given header: the provider has signed the token, as for h2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Given(Credentials):
 
 
 class _Ready(Payload):
-    """A payload that is JSON already: the same bytes as for h2, of all that a notification may carry."""
+    """A payload that is JSON already: the same bytes as for h2."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Ready(Payload):
 
 
 class _Written(json.JSONEncoder):
-    """The encoder for what is JSON already."""
+    """The encoder of `_Ready`, which is JSON already."""
 
     def encode(self, o: Any) -> str:
         return str(o)

@@ -1,4 +1,4 @@
-"""The limiter: who may go now, and how long the others have to wait."""
+"""The limiter: whether a key may go now, and how long it has to wait if not."""
 
 from typing import TYPE_CHECKING
 

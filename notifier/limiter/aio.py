@@ -1,4 +1,4 @@
-"""AsyncKeyLimiter: the methods of `KeyLimiter`, awaited; and AsyncMemoryLimiter. It imports no redis."""
+"""AsyncKeyLimiter and AsyncMemoryLimiter: the methods of `KeyLimiter`, awaited. This module imports no redis."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class AsyncKeyLimiter(Asking, ABC):
 
     @abstractmethod
     async def _run(self, call: Callable[[Any], T]) -> T:
-        """Call what knows the keys: the calls of Redis, or the keys in memory."""
+        """Apply `call` to the keys in memory; or to `RedisRequests`, and send the call of Redis that it builds."""
 
     async def _look(self) -> None:
-        """Begin to follow the configuration, if that has not begun."""
+        """Follow the configuration from the first call on."""
 
     async def _ask(self, asked: Iterable[Asked], mode: Mode, ahead: Timeout = 0) -> list[Permit | Hold]:
         await self._look()
         return await self._answer([self._requests.request(*each) for each in asked], mode, ahead)
 
     async def aclose(self) -> None:
-        """Close the connections, where there are some; so does `async with`."""
+        """Close the connections, if there are any; `async with` does it too."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,7 +72,7 @@ class AsyncKeyLimiter(Asking, ABC):
         return permit_of(key, (await self._answer([self._requests.added(key, cost, keep)], "add", 0))[0])
 
     async def wait(self, key: str, rates: Rates, *, cost: int = 1, timeout: Timeout = None) -> Permit:
-        """See `Limiter.wait`. A task that is cancelled meanwhile gives its permit back."""
+        """See `Limiter.wait`. If the task is cancelled while it waits, its permit is given back."""
         return permit_of(key, await waited(self.reserve(key, rates, cost=cost, within=timeout), self.refund))
 
     async def reserve(self, key: str, rates: Rates, *, cost: int = 1, within: Timeout = None) -> Permit | Hold:
@@ -158,7 +158,7 @@ class AsyncKeyLimiter(Asking, ABC):
 
 
 class AsyncMemoryLimiter(InMemory, AsyncKeyLimiter):
-    """`MemoryLimiter` for asyncio: one process, without Redis; what waits does not block the event loop."""
+    """`MemoryLimiter` for asyncio: one process, without Redis. A task that waits does not block the event loop."""
 
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
         return self._keys.ask(requests, mode, ahead)

@@ -24,7 +24,7 @@ def _cluster(nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> An
 
 
 class AsyncLimiter(OfOneLoop, InRedis, AsyncKeyLimiter):
-    """A limiter of its own namespace in Redis, for asyncio; every method is that of `Limiter`, awaited."""
+    """A limiter in Redis with its own namespace, for asyncio. Its methods are those of `Limiter`, awaited."""
 
     _module, _client, _cluster, _retry = "redis.asyncio", redis.asyncio.Redis, staticmethod(_cluster), Retry
     _others = redis.Redis, redis.RedisCluster

@@ -1,4 +1,4 @@
-"""The limiter's answers for a key besides `Permit` and `Hold`, and the error of those who want one."""
+"""LimitExceeded, the error for a held key, and the limiter's answers about the usage of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from notifier.rules.policy import Policy
 from notifier.units import moment
 
 
-class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give it
+class LimitExceeded(NotifierError):  # noqa: N818 - the name that other limiters use
     """A key is held. `time_left` (or `retry_after_s`) says how long to wait, and `rule` of `policy` decides it."""
 
     def __init__(self, key: str, hold: Hold, policy: Policy) -> None:
@@ -31,7 +31,7 @@ class LimitExceeded(NotifierError):  # noqa: N818 - the name that limiters give 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How a key has been used. per_second: the mean rate of the last `1m`, `1h` and `1d`, counted by the minute."""
+    """The usage of a key. per_second: the mean rate over the last `1m`, `1h` and `1d`, counted by the minute."""
 
     key: str
     total: int
@@ -42,18 +42,18 @@ class Usage:
 
     @property
     def first_used(self) -> datetime | None:
-        """When the key was used first, as far as is known; None where it never was."""
+        """When the key was first used; None if no use is known."""
         return _moment(self.first_used_us)
 
     @property
     def last_used(self) -> datetime | None:
-        """When the key was used last; None where it never was."""
+        """When the key was last used; None if no use is known."""
         return _moment(self.last_used_us)
 
 
 @dataclass(frozen=True, slots=True)
 class RankedKey:
-    """A key in the order of `top`. rate: per second, over the last hour."""
+    """A key in the answer of `top`. rate: sends per second over the last hour."""
 
     key: str
     total: int
@@ -63,13 +63,13 @@ class RankedKey:
 
     @property
     def last_used(self) -> datetime | None:
-        """When the key was used last; None where it was only ever held."""
+        """When the key was last used; None if it was only ever held."""
         return _moment(self.last_used_us or None)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """How many in the step that begins at `at_us`, µs since the epoch."""
+    """How many sends are in the step that begins at `at_us` (µs since the epoch)."""
 
     at_us: int
     count: int

@@ -1,4 +1,4 @@
-"""KeyLimiter: what each limiter of keys can do, and all of it that follows from asking."""
+"""KeyLimiter: the methods that limiters of keys share. A subclass only says how it asks its store."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 P = ParamSpec("P")
 Refund = Callable[[Permit], Coroutine[Any, Any, bool]]
-BACK_S: Final = 0.5  # who is cancelled waits so long until its permit is back: a Redis that hangs is not waited for
-_GIVEN_BACK: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep its tasks
+BACK_S: Final = 0.5  # a cancelled task waits this long for its refund, and no longer: Redis may hang
+_GIVEN_BACK: Final[set[asyncio.Task[None]]] = set()  # the event loop has only weak references to its tasks
 
 
 class Returning(Protocol):
-    """A decorator of functions, plain or async, that return a Hold where they are held."""
+    """A decorator: the function, plain or async, returns a Hold if the limiter refuses a permit."""
 
     @overload
     def __call__(
@@ -44,7 +44,7 @@ class Returning(Protocol):
 
 
 class Asking:
-    """Base of what builds its calls by `Requests`."""
+    """Base of all limiters: rates and requests are checked by `Requests`."""
 
     _requests: Requests
 
@@ -55,7 +55,7 @@ class Asking:
     def _decorating(
         self, rates: RatesOf, key: KeyOf, cost: CostOf, on_hold: str
     ) -> Callable[..., tuple[str, Rates, int]]:
-        """Build what a decorator asks from a call's arguments. Raises, at once, for what cannot be meant."""
+        """Return a function from a call's arguments to key, rates and cost. Raises at once for wrong options."""
         if on_hold not in {"raise", "wait", "return"}:
             raise ValueError(f"on_hold is raise, wait or return, not {on_hold!r}")
         if not callable(rates):
@@ -70,7 +70,7 @@ class Asking:
 
 
 class KeyLimiter(Asking, ABC):
-    """Base of `Limiter` and `MemoryLimiter`: everything that follows from asking."""
+    """Base of `Limiter` and `MemoryLimiter`: the methods that both share."""
 
     @abstractmethod
     def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
@@ -78,10 +78,10 @@ class KeyLimiter(Asking, ABC):
 
     @abstractmethod
     def _run(self, call: Callable[[Any], T]) -> T:
-        """Call what knows the keys: the calls of Redis, or the keys in memory."""
+        """Apply `call` to the keys in memory; or to `RedisRequests`, and send the call of Redis that it builds."""
 
     def close(self) -> None:
-        """Close the connections, where there are some; so does `with`."""
+        """Close the connections, if there are any; `with` does it too."""
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +93,7 @@ class KeyLimiter(Asking, ABC):
         """Take a permit if all rules allow it; otherwise return a Hold, which says how long to wait.
 
         rates: text such as ``"5/minute; 100/day; gap 200ms"``, rules, or the name of configured limits.
-        cost: it counts as so many in every window.
+        cost: how many sends it counts as, in every window.
 
         Raises ValueError if the cost is more than the rates ever allow.
         """
@@ -112,7 +112,7 @@ class KeyLimiter(Asking, ABC):
         return all_or_none(self._ask_every(asked))
 
     def _ask_every(self, asked: Iterable[Asked]) -> list[Permit | Hold]:
-        """Answer each request; they are taken only if all are permits."""
+        """Answer each request. Permits are taken only if no request is held."""
         return self._ask(self._requests.every(asked), "every", 0)
 
     def peek(self, key: str, rates: Rates, *, cost: int = 1) -> Permit | Hold:
@@ -126,7 +126,7 @@ class KeyLimiter(Asking, ABC):
     def add(self, key: str, cost: int = 1, *, keep: str | timedelta = "1d") -> Permit:
         """Count something that has already happened. It is never refused.
 
-        keep: for how long it is counted at least.
+        keep: it counts for at least this time.
         """
         return permit_of(key, self._ask([self._requests.added(key, cost, keep)], "add", 0)[0])
 
@@ -143,7 +143,7 @@ class KeyLimiter(Asking, ABC):
         """Take the next free moment, and do not sleep: `permit.wait` says how long it is until then.
 
         So each task gets its own moment. (A Hold would give the same moment to all.) If the task is cancelled, give the
-        permit back with `refund`: then somebody else gets the moment.
+        permit back with `refund`: then another caller gets the moment.
 
         within: how far ahead the moment may be; None is without limit.
         """
@@ -177,8 +177,8 @@ class KeyLimiter(Asking, ABC):
 
         on_hold: "raise" LimitExceeded, "wait" for a permit, or "return" the Hold instead of the result.
 
-        For an async function it asks Redis in a thread, so that the event loop does not wait; `AsyncLimiter` needs no
-        thread. If the rates or the cost are wrong, it raises at once, as `acquire` does.
+        For an async function, a thread asks Redis, so that the event loop does not wait; `AsyncLimiter` needs no
+        thread. If the rates or the cost are wrong, `limit` raises at once, as `acquire` does.
         """
         asked = self._decorating(rates, key, cost, on_hold)
 
@@ -235,11 +235,11 @@ class KeyLimiter(Asking, ABC):
         return permit_of(key, self._ask([self._requests.request(key, rates, cost)], "add", 0)[0])
 
     def reward(self, key: str, cost: int = 1) -> int:
-        """Subtract so much, from the latest permits first, and from at most 127 of them; returns how much it was."""
+        """Subtract `cost` from the latest permits, at most 127 of them; returns how much was subtracted."""
         return int(self._run(lambda of: of.reward(key, cost)))
 
     def block(self, key: str, for_: str | timedelta) -> None:
-        """Refuse all permits of a key for this time, whatever its rates; `timedelta(0)` or `reset` ends it."""
+        """Refuse all permits of a key for this time, whatever its rates; `timedelta(0)` or `reset` ends the block."""
         self._run(lambda of: of.block(key, for_))
 
     def reset(self, key: str) -> int:
@@ -247,7 +247,7 @@ class KeyLimiter(Asking, ABC):
         return int(self._run(lambda of: of.reset(key)))
 
     def count(self, key: str, *, last: str | timedelta) -> int:
-        """How many sends of a key are in the interval that ends now, as far as its rules keep them."""
+        """How many sends of a key are in the interval that ends now, as far back as its rules keep sends."""
         return int(self._run(lambda of: of.count(key, last=last)))
 
     def usage(self, key: str) -> Usage:
@@ -262,7 +262,7 @@ class KeyLimiter(Asking, ABC):
     def series(
         self, key: str | None = None, *, last: str | timedelta = "1h", step: str | timedelta = "1m"
     ) -> list[Point]:
-        """How many in each step of the span that ends now, of a key or of all. Needs `usage_keep`."""
+        """How many sends are in each step of the span that ends now, of a key or of all. Needs `usage_keep`."""
         return self._run(lambda of: of.series(key, last=last, step=step))
 
     def _wait_for(self, permit: Permit) -> None:
@@ -279,12 +279,12 @@ class KeyLimiter(Asking, ABC):
 
 
 def is_async(function: object) -> bool:
-    """Whether a call of it is to be awaited. To call a class makes an object, whatever calls of that are."""
+    """Whether a call of the function must be awaited. A class is never async, even if its objects are."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 def permit_of(key: str, answer: Permit | Hold) -> Permit:
-    """The permit, or raise LimitExceeded."""
+    """Return the permit, or raise LimitExceeded for a Hold."""
     if isinstance(answer, Hold):
         raise LimitExceeded(key, answer, answer.policy or Policy())
     return answer
@@ -298,12 +298,12 @@ def all_or_none(answers: Sequence[Permit | Hold]) -> list[Permit] | Hold:
 
 
 async def waited(asking: Coroutine[Any, Any, Permit | Hold], refund: Refund) -> Permit | Hold:
-    """Ask, and sleep until the permit counts. A task that is cancelled meanwhile gives it back."""
-    # A call that is cancelled may have run in Redis: so it goes on, and what it brings is given back.
+    """Ask, and sleep until the permit counts. If the task is cancelled meanwhile, the permit is given back."""
+    # Redis may have run a cancelled call. So the call goes on in a task of its own, and its permit is given back.
     asked = asyncio.create_task(asking)
 
     async def give_back() -> None:
-        with suppress(Exception):  # nobody is left to tell
+        with suppress(Exception):  # no caller is left to get the error
             if permit := await asked:
                 await refund(permit)
 

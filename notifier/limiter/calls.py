@@ -1,4 +1,4 @@
-"""A limiter's calls of Redis: those of one namespace, built once for the synchronous and the asyncio client."""
+"""RedisRequests: builds a limiter's calls of Redis, the same for the synchronous and the asyncio client."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from notifier.scripts.loader import Call, script
 from notifier.units import duration_us
 
 _TAG: Final = re.compile(rb"\{([^}]*)\}")
-_ANSWER: Final = struct.Struct(">qhqqh")  # what *limit* says of a key
-_PREFIX: Final = re.compile(r"[A-Za-z0-9_{}]+")  # as `redis.prefix`, and the hash tag of a cluster
-_NO_TAG: Final = b"7d"  # of keys that begin with a closing brace
-UNSETTLED: Final = object()  # what a reading answers until all is settled: it is to be asked again
+_ANSWER: Final = struct.Struct(">qhqqh")  # the reply of *limit* for one key
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_{}]+")  # `redis.prefix`, also with a hash tag in braces
+_NO_TAG: Final = b"7d"  # the hash tag for keys that begin with a closing brace
+UNSETTLED: Final = object()  # the answer while usage is left to settle: the caller asks again
 
 
 class RedisRequests(Requests):
     """Builds the calls for the keys of one namespace."""
 
     def __init__(self, namespace: str, *, prefix: str = PREFIX, in_cluster: bool = False, **options: Any) -> None:
-        """in_cluster: each key is in the slot of its own hash tag. options: as of `Requests`."""
+        """in_cluster: each key is in the slot of its own hash tag. options: those of `Requests`."""
         super().__init__(namespace, **options)
         if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
             raise ValueError(f"prefix {prefix!r} must be letters, digits and _, as redis.prefix is")
         self._ids = PermitIds()
-        # Not those in force: its process may take up others. No script of it names a key of RQ's.
+        # The limiter keeps its own prefix, whatever `keys.under` sets. No script of the limiter names a key of RQ.
         self._declared = (f"{prefix}:".encode(),) * 2
         self._begins = b"%bkeys:%b:{" % (self._declared[0], namespace.encode())
         self.in_cluster = in_cluster
@@ -54,7 +54,7 @@ class RedisRequests(Requests):
     def ask(
         self, requests: Sequence[Request], mode: Mode, ahead: str | timedelta | float | None = 0
     ) -> Call[list[Permit | Hold]]:
-        """Ask for these keys. ahead: how long the caller is ready to wait for its permit; None is for ever."""
+        """Build the call that asks for these keys. ahead: how long the caller will wait; None is for ever."""
         timeout = 0 if ahead == 0 else ahead_us(ahead)
         begins, namespace, declared = self._begins, self.namespace, self._declared
         keys: list[bytes] = []
@@ -81,9 +81,10 @@ class RedisRequests(Requests):
         return Call(script("limit" if self.keep_us is None else "limit_used"), keys, args, decode, declared)
 
     def _apart(self, key: bytes) -> tuple[tuple[bytes, bytes], str, bytes]:
-        """Name a key in a cluster: the two keys that its calls declare, a namespace, and the key's name in that.
+        """Return how scripts name a key in a cluster: the two keys to declare, the namespace, and the name in it.
 
-        Its keys begin with its hash tag. No namespace tells scripts that there are no ranks: these would be elsewhere.
+        All keys in Redis begin with the key's hash tag. The namespace is '', so that scripts keep no ranks: those would
+        be in other slots.
         """
         tag = tag_of(key)
         ours = b"{%b}%b" % (tag, self._declared[0])
@@ -91,14 +92,14 @@ class RedisRequests(Requests):
         return (ours, ours), "", name
 
     def first_of(self, requests: Sequence[Request], most: int) -> Sequence[Request]:
-        """Return those of these, from the first on, for which one call may ask."""
+        """Return the first of the requests: as many as one call may ask for."""
         if not self.in_cluster:
             return requests[:most]
         tag = tag_of(requests[0].raw)
         return list(itertools.takewhile(lambda request: tag_of(request.raw) == tag, requests[:most]))
 
     def every(self, asked: Iterable[Asked]) -> list[Request]:
-        """See `Requests.every`. Raises ValueError for keys that a cluster may have at several nodes."""
+        """See `Requests.every`. Raises ValueError if the keys may be at several nodes of a cluster."""
         requests = super().every(asked)
         if len(self.first_of(requests, len(requests))) < len(requests):
             raise ValueError(
@@ -152,7 +153,7 @@ class RedisRequests(Requests):
         return self._call("limit_usage", raw, *args, decode=lambda reply: UNSETTLED if reply[0] < 0 else decode(*reply))
 
     def _call(self, name: str, raw: bytes, *args: str | bytes | int, decode: Any) -> Call[Any]:
-        """A call about a key; an empty one is all of them."""
+        """Build a call about a key; an empty `raw` means all keys."""
         declared, namespace = self._declared, self.namespace
         if self.in_cluster:
             if not raw:
@@ -162,7 +163,7 @@ class RedisRequests(Requests):
 
 
 def tag_of(key: bytes) -> bytes:
-    """The hash tag of a key in a cluster: what it has in braces, or all of it. A tag has no closing brace."""
+    """The hash tag of a key in a cluster: the text in its first braces, or else all of it up to a closing brace."""
     found = _TAG.search(key)
     return (found and found[1]) or key.partition(b"}")[0] or _NO_TAG
 
@@ -170,7 +171,7 @@ def tag_of(key: bytes) -> bytes:
 def _answers(
     requests: Sequence[Request], ends: Sequence[bytes], now: int, reply: bytes, timeout: int
 ) -> list[Permit | Hold]:
-    """Read what the script said of each key, in order; there may be fewer answers than requests."""
+    """Read the script's reply for each key. It ends before a key whose plan has stale dates."""
     answers: list[Permit | Hold] = []
     for n in range((len(reply) - 8) // _ANSWER.size):
         left, rule, remaining, more, narrowest = _ANSWER.unpack_from(reply, 8 + n * _ANSWER.size)
@@ -180,8 +181,8 @@ def _answers(
             answers.append(Hold(left, plan.reasons[rule], plan.policy, request.key))
             continue
         room = (None if remaining < 0 else remaining, None if more < 0 else more)
-        at, told = now + left, plan.reasons[narrowest]
-        answers.append(Permit(id_of(at, ends[n]), request.key, plan.cost, at, *room, left, told))
+        at, fewest = now + left, plan.reasons[narrowest]
+        answers.append(Permit(id_of(at, ends[n]), request.key, plan.cost, at, *room, left, fewest))
     return answers
 
 

@@ -1,4 +1,4 @@
-"""MemoryLimiter: the whole of `Limiter` in this process, without Redis, for tests and programs of one process."""
+"""MemoryLimiter: `Limiter` in this process, without Redis: for tests, and for programs of one process."""
 
 from __future__ import annotations
 
@@ -38,19 +38,18 @@ from notifier.units import duration_us
 T = TypeVar("T")
 SWEEP_AT: Final = 1024
 SWEPT: Final = 4
-# The machine's clock may be set; what goes on from here cannot.
 _STARTED_US: Final = (time.time_ns() - time.monotonic_ns()) // 1000
 MINUTES: Final[Mapping[str, int]] = {"1m": 1, "1h": 60, "1d": 1440}
 
 
 def steady_clock() -> int:
-    """µs since the epoch, as this machine's clock had it when the process began: no step of the clock is in it."""
+    """µs since the epoch. If somebody sets this machine's clock while the process runs, this clock does not jump."""
     return _STARTED_US + time.monotonic_ns() // 1000
 
 
 @dataclass(slots=True)
 class Use:
-    """How a key has been used. minutes: how many in each minute since the epoch."""
+    """The usage of a key. minutes: how many sends each minute had, by its number since the epoch."""
 
     total: int = 0
     held: int = 0
@@ -60,7 +59,7 @@ class Use:
     minutes: Counter[int] = field(default_factory=Counter)
 
     def in_last(self, minutes: int, now: int) -> int:
-        """How many in so many minutes, the one of `now` included."""
+        """How many sends the latest `minutes` had, the minute of `now` included."""
         this = now // MINUTE_US
         return sum(self.minutes.get(minute, 0) for minute in range(this - minutes + 1, this + 1))
 
@@ -72,13 +71,13 @@ class Use:
 
 
 class MemoryKeys:
-    """All keys of a limiter in memory, safe for threads. clock and others: as of `MemoryLimiter`."""
+    """All keys of a limiter in memory, safe for threads. The arguments are those of `MemoryLimiter`."""
 
     def __init__(self, clock: Callable[[], int] | None = None, **options: Any) -> None:
         self._clock = clock or steady_clock
         self._lock = threading.Lock()
         self._keys: dict[str, KeySends] = {}
-        self._turns: deque[str] = deque()  # each key once: in which order they are looked at
+        self._turns: deque[str] = deque()  # each key once, in the order in which `_add` checks them
         self.requests = Requests("memory", **options)
         self._keep_us = self.requests.keep_us
         self._permits = count(1)
@@ -125,7 +124,7 @@ class MemoryKeys:
         return Permit(f"{at}-{permit}", key, plan.cost, at, remaining, more, at - now, plan.reasons[narrowest])
 
     def _add(self, key: str, sends: KeySends, now: int) -> None:
-        """Know a key; and forget those that nobody can ask for any more, a few at each call, so that none is slow."""
+        """Add a key. Delete keys whose sends no rule needs any more: a few at each call, so that no call is slow."""
         for _ in range(SWEPT if len(self._turns) > SWEEP_AT else 0):
             first = self._turns.popleft()
             if self._keys[first].until_us + self._keys[first].shorter_us > now:
@@ -162,7 +161,7 @@ class MemoryKeys:
             self._use.pop(key, None)
             if (sends := self._keys.get(key)) is None:
                 return 0
-            self._keys[key] = KeySends()  # it goes when its turn comes
+            self._keys[key] = KeySends()  # `_add` deletes it later
             return sends.after(self._clock() - sends.horizon_us)
 
     def count(self, key: str, *, last: str | timedelta) -> int:
@@ -210,7 +209,7 @@ class MemoryKeys:
         if self._keep_us is None:
             return
         self._forget_idle(now)
-        # The dict stays in the order of the last request, so the idle stand first.
+        # The dict stays in the order of the last request, so idle keys come first.
         use = self._use[request.key] = self._use.pop(request.key, Use())
         use.asked_us = now
         if not admitted:
@@ -232,7 +231,7 @@ class MemoryKeys:
 
 
 class InMemory(Asking):
-    """The parts of a limiter in memory, whether it is awaited or not."""
+    """The parts that `MemoryLimiter` and `AsyncMemoryLimiter` share."""
 
     def __init__(
         self,
@@ -247,10 +246,10 @@ class InMemory(Asking):
 
 
 class MemoryLimiter(InMemory, KeyLimiter):
-    """A limiter in this process, safe for its threads; it gives the answers of `Limiter`.
+    """A limiter in this process, safe for its threads, with the answers of `Limiter`.
 
-    clock: µs since the epoch, this machine's if none is given. limits: rates by name. usage_keep: how long the use
-    of a key is known after its last; None counts no usage.
+    clock: returns µs since the epoch; by default this machine's clock. limits: rates by name. usage_keep: how long
+    usage is kept after a key's last use; None counts no usage.
     """
 
     def _ask(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:

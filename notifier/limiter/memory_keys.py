@@ -1,4 +1,4 @@
-"""The sends of a limiter's key in this process, each with what it costs: the reference of `sends.lua` and its like."""
+"""The sends of a limiter's key in this process: the reference implementation of `sends.lua` and its neighbours."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from notifier.limiter.plans import Plan
     from notifier.rules.policy import Policy
 
-MAX_PLACES: Final = 32  # these as in marks.lua
-MAX_LATER: Final = 200
-MAX_REWARDED: Final = 127
+MAX_PLACES: Final = 32  # as in marks.lua
+MAX_LATER: Final = 200  # as in places.lua
+MAX_REWARDED: Final = 127  # as MANY in older_sends.lua
 
 
 class KeySends(Record):
-    """The sends that the rules of one key judge. until_us: from then on nobody asks beyond shorter_us."""
+    """The sends of one key. Until `until_us` a rule needs `horizon_us` of them; afterwards, `shorter_us` is enough."""
 
     __slots__ = ("_places", "blocked_us", "horizon_us", "shorter_us", "until_us")
 
@@ -29,7 +29,7 @@ class KeySends(Record):
         self.until_us = self.horizon_us = self.shorter_us = self.blocked_us = 0
 
     def opens(self, plan: Plan, now: int) -> tuple[int, int]:
-        """The first µs at which a plan admits its cost, and the deciding rule; see `opens` of limit_rules.lua."""
+        """When a plan admits its cost (µs), and the number of the deciding rule; see *opens* in limit_rules.lua."""
         at, rule, policy = 0, -1, plan.policy
         if policy.gap_us and self._times:
             at, rule = self._times[-1] + policy.gap_us, 0
@@ -51,7 +51,7 @@ class KeySends(Record):
         at, rule = 0, -1
         for n, (limit, begins) in enumerate(plan.dates, len(plan.policy.windows) + 1):
             nth = self.latest(max(1, limit - plan.cost + 1)) or 0
-            if not begins[0] <= now < begins[1] or nth >= begins[-2]:  # `room` asks for the date after
+            if not begins[0] <= now < begins[1] or nth >= begins[-2]:  # `room` needs one date more
                 raise StaleError(now, max(now, nth))
             leaves = begins[bisect_right(begins, nth)] if nth >= begins[0] else 0
             if leaves > at:
@@ -59,7 +59,7 @@ class KeySends(Record):
         return at, rule
 
     def room(self, plan: Plan, at: int, now: int) -> tuple[int | None, int | None, int]:
-        """How many the windows admit yet at µs `at`, in how many µs there are more, and which has the least room."""
+        """How many more the windows admit at µs `at`, in how many µs they admit more, and which has the least room."""
         rooms, n = [], 0
         for window in plan.policy.windows:
             n += 1
@@ -74,11 +74,11 @@ class KeySends(Record):
                 rooms.append((max(0, limit - count), now - begins[next_begins], n))
         if not rooms:
             return None, None, -1
-        remaining, since, narrowest = min(rooms)  # of equal ones the longest
+        remaining, since, narrowest = min(rooms)  # of equal ones, the window that admits more last
         return remaining, max(0, -since), narrowest
 
     def place_for(self, plan: Plan, at: int, now: int) -> int | None:
-        """The earliest place that was given back and that a plan may take before µs `at`; there is none in a block."""
+        """The earliest place (the time of a refunded permit) before µs `at` that a plan may take; none in a block."""
         for place in sorted(self._places):
             if place >= at:
                 return None
@@ -98,17 +98,17 @@ class KeySends(Record):
         if self._places or self.bursts or self.blocked_us:
             self._forget_marks(now)
         lapsed, times = now - self.horizon_us, self._times
-        if times and times[len(times) // 2] <= lapsed:  # not at once, as that moves all others
+        if times and times[len(times) // 2] <= lapsed:  # not before half are lapsed: a deletion moves all others
             self._drop(bisect_right(times, lapsed))
         self._insert(permit, at, plan.cost)
 
     def refuse(self, plan: Plan, at: int, now: int) -> None:
-        """Keep what refuses a plan until µs `at`, when it does no longer."""
+        """Keep the sends that refuse a plan until they admit it, at µs `at`."""
         if plan.kept_us >= self.horizon_us and at > self.until_us:
             self._keep(plan.kept_us, now, at - plan.kept_us)
 
     def change(self, at: int, permit: int, cost: int, now: int) -> int | None:
-        """Give a send another cost, 0 takes it away; returns how much less it is, None where it is not there."""
+        """Change the cost of a send; 0 removes it. Returns by how much the cost fell; None if the send is not there."""
         n = bisect_right(self._times, at) - 1
         while n >= 0 and self._times[n] == at and self._ids[n] != permit:
             n -= 1
@@ -121,11 +121,11 @@ class KeySends(Record):
         return -by
 
     def block(self, span: int, now: int) -> None:
-        """Admit nothing for so many µs; 0 ends it."""
+        """Admit nothing for `span` µs; 0 ends the block."""
         self.blocked_us, self.until_us = now + span if span else 0, max(self.until_us, now + span)
 
     def reward(self, cost: int, now: int) -> int:
-        """Take back so much, of the latest sends first; returns how much it was."""
+        """Subtract `cost` from the latest sends; returns how much was subtracted."""
         left = cost
         for _ in range(MAX_REWARDED):
             if not left or not self._times or self._times[-1] <= now - self.horizon_us:
@@ -137,7 +137,7 @@ class KeySends(Record):
         return cost - left
 
     def _fits(self, plan: Plan, at: int, now: int) -> bool:
-        """Whether a plan admits its cost at µs `at`, before permits that are dated ahead."""
+        """Whether a plan admits its cost at µs `at`, and still admits the permits that are dated ahead after it."""
         policy, later = plan.policy, self.between(at, most=MAX_LATER)
         if len(later) == MAX_LATER or plan.dates or not self._keeps_burst(policy, plan.cost, at, now):
             return False
@@ -152,7 +152,7 @@ class KeySends(Record):
         return True
 
     def _keeps_burst(self, policy: Policy, cost: int, at: int, now: int) -> bool:
-        """Whether no send from µs `at` on comes before its time, if `cost` more is there."""
+        """Whether the burst admits each send from µs `at` on, with `cost` more at `at`."""
         if (burst := policy.burst) is None:
             return True
         full, _ = burst.state_at(self, now)
@@ -188,7 +188,7 @@ class KeySends(Record):
         }
 
     def _keep(self, kept: int, now: int, at: int) -> None:
-        """How long sends are kept; see `keep` of limit_rules.lua."""
+        """Renew how long sends are kept; see *keep* in limit_rules.lua."""
         horizon, old = self.horizon_us, self.until_us
         if kept == horizon and old >= at + kept:
             return

@@ -1,4 +1,4 @@
-"""A limiter's answers while Redis cannot be asked, and when it asks again."""
+"""A limiter's answers while Redis cannot be asked, and when a call tries Redis again."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.policy import Burst, Policy, Window
 
 OnError: TypeAlias = Literal["raise", "hold", "permit", "memory"]
-RETRY_US: Final = 1_000_000  # what a Hold says where nobody knows
+RETRY_US: Final = 1_000_000  # the time left of a Hold while Redis cannot say it
 FIRST_S, LONGEST_S = 0.05, 1.0  # between two calls that try whether Redis is back
-TO_ALL: Final = re.compile("(?:^|: -)(?!WRONGTYPE)[A-Z]+ ")  # as Redis 7 and 6.2 say MISCONF, if redis-py has no type
-IN_MEMORY: Final = "m"  # begins the ids of permits that this process gave by itself
+TO_ALL: Final = re.compile("(?:^|: -)(?!WRONGTYPE)[A-Z]+ ")  # such as MISCONF, as Redis 7 and 6.2 write it
+IN_MEMORY: Final = "m"  # begins the ids of permits that this process gave without Redis
 
 
 class Breaker:
-    """Lets one call in a while try a Redis that has failed; the others are answered at once. Safe for threads."""
+    """A circuit breaker: after a failure one call in a while tries Redis; no other call waits. Safe for threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal's handler may ask in the middle
+        self._lock = threading.RLock()  # a signal handler may ask while its thread has the lock
         self._wait_s = 0.0
         self._tries_at = 0.0
 
@@ -39,7 +39,7 @@ class Breaker:
         with self._lock:
             if time.monotonic() < self._tries_at:
                 return False
-            self._wait_s = min(LONGEST_S, 2 * self._wait_s)  # by who tries: many calls may fail in one blip
+            self._wait_s = min(LONGEST_S, 2 * self._wait_s)  # here, not in `failed`: many calls may fail at once
             self._tries_at = time.monotonic() + self._wait_s
             return True
 
@@ -56,8 +56,8 @@ class Breaker:
 class Outage:
     """Answers in the place of Redis, as `on_error` says.
 
-    processes: with "memory" each process admits its share of every limit, so that all of them together admit no more in
-    the long run. What a process admitted before, Redis knows alone.
+    processes: with "memory" each process admits its share of every limit, so that in the long run all of them together
+    keep the limits. The sends from before the outage do not count: only Redis has them.
     """
 
     def __init__(self, on_error: OnError, processes: int, zone: str) -> None:
@@ -71,13 +71,13 @@ class Outage:
         self._processes = processes
 
     def breaker(self, node: str) -> Breaker:
-        """The one of a node: the others of its cluster may be well."""
+        """The breaker of one node: the other nodes of the cluster may work."""
         return self._breakers.get(node) or self._breakers.setdefault(node, Breaker())
 
     def answers(
         self, requests: Sequence[Request], mode: Mode, ahead: Timeout, error: Exception | None = None
     ) -> list[Permit | Hold]:
-        if self.on_error == "raise" or (self.on_error == "hold" and mode == "add"):  # which is never held
+        if self.on_error == "raise" or (self.on_error == "hold" and mode == "add"):  # no rule holds `add`
             raise unreachable(error or ConnectionError("it did not answer a moment ago")) from error
         if self.on_error == "hold":
             return [Hold(RETRY_US, UNREACHABLE, policy=request.plan.policy, key=request.key) for request in requests]
@@ -93,11 +93,11 @@ class Outage:
 
     @staticmethod
     def own(permit: Permit) -> Permit | None:
-        """A permit that this process gave by itself, as its memory knows it; None for another."""
+        """A permit that this process gave, with its id in memory; None for any other permit."""
         return replace(permit, id=permit.id[len(IN_MEMORY) :]) if permit.id.startswith(IN_MEMORY) else None
 
     def _share(self, request: Request) -> Request:
-        """The same by this process's part of the rates, whose rules have the names of the whole."""
+        """The request by this process's share of the rates. Answers name the rules of the whole rates."""
         plan = request.plan
         policy = share_of(plan.policy, self._processes, plan.cost)
         share = self.memory._requests.request(request.key, policy, plan.cost)  # noqa: SLF001
@@ -105,13 +105,14 @@ class Outage:
 
 
 def share_of(policy: Policy, processes: int, cost: int = 1) -> Policy:
-    """Return what one of so many processes may admit, so that all of them keep the policy.
+    """Return one process's share of a policy, so that all processes together keep the policy.
 
-    cost: that it must admit at once. A calendar's windows cannot be longer: by them all may admit as much at once.
+    cost: the share admits at least this much at once. A calendar window cannot be stretched for that, so by it the
+    processes together may admit more than the policy.
     """
     windows = []
     for window in policy.windows:
-        # Where its part is less than the cost, each process admits that, and as much more seldom.
+        # If a share is less than the cost, the process admits the cost, in an interval that is longer by as much.
         limit = max(cost, window.limit // processes)
         stretch = -(-limit * processes // window.limit)
         windows.append(Window(limit, interval_us=window.interval_us * stretch))
@@ -123,16 +124,16 @@ def share_of(policy: Policy, processes: int, cost: int = 1) -> Policy:
 
 
 def is_of_its_keys(error: Exception) -> bool:
-    """Whether others can be asked: a script failed at its own keys, or their slot moves, of which redis-py tells so.
+    """Whether an error concerns the keys of one call alone: its script failed at them, or their slot moves.
 
-    What concerns all begins with a word.
+    redis-py says ClusterError of a slot that moves. TO_ALL matches errors of a script that concern all keys.
     """
-    said, kind = str(error), type(error).__name__
-    return kind == "ClusterError" or (kind == "ResponseError" and "user_script" in said and not TO_ALL.search(said))
+    text, kind = str(error), type(error).__name__
+    return kind == "ClusterError" or (kind == "ResponseError" and "user_script" in text and not TO_ALL.search(text))
 
 
 def seconds_of(timeout: str | timedelta | float) -> float:
-    """A time-out in seconds; raises ValueError for one that is over at once."""
+    """Return a timeout in seconds. Raises ValueError if it is not longer than 0."""
     seconds = ahead_us(timeout) / 1e6
     if not seconds:
         raise ValueError(f"timeout must be longer than {timeout!r}")
@@ -141,5 +142,5 @@ def seconds_of(timeout: str | timedelta | float) -> float:
 
 def unreachable(error: Exception) -> LimiterUnreachableError:
     of_cluster = "it is a node of a cluster: give a RedisCluster, or a URL redis+cluster://host:6379"
-    said = of_cluster if type(error).__name__ == "MovedError" else error
-    return LimiterUnreachableError(f"Redis cannot be used by the limiter: {said}")
+    why = of_cluster if type(error).__name__ == "MovedError" else error
+    return LimiterUnreachableError(f"Redis cannot be used by the limiter: {why}")

@@ -1,4 +1,4 @@
-"""Plans: what of a request is the same at each call, checked once and packed as the script `limit` takes it."""
+"""Plans: the rules and the cost of a request, checked once and packed as the script `limit` takes them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ENDS: Final = 2
 class Plan:
     """Rules and a cost. packed: their numbers for the script, see limit_rules.lua.
 
-    kept_us: for how long a send is kept. dates: of each calendar window its limit, and the µs at which its days (weeks,
-    months) begin, from the one of now on. reasons: what a Hold says, by the number of the rule.
+    kept_us: how long a send is kept. dates: for each calendar window its limit, and the µs at which its days (weeks,
+    months) begin, from the current one on. reasons: the text of each rule in a Hold, by the rule's number.
     """
 
     policy: Policy
@@ -37,7 +37,7 @@ class Plan:
 
 
 class StaleError(Exception):
-    """The dates of a plan do not reach from now to a moment, µs. answers: what was said before."""
+    """The dates of a plan do not reach from `now_us` to `until_us`. answers: those to the requests before it."""
 
     def __init__(self, now_us: int, until_us: int, answers: Sequence[Any] = ()) -> None:
         super().__init__(now_us, until_us)
@@ -47,7 +47,7 @@ class StaleError(Exception):
 
 
 def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]], ...] = ()) -> Plan:
-    """The plan for these; raises ValueError where the rules never admit the cost, or reach too far back."""
+    """Make a plan. Raises ValueError if the rules never admit the cost, or reach too far back."""
     check_fits_all(policy, cost)
     windows = [(window.limit, window.interval_us) for window in policy.windows]
     burst = (policy.burst.limit, policy.burst.every_us) if policy.burst else (0, 0)
@@ -61,7 +61,7 @@ def plan_of(policy: Policy, cost: int, dates: tuple[tuple[int, tuple[int, ...]],
 
 
 def dates_of(policy: Policy, zone: str, now_us: int, until_us: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Of each calendar window its limit, and when its days (weeks, months) begin: from now's to two behind a moment."""
+    """For each calendar window its limit, and the starts of its days (weeks, months): up to two after `until_us`."""
     found = []
     for window in policy.calendar:
         clock = zone_at(zone, now_us)
@@ -74,7 +74,7 @@ def dates_of(policy: Policy, zone: str, now_us: int, until_us: int) -> tuple[tup
 
 
 class PermitIds:
-    """Ends of permits' ids: no two sends of a key have the same within a µs. They are counted from a random one on."""
+    """Ends of permits' ids, counted from a random number on, so that two sends of a key in one µs differ."""
 
     __slots__ = ("_count", "_pid")
 
@@ -82,7 +82,7 @@ class PermitIds:
         self._pid = 0
 
     def end(self) -> bytes:
-        if self._pid != os.getpid():  # new, or in the child of a fork
+        if self._pid != os.getpid():  # the first call of a process, also of a forked one
             self._count, self._pid = itertools.count(secrets.randbits(8 * ID_BYTES)), os.getpid()
         return (next(self._count) & 0xFFFF).to_bytes(ID_BYTES, "big")
 

@@ -1,4 +1,4 @@
-"""The answers of a limiter, whichever store it keeps its sends in."""
+"""Permit and Hold: the answers of a limiter, in Redis or in memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 from notifier.rules.policy import Policy
 
-BURST: Final = -2  # among the numbers of rules, see limit_rules.lua
+BURST: Final = -2  # a rule's number, see limit_rules.lua
 BLOCK: Final = -3
-UNREACHABLE: Final = "the limiter cannot be asked"  # in the place of a rule, see `on_error`
-BLOCKED: Final = "blocked"  # so too
+UNREACHABLE: Final = "the limiter cannot be asked"  # the rule of a Hold, see `on_error`
+BLOCKED: Final = "blocked"  # the rule of a Hold, see `block`
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Permit:
     """The right to go once, recorded for `key` at `at_us` (µs since the epoch on the limiter's clock).
 
     id: '' if Redis was not asked, see `on_error`.
-    remaining: how many more the windows allow now, if the limiter says so.
+    remaining: how many more the windows allow now; None if the limiter does not say.
     reset_after_us: see `reset_after`.
     wait_us: how long until `at_us`, for a reserved permit.
-    rule: the window that leaves the fewest.
+    rule: the window that leaves the fewest sends.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Permit:
 
     @property
     def wait(self) -> timedelta:
-        """How long until it counts: for a permit that was reserved."""
+        """The time until a reserved permit counts; 0 for any other."""
         return timedelta(microseconds=self.wait_us)
 
 
@@ -52,7 +52,7 @@ class Permit:
 class Hold:
     """A refusal: wait for `time_left_us` microseconds. `rule` is the rule that decides it.
 
-    `policy` and `key` say what was asked, if a limiter by key answered. A Hold is false, so you can write `if
+    `policy` and `key` are those of the request, if a limiter by key answered. A Hold is false, so you can write `if
     limiter.acquire(…):`.
     """
 

@@ -19,9 +19,9 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def as_policy(rates: Rates, named: Callable[[], Mapping[str, Rates]] = dict) -> Policy:
-    """Return the policy that `rates` are: text, a name of `named()`, rules, or several of these that hold together.
+    """Return the policy of `rates`: text, a name in `named()`, a Policy, a rule, or a list of texts and rules.
 
-    Raises TypeError for what is no rate at all, and ValueError, saying what would be right, for a wrong one.
+    Raises TypeError if `rates` is of another type, and ValueError, saying what would be right, for a wrong rate.
     """
     if isinstance(rates, str):
         return as_policy(_named(rates.strip(), named())) if is_name(rates) else parse_rates(rates)
@@ -29,12 +29,12 @@ def as_policy(rates: Rates, named: Callable[[], Mapping[str, Rates]] = dict) -> 
         return _checked(rates)
     if isinstance(rates, Window | CalendarWindow | Burst):
         return _checked(together([rates]))
-    if isinstance(rates, Iterable) and not isinstance(rates, Iterator):  # a second call would find that one empty
+    if isinstance(rates, Iterable) and not isinstance(rates, Iterator):  # a second call would find it empty
         if rules := [rule for part in rates for rule in _rules_in(part)]:
             return _checked(together(rules))
         raise ValueError(f"rates are empty, and Policy() is no rules; {RATES_FORM}")
-    what = type(rates).__name__
-    raise TypeError(f"rates must be text, a Policy, a Window, a Burst or a list of these, is {what}; {RATES_FORM}")
+    kind = type(rates).__name__
+    raise TypeError(f"rates must be text, a Policy, a Window, a Burst or a list of these, is {kind}; {RATES_FORM}")
 
 
 def is_name(rates: str) -> bool:
@@ -58,7 +58,7 @@ def _named(name: str, named: Mapping[str, Rates]) -> Rates:
 
 @lru_cache(maxsize=1024)
 def _checked(policy: Policy) -> Policy:
-    """Raise for rules that only the workers keep."""
+    """Raise ValueError for rules that only the workers apply."""
     if policy.quiet or policy.send:
         raise ValueError("quiet hours and send hours are for the notifications of users, not for the limiter")
     if not policy.is_exact:

@@ -1,4 +1,4 @@
-"""Requests to a limiter, checked where they enter; whichever store answers."""
+"""Requests to a limiter: checked before Redis or the memory answers them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from notifier.units import LARGEST_LIMIT, duration_us
 By: TypeAlias = Literal["total", "last_used", "rate", "held"]
 Asked: TypeAlias = "tuple[str, Rates] | tuple[str, Rates, int]"
 Mode: TypeAlias = Literal["take", "look", "add", "every"]
-Timeout: TypeAlias = str | timedelta | float | None  # seconds, where it has no unit; None is for ever
+Timeout: TypeAlias = str | timedelta | float | None  # a number is seconds; None is for ever
 
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RANKS: Final[Mapping[By, str]] = {"total": "total", "last_used": "last", "rate": "rate", "held": "held"}
@@ -33,7 +33,7 @@ MAX_TOP: Final = 1_000  # keys in one answer: Redis does nothing else meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One key that is asked for, and its plan: by which rules, and as how many sends. raw: the key as Redis has it."""
+    """A key and a plan: the rules, and the cost. raw: the key as Redis has it."""
 
     key: str
     raw: bytes
@@ -41,7 +41,7 @@ class Request:
 
 
 class Requests:
-    """Checks what is asked in one namespace, and knows the plans. clock: for tests, µs in place of Redis's clock."""
+    """Checks the requests of one namespace, and caches plans. clock: for tests, µs in place of Redis's clock."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Requests:
         zone: str = DEFAULT_ZONE,
         clock: str = "",
     ) -> None:
-        """limits: rates by name, or what gives those of now.
+        """limits: rates by name, or a function that returns the current ones.
 
-        usage_keep: how long the use of a key is known after its last; None counts no usage. zone: of calendar windows.
+        usage_keep: how long usage is kept after a key's last use; None counts no usage. zone: of calendar windows.
         """
         if not NAMESPACE.fullmatch(namespace):
             raise ValueError(f"namespace {namespace!r} must be 1 to 64 of a-z, 0-9, _ and -, and begin with no sign")
@@ -66,33 +66,33 @@ class Requests:
         self._plans: dict[tuple[Rates, int], Plan] = {}
 
     def limits(self) -> Mapping[str, Rates]:
-        """The rates that have names, as of now."""
+        """The named rates, as they are now."""
         return self._limits() if callable(self._limits) else self._limits
 
     def policy(self, rates: Rates) -> Policy:
         return as_policy(rates, self.limits)
 
     def request(self, key: str, rates: Rates, cost: int = 1) -> Request:
-        """Check what was asked for, where it enters."""
+        """Check a request, and find or make its plan."""
         raw = check_key(key)
         try:
-            plan = self._plans.get((rates, cost)) if type(cost) is int else None  # True is no 1
-        except TypeError:  # a list
+            plan = self._plans.get((rates, cost)) if type(cost) is int else None  # True would find the plan of 1
+        except TypeError:  # a list cannot be a dict's key
             plan = None
         return Request(key, raw, self._plan(rates, cost) if plan is None else plan)
 
     def _plan(self, rates: Rates, cost: int) -> Plan:
-        """Rules that stand for themselves are checked once; what a name stands for may change."""
+        """Cache plans by text if the text always means the same policy. A name may change, and dates become stale."""
         policy = self.policy(rates)
-        stands = isinstance(rates, str) and not is_name(rates) and not policy.calendar
-        known: Rates = rates if stands else policy
+        is_fixed = isinstance(rates, str) and not is_name(rates) and not policy.calendar
+        known: Rates = rates if is_fixed else policy
         if type(cost) is not int:
             return plan_of(policy, cost)
         plan = self._plans.get((known, cost))
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            now = int(self.clock or time.time_ns() // 1000)  # Redis says if it is another
+            now = int(self.clock or time.time_ns() // 1000)  # if Redis's clock differs, the plan is renewed
             plan = self._plans[known, cost] = plan_of(policy, cost, dates_of(policy, self._zone, now, now))
         return plan
 
@@ -107,14 +107,14 @@ class Requests:
         return renewed
 
     def every(self, asked: Iterable[Asked]) -> list[Request]:
-        """Check what is asked for together, where it enters."""
+        """Check requests whose permits are taken together or not at all."""
         requests = [self.request(*each) for each in asked]
         if not requests or len({request.key for request in requests}) < len(requests):
             raise ValueError("acquire_all takes one key or more, and each once: give all rates of a key together")
         return requests
 
     def added(self, key: str, cost: int, keep: str | timedelta) -> Request:
-        """Build what `add` counts: no rule holds it, and it is known for `keep`."""
+        """Build the request of `add`: it has no rules, and its send is kept for `keep`."""
         return self.request(key, Policy(kept_us=duration_us(keep)), cost)
 
     def need_usage(self) -> None:
@@ -123,7 +123,7 @@ class Requests:
 
 
 def check_key(key: str) -> bytes:
-    """Return a key as Redis has it; raise for what cannot name a key."""
+    """Return a key as Redis has it; raise TypeError or ValueError if it cannot name a key."""
     if not isinstance(key, str):
         raise TypeError(f"a key is text, not {type(key).__name__}")
     try:
@@ -136,7 +136,7 @@ def check_key(key: str) -> bytes:
 
 
 def check_used(used: int) -> None:
-    """Raise ValueError for what no permit can cost afterwards."""
+    """Raise ValueError if no permit can be given this cost afterwards."""
     if type(used) is not int or not 0 <= used <= LARGEST_LIMIT:
         raise ValueError(f"what was used is a whole number from 0 to {LARGEST_LIMIT}, not {used!r}")
 
@@ -145,14 +145,14 @@ def ahead_us(value: Timeout) -> int:
     """How long a caller is ready to wait, in µs: text, a timedelta, seconds, or None for ever."""
     if value is None:
         return FOR_EVER_US
-    # What is left until a deadline may be less than none.
+    # The time left until a deadline may be negative.
     seconds: Any = value.total_seconds() if isinstance(value, timedelta) else value
     is_number = isinstance(value, timedelta | Real)
     return round(min(max(seconds, 0), FOR_EVER_US / 1e6) * 1e6) if is_number else duration_us(seconds)
 
 
 def ranks_by(by: By, count: int) -> str:
-    """The name under which Redis ranks keys by this; ValueError for another."""
+    """Return Redis's name of a ranking. Raises ValueError if there is no such ranking, or for a wrong count."""
     if by not in RANKS:
         raise ValueError(f"top goes by {', '.join(RANKS)}, not {by!r}")
     if type(count) is not int or not 1 <= count <= MAX_TOP:
@@ -161,7 +161,7 @@ def ranks_by(by: By, count: int) -> str:
 
 
 def in_steps(now: int, minutes: Mapping[int, int], last: str | timedelta, step: str | timedelta) -> list[Point]:
-    """A series by steps of what was counted by the minute. Raises ValueError for a span that has no such steps."""
+    """Sum the counts of minutes into steps. Raises ValueError if the span cannot be divided into these steps."""
     last_us, step_us = duration_us(last), duration_us(step)
     if step_us < MINUTE_US or step_us % MINUTE_US:
         raise ValueError("step must be whole minutes: a series is counted by the minute")

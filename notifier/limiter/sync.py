@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OF_CLUSTER: Final = {"protocol": 2, "require_full_coverage": False}
-NOT_SHARED: Final = ("host", "port", "connection_class")  # of a cluster's nodes
+NOT_SHARED: Final = ("host", "port", "connection_class")  # options that each node of a cluster has of its own
 AWAY: Final = (RedisError, RedisClusterException, OSError)
 MAX_AT_ONCE: Final = 500  # keys in one call: Redis serves nobody else meanwhile
 
@@ -52,23 +52,23 @@ class Options(TypedDict, total=False):
 
 
 class OwnOptions(Options, total=False):
-    """The same of one without a configuration."""
+    """Options of a limiter without a configuration."""
 
     limits: Limits | None
     prefix: str
 
 
 class InRedis(Asking):
-    """The parts of a limiter in Redis, whatever its client."""
+    """The parts that `Limiter` and `AsyncLimiter` share."""
 
     _requests: RedisRequests
     _module: ClassVar[str]
     _client: ClassVar[Any]
     _others: ClassVar[tuple[type, ...]]  # clients of the other module
-    _cluster: ClassVar[Any]  # makes a client of nodes and options
+    _cluster: ClassVar[Any]  # makes a client from nodes and options
     _retry: ClassVar[type[Any]] = Retry
     _is_awaited: ClassVar[bool] = False
-    _live: LiveSettings | None = None  # of a limiter of a configuration
+    _live: LiveSettings | None = None  # if the limiter follows a configuration
 
     def __init__(
         self,
@@ -83,18 +83,18 @@ class InRedis(Asking):
         zone: str = DEFAULT_ZONE,
         clock: str = "",
     ) -> None:
-        """client: a `redis.Redis` or `redis.RedisCluster`; of AsyncLimiter one of `redis.asyncio`. As many calls run at
-        once as its pool has connections, 100 at most; others wait, as long as its socket_timeout says, or 5 s.
+        """client: a `redis.Redis` or `redis.RedisCluster`; for AsyncLimiter, one of `redis.asyncio`. As many calls run
+        at once as its pool has connections, at most 100; other calls wait for its socket_timeout, or for 5 s.
 
-        limits: rates by name, for `rates`, or a function that gives those of now. prefix: what the names of its keys
-        begin with; one of a configuration goes by `redis.prefix`.
+        limits: rates by name, or a function that returns the current ones. prefix: the beginning of all names of keys;
+        with a configuration it is `redis.prefix`.
 
-        on_error: what to answer where Redis cannot be asked: "raise" LimiterUnreachableError, "hold" (closed), "permit"
-        (open), or "memory": this process limits by itself, by its share of the rates among so many `processes`. Except
-        with "raise" one call in a while tries whether Redis is back, and the others do not wait.
+        on_error: the answer if Redis cannot be asked: "raise" LimiterUnreachableError, "hold" (fail closed), "permit"
+        (fail open), or "memory": each of `processes` processes limits by itself, by its share of the rates. Except with
+        "raise", one call in a while tries whether Redis is back, and the other calls do not wait.
 
-        usage_keep: count totals, ranks and series, known for so long after a key's last use. zone: whose
-        days and months calendar windows go by. clock: for tests.
+        usage_keep: count totals, ranks and series, and keep them for this time after a key's last use. zone: the time
+        zone of calendar windows. clock: for tests.
         """
         in_cluster = isinstance(client, Cluster | redis.RedisCluster | redis.asyncio.RedisCluster)
         if isinstance(client, self._others) or not (in_cluster or hasattr(client, "execute_command")):
@@ -118,7 +118,7 @@ class InRedis(Asking):
 
         timeout: for how long a call waits for the connection, and then for the answer, before `on_error` decides.
         Without it, redis-py's own timeout.
-        options: as of the constructor.
+        options: those of the constructor.
         """
         if is_cluster(url):
             nodes, of_url = nodes_of(url)
@@ -134,7 +134,7 @@ class InRedis(Asking):
         From the first call on, a thread watches the file and the rates that `notifier config apply` publishes. Changes
         hold within two seconds. On a cluster each key has its own slot, however many partitions the fleet has.
 
-        options: as of the constructor.
+        options: those of the constructor.
 
         Raises SettingsError if the configuration cannot be used.
         """
@@ -150,7 +150,7 @@ class InRedis(Asking):
         return made
 
     async def _answer(self, requests: Sequence[Request], mode: Mode, ahead: Timeout) -> list[Permit | Hold]:
-        """Answer each request. What a client that blocks is asked for is there: then nothing is awaited."""
+        """Answer each request. With a client that blocks, this awaits nothing: `finished` runs it to its end."""
         outage = self._outage
         answers: list[Permit | Hold] = []
         while len(answers) < len(requests):
@@ -173,7 +173,7 @@ class InRedis(Asking):
         return answers
 
     def _node_of(self, request: Request) -> str:
-        """The name of the node that a cluster has this key at; '' where that is not known, or there is one Redis."""
+        """The name of the key's node in a cluster; '' if it is unknown, or no breaker needs it."""
         if self._outage.on_error != "raise" and self._requests.in_cluster:
             with suppress(*AWAY):
                 return str(self.redis.get_node_from_key(tag_of(request.raw)).name)
@@ -183,7 +183,7 @@ class InRedis(Asking):
         return in_turn(client, partial(run, client, call))
 
     async def _called(self, call: Callable[[Any], T]) -> T:
-        """Call what builds the calls of Redis."""
+        """Send the call of Redis that `call` builds, again and again until all usage is settled."""
         asked: Any = call(self._requests)
         try:
             while (reply := await settled(self._send(self.redis, asked))) is UNSETTLED:
@@ -200,7 +200,7 @@ class _Cluster(redis.RedisCluster):
 
 
 class Cluster:
-    """A `redis.RedisCluster`. Like other clients, and unlike that one, it connects when it is first asked."""
+    """A `redis.RedisCluster` that connects at its first use, as other clients do, not when it is made."""
 
     def __init__(self, nodes: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> None:
         self._made: _Cluster | None = None
@@ -213,7 +213,7 @@ class Cluster:
         return getattr(self._made, name)
 
     def get_node_from_key(self, key: bytes) -> Any:
-        """As of the client, but it asks for nothing that is not known yet. Raises SlotNotCoveredError."""
+        """As the client does, but without connecting: before the first use it raises SlotNotCoveredError."""
         if self._made is None:
             raise SlotNotCoveredError
         return self._made.get_node_from_key(key)  # type: ignore[no-untyped-call]
@@ -260,7 +260,7 @@ def is_cluster(url: str) -> bool:
 
 
 def nodes_of(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """The nodes of a cluster's URL, and the options that it gives to all connections, such as how to sign in."""
+    """The nodes of a cluster's URL, and its options for all connections, such as the password."""
     scheme, _, nodes = url.partition("+cluster://")
     sign_in, at, hosts = nodes.rpartition("@")
     found = [*map(parse_url, [f"{scheme}://{sign_in}{at}{host}" for host in hosts.split(",")])]
@@ -269,21 +269,21 @@ def nodes_of(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
 
 
 def follow(path: str | Path | None) -> LiveLimits:
-    """The named rates of a configuration, and its Redis. Raises SettingsError where it cannot be used."""
+    """The named rates of a configuration, and its Redis. Raises SettingsError if it cannot be used."""
     try:
-        from notifier.store.live_limits import LiveLimits  # noqa: PLC0415 - YAML and pydantic are for who has a configuration
+        from notifier.store.live_limits import LiveLimits  # noqa: PLC0415 - only a configuration needs YAML, pydantic
     except ModuleNotFoundError:
         raise SettingsError("from_config is in another distribution: pip install push-throttle") from None
     return LiveLimits(path)
 
 
 def within(timeout: Timeout, retry: type[Any] = Retry, *, tries: int = 0) -> dict[str, Any]:
-    """Options of a client, by which a call waits no longer than this for a connection, and then for its answer.
+    """Options of a client: a call waits no longer than `timeout` for a connection, and then for its answer.
 
-    tries: how many more. A call whose answer was lost may have been carried out, and would take a second time; but only
-    so does the client of a cluster find the node that has taken over.
+    tries: how many retries. If the answer was lost, a retry may take a second permit. But only a retry lets the client
+    of a cluster find the node that has taken over.
     """
-    told: dict[str, Any] = {"retry": retry(NoBackoff(), tries, supported_errors=(RedisConnectionError,))}
+    options: dict[str, Any] = {"retry": retry(NoBackoff(), tries, supported_errors=(RedisConnectionError,))}
     if timeout is not None:
-        told |= dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds_of(timeout))
-    return told
+        options |= dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds_of(timeout))
+    return options

@@ -41,7 +41,7 @@ class ASGILimits:
             nonlocal status
             if message["type"] in {"http.response.start", "websocket.http.response.start", "websocket.accept"}:
                 status = message.get("status", 101)
-                await self.guard.close_async(verdict, status)  # before the client hears of it, and comes again
+                await self.guard.close_async(verdict, status)  # before the client has the answer and asks again
                 message = {**message, "headers": [*message.get("headers", ()), *headers]}
             elif message["type"] == "websocket.close" and status is None:
                 status = 403
@@ -51,7 +51,7 @@ class ASGILimits:
         try:
             await self.app(scope, receive, send_on)
         except Exception:
-            # Only an error of the program is one: a client that goes away gets nothing back.
+            # Not BaseException: if the client goes away, its permit stays counted.
             if status is None:
                 await self.guard.close_async(verdict, 500)
             raise

@@ -1,4 +1,4 @@
-"""Limits in Django: of single views as a decorator, of all as a middleware."""
+"""Limits in Django: a decorator for single views, a middleware for all views."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from notifier.limiter.middleware.guard import (
 from notifier.limiter.middleware.request import WebRequest, of_environ
 
 View = Callable[..., Any]
-WRONG: Final = (BadRequest, MultiPartParserError, SuspiciousOperation)  # how a client asked
+WRONG: Final = (BadRequest, MultiPartParserError, SuspiciousOperation)  # errors in a client's request
 KNOWN: Final = {Http404: 404, PermissionDenied: 403, **dict.fromkeys(WRONG, 400)}
 
 
 def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
     """Limit a view: `@rate_limit(limiter, WebLimit("login", "5/minute"))`.
 
-    An async one takes an AsyncLimiter, but under ASGI alone; or a Limiter, which is asked in a thread.
+    An async view takes an AsyncLimiter, but only under ASGI; or a Limiter, which a thread asks.
     """
     awaited = isinstance(limiter, AsyncKeyLimiter)
     guard = Guard(limiter, limits, answer, awaited=awaited)
@@ -82,7 +82,7 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
 def middleware(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None = None) -> Callable[[View], View]:
     """Limit all views: in a module of yours, give a name to `middleware(limiter, WebLimit("api", "100/minute"))`.
 
-    Write that name into MIDDLEWARE, such as "shop.limits.limits". If a key asks for the user, it goes below
+    Write that name into MIDDLEWARE, such as "shop.limits.limits". If a key needs the user, write the name below
     AuthenticationMiddleware. Under ASGI an AsyncLimiter spares Django a thread.
     """
     limit, awaited = rate_limit(limiter, *limits, answer=answer), isinstance(limiter, AsyncKeyLimiter)
@@ -91,20 +91,20 @@ def middleware(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
         limited = limit(get_response)
 
         async def limited_async(request: HttpRequest) -> HttpResponse:
-            # Under WSGI each request has an event loop of its own, and connections live in one.
+            # Under WSGI each request has its own event loop, but connections belong to one loop.
             check_limiter(limiter, awaited=not isinstance(request, WSGIRequest))
             response: HttpResponse = await limited(request)
             return response
 
         return limited_async if awaited else limited
 
-    # Where a middleware within it is a plain one, Django still awaits what can do nothing else.
+    # Django awaits a middleware that is async only, even if an inner middleware is a plain one.
     made.sync_capable, made.async_capable = not awaited, awaited  # type: ignore[attr-defined]
     return made
 
 
 def answer_exceeded(get_response: View) -> View:
-    """A middleware, "notifier.limiter.middleware.django.answer_exceeded": what `limiter.check` raises is a 429."""
+    """A middleware, "notifier.limiter.middleware.django.answer_exceeded": it answers 429 if `limiter.check` raises."""
 
     def limited(request: HttpRequest) -> Any:
         return get_response(request)
@@ -121,21 +121,21 @@ answer_exceeded.sync_capable = answer_exceeded.async_capable = True  # type: ign
 
 
 def _is_async(view: View) -> bool:
-    of = getattr(getattr(view, "func", None), "__self__", None)  # the class whose dispatch is decorated
-    # inspect knows no mark of Django before 3.12
+    of = getattr(getattr(view, "func", None), "__self__", None)  # the view's class, if its dispatch is decorated
+    # Before Python 3.12, `inspect` does not know Django's mark of async functions.
     return iscoroutinefunction(view) or bool(getattr(of, "view_is_async", False))
 
 
 def _asked(request: HttpRequest) -> WebRequest:
     meta = {name: value for name, value in request.META.items() if isinstance(value, str)}
     meta.setdefault("REQUEST_METHOD", request.method or "GET")
-    return replace(of_environ(meta, request), path=request.path)  # that in META is decoded already
+    return replace(of_environ(meta, request), path=request.path)  # META's path is decoded already
 
 
 async def _ask_async(guard: Guard, asked: WebRequest) -> Verdict:
     try:
         return await guard.ask_async(asked)
-    except SynchronousOnlyOperation:  # to tell who the user is, Django asks its database, once for a request
+    except SynchronousOnlyOperation:  # a key needs the user: a thread loads it from the database
         await sync_to_async(lambda: [limit.asked(asked) for limit in guard.limits])()
         return await guard.ask_async(asked)
 
@@ -146,6 +146,6 @@ def _refused(refusal: Refusal) -> HttpResponse:
 
 def _headed(response: HttpResponse, verdict: Verdict) -> HttpResponse:
     for name, value in verdict.headers:
-        # A response of Django has each header once; what was there came from a limit within this one.
+        # A response of Django has each header once. A value that is there came from an inner limit.
         response[name] = f"{response[name]}, {value}" if response.has_header(name) else value
     return response

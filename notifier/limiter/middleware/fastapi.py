@@ -32,8 +32,8 @@ def rate_limit(
 ) -> Callable[[HTTPConnection, Response], AsyncIterator[None]]:
     """A dependency: `@app.post("/login", dependencies=[Depends(rate_limit(limiter, WebLimit("login", "5/minute")))])`.
 
-    It counts once for each request. A route that returns a Response of its own gets no RateLimit header from here, and
-    `not_counted` sees the errors that a route raises, not the statuses that it returns; `ASGILimits` has neither bound.
+    Each request counts once. A route that returns its own Response gets no RateLimit headers, and `not_counted` sees
+    only the errors that a route raises, not the statuses that it returns. `ASGILimits` has neither limitation.
     """
     guard = Guard(limiter, limits, answer, awaited=True)
 

@@ -1,4 +1,4 @@
-"""Limits of single views in Flask, as a decorator. Of a whole program: `WSGILimits`."""
+"""Limits of single views in Flask, as a decorator. `WSGILimits` limits a whole program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rate_limit(limiter: KeyLimiter, *limits: WebLimit, answer: WebAnswer | None 
             try:
                 response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **kwargs))
             except Exception as error:
-                # Around a response its code is None.
+                # An HTTPException that was made from a response has no code.
                 status = error.get_response().status_code if isinstance(error, HTTPException) else status_of(error, {})
                 guard.close(verdict, status)
                 raise
@@ -46,7 +46,7 @@ def rate_limit(limiter: KeyLimiter, *limits: WebLimit, answer: WebAnswer | None 
 
 
 def answer_exceeded(error: LimitExceeded) -> flask.Response:
-    """For `site.register_error_handler(LimitExceeded, answer_exceeded)`: what `limiter.check` raises is a 429."""
+    """For `site.register_error_handler(LimitExceeded, answer_exceeded)`: it answers 429 if `limiter.check` raises."""
     return _refused(exceeded(error))
 
 

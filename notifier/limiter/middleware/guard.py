@@ -1,4 +1,4 @@
-"""The work of every binding with a request: it asks for the limits, writes headers, refuses, and gives permits back."""
+"""Guard: asks for a request's limits, writes headers, refuses, and gives permits back, in every framework."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from notifier.rules.policy import check_fits_all
 
 AnyLimiter: TypeAlias = KeyLimiter | AsyncKeyLimiter
 SERVER_ERRORS: Final = range(500, 600)
-MAX_KEY: Final = 200  # characters; what a client chose may be longer, and is then hashed
+MAX_KEY: Final = 200  # characters; a longer key, which a client may have chosen, is hashed
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -45,7 +45,7 @@ class WebLimit:
     name: appears in the headers; limits with the same name share their counts.
     rates: as for `Limiter.acquire`, or a function of the request.
     key: a function of the request that says for whom it counts; if it returns None, the request is not limited.
-    cost: a request counts as so many; or a function of the request.
+    cost: how many a request counts as, or a function of the request.
     exempt: a function of the request; if it returns true, this limit does not apply.
     not_counted: the statuses of responses whose permit is given back, such as SERVER_ERRORS.
     """
@@ -67,7 +67,7 @@ class WebLimit:
             raise TypeError(f"what {self.name!r} asks of a request are plain functions, not async ones")
 
     def asked(self, request: WebRequest) -> tuple[str, Rates, int] | None:
-        """Build what is asked of the limiter; None where this limit does not concern the request."""
+        """Return the key, rates and cost to ask for; None if this limit does not apply to the request."""
         if self.exempt is not None and self.exempt(request):
             return None
         key = self.key(request)
@@ -77,7 +77,7 @@ class WebLimit:
             raise TypeError(f"the key of {self.name!r} is text, not {key!r}")
         rates = self.rates(request) if callable(self.rates) else self.rates
         cost = self.cost(request) if callable(self.cost) else self.cost
-        # In braces: all limits by the same key have one hash tag, and so one node of a cluster.
+        # In braces, so that all limits by the same key have one hash tag, and are at one node of a cluster.
         fits = 0 < len(key) < MAX_KEY - len(self.name) and not key.startswith("}")
         return f"{self.name}:{{{key if fits else f'#{digest(key)}'}}}", rates, cost
 
@@ -105,7 +105,7 @@ class WebAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The response in place of the program's. problem: text, or what becomes JSON."""
+    """The response in place of the program's. problem: text, or a dict for JSON."""
 
     status: int
     headers: Sequence[tuple[str, str]]
@@ -121,27 +121,27 @@ class Refusal:
 
     @property
     def detail(self) -> str:
-        """Say what is wrong, in one line."""
+        """The reason of the refusal, in one line."""
         return self.reason if isinstance(self.problem, str) else str(self.problem.get("detail", self.reason))
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The outcome of a request. headers: for the response, whatever it is. permits: what it took, by which limit."""
+    """The outcome of a request. headers: for the program's response. permits: those taken, with their limits."""
 
     headers: list[tuple[str, str]] = field(default_factory=list)
     refusal: Refusal | None = None
     permits: list[tuple[WebLimit, Permit]] = field(default_factory=list)
 
     def uncounted(self, status: int) -> list[Permit]:
-        """Take out the permits that are to be given back because the response has this status."""
+        """Remove, and return, the permits that a response of this status gives back."""
         back = [permit for limit, permit in self.permits if status in limit.not_counted]
         self.permits = [(limit, permit) for limit, permit in self.permits if status not in limit.not_counted]
         return back
 
 
 class Guard:
-    """Asks a limiter for several limits of a request: all of them admit it, or nothing is taken.
+    """Asks a limiter for several limits of a request. Permits are taken only if all limits admit it.
 
     If the limiter cannot be asked, its `on_error` decides: "permit" lets the request go, without headers; "raise" and
     "hold" answer 503.
@@ -150,7 +150,7 @@ class Guard:
     def __init__(
         self, limiter: AnyLimiter, limits: Iterable[WebLimit], answer: WebAnswer | None = None, *, awaited: bool
     ) -> None:
-        """awaited: whether the program asks by `ask_async`, and so takes a limiter of asyncio."""
+        """awaited: whether the program calls `ask_async`, and so gives a limiter for asyncio."""
         check_limiter(limiter, awaited=awaited)
         self.limiter: Any = limiter
         self.answer = answer or WebAnswer()
@@ -161,7 +161,7 @@ class Guard:
             if not isinstance(limit, WebLimit):
                 raise TypeError(f"limits are WebLimit, not {limit!r}: write WebLimit('api', '100/minute')")
             if not callable(limit.rates):
-                # At the start, not at the first request.
+                # Raise at the program's start, not at its first request.
                 check_fits_all(limiter.policy(limit.rates), 1 if callable(limit.cost) else limit.cost)
         names = [limit.name for limit in self.limits]
         if len(set(names)) < len(names):
@@ -173,7 +173,7 @@ class Guard:
         if isinstance(asked, Verdict):
             return asked
         try:
-            answers = self.limiter._ask_every(one for _, one in asked)  # noqa: SLF001 - each limit's answer is told
+            answers = self.limiter._ask_every(one for _, one in asked)  # noqa: SLF001 - headers need each answer
         except LimiterUnreachableError:
             return unreachable()
         return self._verdict(request, asked, answers)
@@ -190,7 +190,7 @@ class Guard:
         return self._verdict(request, asked, answers)
 
     def close(self, verdict: Verdict, status: int) -> None:
-        """Give back what a response of this status does not count. Where Redis is away, it stays counted."""
+        """Give back the permits that a response of this status does not count. If Redis is away, they stay counted."""
         with suppress(LimiterUnreachableError):
             for permit in verdict.uncounted(status):
                 self.limiter.refund(permit)
@@ -201,7 +201,7 @@ class Guard:
                 await self.limiter.refund(permit)
 
     def _asked(self, request: WebRequest) -> list[AskedLimit] | Verdict:
-        """Build what each limit asks for; or the verdict, where none does, or a cost that was asked for never fits."""
+        """Return what each limit asks for; or the verdict, if no limit applies, or one never admits its cost."""
         asked = [(limit, one) for limit in self.limits if (one := limit.asked(request)) is not None]
         for limit, (_, rates, cost) in asked:
             if callable(limit.cost):
@@ -224,7 +224,7 @@ class Guard:
                 violated.append(item_name(limit.name, policy, answer.rule))
                 holds.append(answer)
             elif not answer.id:
-                continue  # nobody was asked: see on_error="permit"
+                continue  # Redis was not asked: see on_error="permit"
             left, after = (answer.remaining, answer.reset_after_us or 0) if answer else (0, answer.time_left_us)
             if left is not None:
                 items.append(limit_item(limit.name, policy, answer.rule, left, after))
@@ -255,7 +255,7 @@ class Guard:
 
 
 def check_limiter(limiter: object, *, awaited: bool) -> None:
-    """Raise TypeError for a limiter that is not for asyncio, where it is awaited, or that is, where it is not."""
+    """Raise TypeError if a limiter that is awaited is not for asyncio, or one that is not awaited is."""
     kind = AsyncKeyLimiter if awaited else KeyLimiter
     if not isinstance(limiter, kind):
         names = "an AsyncLimiter or AsyncMemoryLimiter" if awaited else "a Limiter or MemoryLimiter"
@@ -263,7 +263,7 @@ def check_limiter(limiter: object, *, awaited: bool) -> None:
 
 
 def exceeded(error: LimitExceeded) -> Refusal:
-    """The response to a `LimitExceeded` that a program raised. It does not say of which key."""
+    """The response to a `LimitExceeded` that a program raised. It does not name the key."""
     if error.rule == UNREACHABLE:
         return _away()
     hold = Hold(error.time_left // timedelta(microseconds=1), error.rule)
@@ -271,14 +271,14 @@ def exceeded(error: LimitExceeded) -> Refusal:
 
 
 def status_of(error: Exception, known: Mapping[type[Exception], int]) -> int:
-    """The status of the response to an error: that of its kind, where the framework knows it."""
+    """The status of the response to an error. known: the statuses of the framework's own errors; 500 for all others."""
     if isinstance(error, LimitExceeded):
         return exceeded(error).status
     return next((status for kind, status in known.items() if isinstance(error, kind)), 500)
 
 
 def unreachable() -> Verdict:
-    """The limiter cannot be asked, so nothing goes."""
+    """The verdict if the limiter cannot be asked: a 503."""
     return Verdict(refusal=_away())
 
 

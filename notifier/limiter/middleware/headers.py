@@ -21,24 +21,24 @@ PROBLEM_JSON: Final = "application/problem+json"
 def policy_items(name: str, policy: Policy) -> Iterator[str]:
     for rule, quota, interval_us in _rules(policy):
         item = f'"{item_name(name, policy, rule)}";q={quota}'
-        # A window is whole seconds there. One that is not would be told wrongly, so it is not told.
+        # `w` is in whole seconds, so it is left out for any other interval.
         yield item if interval_us % SECOND_US else f"{item};w={interval_us // SECOND_US}"
 
 
 def limit_item(name: str, policy: Policy, rule: str, remaining: int, reset_us: int) -> str:
-    """An item of RateLimit: how many are left by a rule, and in how many seconds there are more."""
+    """An item of RateLimit: how many requests a rule leaves, and in how many seconds it allows more."""
     return f'"{item_name(name, policy, rule)}";r={remaining};t={whole_seconds(reset_us)}'
 
 
 def familiar(policy: Policy, rule: str, remaining: int, reset_us: int) -> list[tuple[str, str]]:
-    """The three fields X-RateLimit-…, as many programs know them. Reset is in seconds since the epoch."""
+    """The three fields X-RateLimit-…, which many programs know. Reset is in seconds since the epoch."""
     quota = next((quota for each, quota, _ in _rules(policy) if each == rule), 0)
     values = {"Limit": quota, "Remaining": remaining, "Reset": whole_seconds(reset_us) + int(time.time()) + 1}
     return [(f"X-RateLimit-{name}", str(value)) for name, value in values.items()]
 
 
 def item_name(name: str, policy: Policy, rule: str) -> str:
-    """A rule's name: the limit's where it has no other rule, else such as `login-1m`, `login-gap`, `login-burst`."""
+    """The name of a rule: the limit's, if it has no other rule; else as `login-1m`, `login-gap`, `login-burst`."""
     rules = [each for each, _, _ in _rules(policy)]
     if len(rules) == 1 or rule not in rules:
         return name
@@ -50,7 +50,7 @@ def item_name(name: str, policy: Policy, rule: str) -> str:
 
 
 def whole_seconds(us: int) -> int:
-    """Rounded up: nobody is told to come too early."""
+    """Round up, so that no client asks again too early."""
     return -(-us // SECOND_US)
 
 
@@ -68,7 +68,7 @@ def quota_exceeded(names: Sequence[str], holds: Sequence[Hold]) -> dict[str, Any
 
 
 def no_answer() -> dict[str, Any]:
-    """The body of a 503: the limiter cannot be asked, so nothing goes."""
+    """The body of a 503: the limiter cannot be asked."""
     return {
         "type": f"{PROBLEMS}temporary-reduced-capacity",
         "title": "Request cannot be satisfied due to temporary server capacity constraints",
@@ -78,7 +78,7 @@ def no_answer() -> dict[str, Any]:
 
 
 def wrong_cost(name: str, why: str) -> dict[str, Any]:
-    """The body of a 400: the request asks for what never fits."""
+    """The body of a 400: the limit never admits the cost of the request."""
     return {"type": "about:blank", "title": "Bad Request", "status": 400, "detail": f"{name}: {why}"}
 
 
@@ -87,8 +87,8 @@ def as_json(problem: dict[str, Any]) -> bytes:
 
 
 def _rules(policy: Policy) -> Iterator[tuple[str, int, int]]:
-    """Each rule as it is written in a `Hold`, its quota, and the µs for which that is."""
+    """For each rule: its text in a `Hold`, its quota, and its interval in µs."""
     for rule in policy.listed:
         quota = 1 if isinstance(rule, Gap) else rule.max_cost
-        length_us = 1 if isinstance(rule, CalendarWindow) else rule.horizon_us  # the first has none of its own
+        length_us = 1 if isinstance(rule, CalendarWindow) else rule.horizon_us  # no fixed length: no `w`
         yield str(rule), quota, length_us

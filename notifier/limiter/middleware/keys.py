@@ -1,4 +1,4 @@
-"""Whom a request counts for: the client's address, a user, or an API key."""
+"""Keys of web requests: the client's address, a user, or an API key."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def user(find: Callable[[Any], Any], *, otherwise: Key | None = None) -> Key:
 
 
 def digest(text: str) -> str:
-    """A text in so few characters that tell it from all others."""
+    """The hash of a text, in 32 characters."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 

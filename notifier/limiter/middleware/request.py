@@ -1,4 +1,4 @@
-"""A web request as limits see it, whichever framework it came by."""
+"""A web request as limits see it, whichever framework received it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of_environ(environ: Mapping[str, Any], raw: Any = None) -> WebRequest:
         if environ.get(name):
             headers[name.replace("_", "-").lower()] = environ[name]
     path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    with suppress(UnicodeError):  # WSGI has bytes as latin-1
+    with suppress(UnicodeError):  # WSGI gives bytes as latin-1 text
         path = path.encode("latin-1").decode()
     peer = environ.get("REMOTE_ADDR") or None
     return WebRequest(environ["REQUEST_METHOD"], path, headers, peer, environ if raw is None else raw)

@@ -1,4 +1,4 @@
-"""The error of `limiter.check` as a 429, in Starlette and FastAPI. Limits of a whole program: `ASGILimits`."""
+"""The error of `limiter.check` as a 429, in Starlette and FastAPI. `ASGILimits` limits a whole program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from notifier.limiter.middleware.guard import exceeded
 
 
 async def answer_exceeded(_request: Request, error: Exception) -> Response:
-    """For `app.add_exception_handler(LimitExceeded, answer_exceeded)`: what `limiter.check` raises is a 429."""
+    """For `app.add_exception_handler(LimitExceeded, answer_exceeded)`: it answers 429 if `limiter.check` raises."""
     assert isinstance(error, LimitExceeded)
     refusal = exceeded(error)
     return Response(refusal.body, refusal.status, dict(refusal.headers))

@@ -72,6 +72,6 @@ class _Answer:
             raise
 
     def close(self) -> None:
-        """Close the body, also one that was never asked for a piece."""
+        """Close the body, even if no piece of it was read."""
         if hasattr(self._body, "close"):
             self._body.close()

@@ -36,6 +36,7 @@ from notifier.scripts.keys import in_force, job_key, redis_key, rq_key
 from notifier.scripts.loader import run_async
 from notifier.scripts.records import Job
 from notifier.scripts.rule_table import decoded
+from notifier.store.cluster import times_connected
 from notifier.store.connection import unreadable
 from notifier.store.exchange import Commands, Exchange, Item, Once, Search
 from notifier.units import clock_us, from_bytes, moment
@@ -209,7 +210,10 @@ class Exchanges:
         answers: list[str | Refused] = yield call
         count = self.settings.redis.partitions
         if self.waits_for_replicas and (job_ids := accepted(answers)):
+            times = yield Once(times_connected)
             yield from self._wait_for_replicas(job_ids, refused(answers, count))
+            if (yield Once(times_connected)) != times:  # the replicas are another's; what this one took may be lost
+                return (yield from self.enqueue(jobs))
         return all_accepted(answers, count)
 
     def _wait_for_replicas(self, job_ids: list[str], over: list[Refused]) -> Exchange[None]:

@@ -144,7 +144,12 @@ def _meaning(refusal: Exception) -> str:
 
 
 class _Following:
-    """Base of these connections, of both kinds of client. A command's first reply tells whether any of it ran."""
+    """Base of these connections, of both kinds of client. A command's first reply tells whether any of it ran.
+
+    times: how often it has connected, to any node.
+    """
+
+    times = 0
 
     def __init__(self, *, owner: Owner, **kwargs: Any) -> None:
         self.owner, self._given = owner, kwargs
@@ -153,6 +158,7 @@ class _Following:
 
     async def _connect(self: Any) -> Any:  # not `connect`: redis-py's retry does not call `connect`
         await self._find_place()
+        self.times += 1
         try:
             return await settled(super()._connect())  # type: ignore[misc]
         except (OSError, RedisConnectionError) as error:
@@ -318,6 +324,12 @@ def owner_of(client: Any) -> Owner | None:
 def is_followed(pool: Any) -> bool:
     """Whether a pool's connections follow the owner of a slot."""
     return "owner" in pool.connection_kwargs
+
+
+def times_connected(client: Any) -> int:
+    """How often the single connection of a client has connected; 0 if it follows no owner, and never changes its node."""
+    times: int = getattr(client.connection, "times", 0)
+    return times
 
 
 def described(pool: Any) -> str:

@@ -17,9 +17,10 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from notifier import AsyncNotifier, RedisUnusableError
+from notifier import AsyncNotifier, Notifier, RedisUnusableError
 from notifier.limiter import Hold, Limiter, Permit
 from notifier.operations import access
+from notifier.producer import exchanges
 from notifier.queue import calls
 from notifier.scripts import keys
 from notifier.scripts.loader import run, script
@@ -352,6 +353,38 @@ def test_nothing_is_lost_or_sent_twice_while_the_slot_changes_hands(
     ) as fleet:
         assert_all_arrive_once(fleet, cluster, what)
         assert_empty_of_work(fleet.redis)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_replicas_of_the_primary_that_took_it_are_waited_for(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    """Those of another say nothing of what the first one took, and may have lost: it is asked to take it, too."""
+    redis = f"redis: {{url: '{cluster.url}', wait_replicas: 1, socket_timeout: 60s}}"
+    took, settings = exchanges.accepted, parse_settings(f"{redis}\nproviders: {{apns: {{client: console}}}}")
+
+    def accepted(answers: Any) -> list[str]:
+        job_ids = took(answers)
+        if not done:  # the primary had no time to tell its replica
+            done.append(cluster.owner(SLOT))
+            with done[0].client() as plain:
+                assert plain.delete(keys.job_key(job_ids[0])) == 1
+            fail_over(cluster)
+        return job_ids
+
+    async def send() -> str:
+        async with AsyncNotifier.of(settings) as notifier:
+            return await notifier.send(notification("ann", 1))
+
+    done: list[Node] = []
+    monkeypatch.setattr(exchanges, "accepted", accepted)
+    if is_async:
+        job_id = asyncio.run(send())
+    else:
+        with Notifier.of(settings) as notifier:
+            job_id = notifier.send(notification("ann", 1))
+    with cluster.owner(SLOT).client() as plain:
+        assert plain.exists(keys.job_key(job_id)) == 1
 
 
 def test_a_primary_that_dies_takes_nothing_along_that_a_replica_has(cluster: RedisCluster) -> None:

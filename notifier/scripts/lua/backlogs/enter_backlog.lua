@@ -189,7 +189,7 @@ local function note_place(now, job, backlog, user, lane, is_new, needs_recheck)
   if is_head and behind then due = number(redis.call('HGET', job_key(behind), 'push_deadline')) end
   if behind and due then redis.call('ZADD', '@expiring', text(due), behind) end
   if is_head and needs_recheck then return true end
-  if is_head and not is_new then look_by(user, lane, math.max(now, job.deadline)) end -- it may expire before the wake-up
+  if is_head and not is_new then look_by(user, lane, math.max(now, job.deadline)) end -- at its expiry
   return is_new
 end
 

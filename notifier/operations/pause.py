@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from notifier.errors import NotifierError
 from notifier.notification.notification import at_service
@@ -18,6 +18,9 @@ from notifier.settings.checks import check_user
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import on_all
 from notifier.units import format_duration
+
+MAX_WHO: Final = 100  # characters: each notification that a pause holds notes who paused it
+MAX_REASON: Final = 200
 
 
 class PauseError(NotifierError):
@@ -60,10 +63,11 @@ def _is_route(name: str, settings: Settings) -> bool:
 
 
 def pause_it(redis: Any, name: str, who: str, reason: str, lasts_us: int, log: Log) -> None:  # noqa: PLR0917 - a pause
-    """Pause what `check_what` has named; lasts_us: 0 is until it is resumed.
+    """Pause what `check_what` has named; lasts_us: 0 is until it is resumed. who, reason: become one line, and are cut.
 
     Raises RedisUnusableError, when it is done in all other partitions.
     """
+    who, reason = " ".join(who.split())[:MAX_WHO], " ".join(reason.split())[:MAX_REASON]
     lasting = f"for {format_duration(lasts_us)}" if lasts_us else "until it is resumed"
     with logged(log, "pause", paused_words(name)) as words:
         words.append(lasting + (f": {reason}" if reason else ""))

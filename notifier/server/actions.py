@@ -41,7 +41,7 @@ OF_KIND: Final = ("category", "collapse_id", "tag")  # the fields of what cancel
 PASTED: Final = "the new rates"
 KEY_FORM: Final = "an Idempotency-Key is 1 to 200 printable ASCII characters"
 LONGEST_KEY: Final = 200
-LONGEST_REASON: Final = 200
+LONGEST_MESSAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def pause(state: State, asked: Asked) -> dict[str, Any]:
         lasts_us = parse_duration(asked.text("for"), least_us=1) if "for" in asked.given else 0
     except ValueError as error:
         raise ProblemError(422, "Not valid", f"for: {error}", field="for") from None
-    pause_it(state.redis, name, asked.who, reason[:LONGEST_REASON], lasts_us, partial(_log, state, asked))
+    pause_it(state.redis, name, asked.who, reason, lasts_us, partial(_log, state, asked))
     return {"what": paused_words(name), "paused": True}
 
 
@@ -171,7 +171,7 @@ def apply(state: State, asked: Asked) -> dict[str, Any]:
         if change.lost and not asked.flag("replace"):
             why = f"the new rates have no {' and no '.join(change.lost)}, but such rates are in force; give replace"
             raise ProblemError(409, "Rates would be lost", why)
-        message = asked.text("message")[:LONGEST_REASON]
+        message = asked.text("message")[:LONGEST_MESSAGE]
         with logged(partial(_log, state, asked), "apply rates", f"{now} to {settings.rates_version}") as words:
             words.extend(filter(None, [message, *change.lines]))
             published = on_all(state.redis, lambda redis: publish(redis, settings.rates, HOLDS_IN_US))[0]

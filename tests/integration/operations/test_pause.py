@@ -16,12 +16,12 @@ from rq import Queue, SimpleWorker
 from notifier.errors import RedisUnusableError
 from notifier.notification.job import encode_reason
 from notifier.operations.action_log import read_actions, record_action
-from notifier.operations.pause import PauseError, check_what, pause_it, resume_it
+from notifier.operations.pause import MAX_REASON, MAX_WHO, PauseError, check_what, pause_it, resume_it
 from notifier.settings import parse_settings
 from notifier.store.partitions import Partition, Partitions
 from notifier.store.published import publish, published_now, withdraw
 from notifier.testing.embedded import EmbeddedRedis
-from tests.harness.serve_rig import TOKEN, Client, serving
+from tests.harness.serve_rig import TOKEN, Client, basic, serving
 from tests.harness.support import eventually, fcm, note, notifier, worker, write_config
 from tests.integration.conftest import Ran, Run
 
@@ -58,6 +58,17 @@ def test_a_pause_shows_wherever_somebody_looks(run: Run, redis: Redis, server: C
     assert run("resume", "category:chat") == Ran(1, "category:chat was not paused\n", "")
     assert run("resume", "route:fcm").status == 0
     assert run("pause") == Ran(0, "nothing is paused\n", "")
+
+
+def test_a_pause_is_one_short_line(run: Run, server: Client) -> None:
+    """Whoever pauses stands in the history of each notification that it holds, and the reason among lines of ours."""
+    name, reason = "a" * 20_000, f"wrong\nall is well {'b' * 20_000}"
+    posted = server.post("/api/v1/pause", {"what": "all", "reason": reason}, Authorization=basic(TOKEN, name))
+    assert posted[0] == 200
+    assert run("pause", "lane:bulk", "--who", name, "--reason", reason).status == 0
+    for each in json.loads(run("pause", "--json").out):
+        assert each["who"] == "a" * MAX_WHO
+        assert each["reason"] == f"wrong all is well {'b' * 20_000}"[:MAX_REASON]
 
 
 def test_what_holds_in_some_partitions_is_written_down(redis: Redis) -> None:

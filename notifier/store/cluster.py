@@ -327,7 +327,7 @@ def is_followed(pool: Any) -> bool:
 
 
 def times_connected(client: Any) -> int:
-    """How often the single connection of a client has connected; 0 if it follows no owner, and never changes its node."""
+    """How often the single connection of a client has connected; 0 if it never changes its node."""
     times: int = getattr(client.connection, "times", 0)
     return times
 

@@ -23,10 +23,10 @@ TICKETS: Final[Mapping[str, Outcome]] = {
     GONE: Outcome.DEAD_TOKEN,
     "MessageTooBig": Outcome.REJECTED,
     "MessageRateExceeded": Outcome.BUSY,
-    # Expo's own trouble, or Apple's or Google's, as Expo's clients know them.
+    # A passing error of Expo, Apple or Google, as in Expo's own clients.
     "ExpoError": Outcome.RETRY,
     "ProviderError": Outcome.RETRY,
-    # The app's credentials for Apple or Google, which Expo keeps: of this app alone, and repaired by a person.
+    # The app's credentials for Apple or Google, which Expo keeps: this app alone is affected; a person can repair it.
     "MismatchSenderId": Outcome.REFUSED,
     "InvalidCredentials": Outcome.REFUSED,
 }
@@ -45,9 +45,9 @@ TABLE: Final = Table(
         400: Outcome.REJECTED,  # one message of the request is malformed, or of another project: see `Batches`
         408: Outcome.RETRY,
         413: Outcome.REJECTED,
-        429: Outcome.FULL,  # 600 a second of the project
+        429: Outcome.FULL,  # the project's 600 a second are used up
     },
-    # 401 and 403: the access token. Any other 4xx comes from a wrong address. A 5xx may have been taken.
+    # 401 and 403: the access token is wrong. Any other 4xx comes from a wrong address. A 5xx may have delivered.
     by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
     wait_us=WAIT_US,
     least_us={},
@@ -55,7 +55,7 @@ TABLE: Final = Table(
 
 
 def read_request(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Return what a response without tickets means, for each message of the request."""
+    """Make the answer of a response without tickets, for each message of the request."""
     errors = fields_of(body).get("errors")
     first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
     reason = NO_TICKET if status == OK else word(first.get("code"))
@@ -63,7 +63,7 @@ def read_request(status: int, headers: Mapping[str, str], body: bytes) -> Answer
 
 
 def read_tickets(body: bytes, count: int) -> list[Mapping[str, Any]]:
-    """Return the tickets of a response, in the order of the messages; none where there are not as many."""
+    """Return the tickets of a response, in the order of the messages; none if their number differs."""
     data = fields_of(body).get("data")
     given = [data] if isinstance(data, dict) else data
     if not isinstance(given, list) or len(given) != count or not all(isinstance(ticket, dict) for ticket in given):
@@ -72,7 +72,7 @@ def read_tickets(body: bytes, count: int) -> list[Mapping[str, Any]]:
 
 
 def read_ticket(ticket: Mapping[str, Any]) -> tuple[Answer, str]:
-    """Return what Expo says of one message, and the id of its receipt, or ''."""
+    """Return Expo's answer for one message, and the id of its receipt, or ''."""
     if ticket.get("status") == "ok":
         receipt = ticket.get("id")
         return Answer(Outcome.DELIVERED, OK), receipt if isinstance(receipt, str) and len(receipt) <= MAX_ID else ""
@@ -85,6 +85,6 @@ def read_ticket(ticket: Mapping[str, Any]) -> tuple[Answer, str]:
 
 
 def error_of(ticket: Mapping[str, Any]) -> str:
-    """Return Expo's word for what went wrong, out of a ticket or a receipt; '' where nothing did, or it says none."""
+    """Return Expo's word for the error in a ticket or a receipt; '' if there is none."""
     details = ticket.get("details")
     return word(details.get("error")) if isinstance(details, dict) else ""

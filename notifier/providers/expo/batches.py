@@ -15,7 +15,7 @@ OK: Final = 200
 MAX_REQUESTS: Final = 6  # at once, as Expo asks
 TOO_LATE: Final = Answer(Outcome.UNSENT, reason="TooLate")
 
-Replied: TypeAlias = tuple[Answer, str]  # what Expo says of a message, and the id of its receipt or ''
+Replied: TypeAlias = tuple[Answer, str]  # Expo's answer for a message, and the id of its receipt or ''
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Batches:
         self._called = False
 
     async def send(self, message: bytes, send_by: float) -> Replied:
-        """Send a message with those that come in the same moment."""
+        """Send a message in one request with other messages of the same moment."""
         loop = asyncio.get_running_loop()
         waiting = Waiting(message, send_by, loop.create_future())
         self._waiting.append(waiting)
         if not self._called and len(self._under_way) < MAX_REQUESTS:
             self._called = True
-            loop.call_soon(self._begin)  # once all that can be added now has been
+            loop.call_soon(self._begin)  # so that the other callbacks of this turn can add messages
         return await waiting.answer
 
     def _begin(self) -> None:
@@ -67,11 +67,11 @@ class Batches:
         if not batch:
             return
         replied = await self._post(batch)
-        if replied[0][0] == TOO_LATE:  # those whose time was up have held up the others
+        if replied[0][0] == TOO_LATE:  # the time of a message was up: the others go without it
             await self._send(batch)
             return
         if len(batch) > 1 and all(answer.outcome is Outcome.REJECTED and answer.status != OK for answer, _ in replied):
-            # One of them made Expo refuse the whole request, which took none: the others are not to suffer for it.
+            # One message made Expo refuse the whole request. None was taken, and the others must not suffer for it.
             for waiting in batch:
                 await self._send([waiting])
             return

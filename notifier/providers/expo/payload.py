@@ -1,4 +1,4 @@
-"""A notification in Expo's form. Imports no driver: producers check cheaply."""
+"""A notification in Expo's form. It imports no driver: producers check with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 from notifier.notification import Notification
 from notifier.notification.options import Fields, check_fields, one_of
 
-PAYLOAD_BYTES: Final = 4096  # of what reaches Apple or Google; as far as is known, the message without its token
+PAYLOAD_BYTES: Final = 4096  # of the message to Apple or Google: as far as is known, Expo's without the token
 MAX_TTL_S: Final = 2_419_200
-# Expo's own options, and what each holds.
+# Expo's own options, and their types.
 OPTIONS: Final[Fields] = {
     **dict.fromkeys(("categoryId", "channelId", "icon", "interruptionLevel", "sound", "subtitle"), str),
     **dict.fromkeys(("mutableContent", "_contentAvailable"), bool),
@@ -23,7 +23,7 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separator
 
 
 def message(notification: Notification, token: str, ttl_us: int | None = None) -> bytes:
-    """Return one message of a request. Raises InvalidNotificationError for what Expo does not take."""
+    """Return one message of a request. Raises InvalidNotificationError if Expo does not take it."""
     options = notification.options_for("expo")
     check_options(options)
     content: dict[str, Any] = {"to": token}

@@ -1,4 +1,4 @@
-"""Expo's push service as a platform: what is asked of it without its driver."""
+"""Expo's push service as a platform: the part that needs no driver."""
 
 from __future__ import annotations
 

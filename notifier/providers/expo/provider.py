@@ -28,8 +28,8 @@ MAX_ANSWER_BYTES: Final = 1_000_000  # a hundred tickets with their messages, or
 class ExpoProvider(PooledProvider):
     """Sends to Expo over kept connections; neither sleeps nor retries.
 
-    settings: of one app. access_token: of Expo's dashboard; '' where the project takes messages from anybody. report:
-    is told of dead tokens that a receipt names. Raises SettingsError where the CA file cannot be used.
+    settings: of one app. access_token: of Expo's dashboard; '' if the project takes messages from anybody. report:
+    called with each dead token that a receipt names. Raises SettingsError if the CA file cannot be used.
     """
 
     platform: str = "expo"
@@ -40,7 +40,7 @@ class ExpoProvider(PooledProvider):
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if access_token:
             headers["Authorization"] = f"Bearer {access_token}"
-        self._headers: Callable[[], dict[str, str]] = lambda: headers  # a secret that no print of this object shows
+        self._headers: Callable[[], dict[str, str]] = lambda: headers  # a lambda, so that no repr shows the secret
         self._batches = Batches(self._post)
         after_s = settings.receipts_after_us / SECOND_US  # 0 is never
         self._receipts = Receipts(self._fetch, after_s, report) if after_s else None

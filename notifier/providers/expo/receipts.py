@@ -1,7 +1,7 @@
-"""Receipts: what Apple or Google said to Expo, asked for some time after Expo took a message.
+"""Receipts: the answers of Apple or Google to Expo, fetched some time after Expo took a message.
 
-A ticket says only that Expo has the message. A dead token is often known no earlier than with the receipt. What a
-worker still has to ask when it ends is not asked: the next message to such a device finds it out.
+A ticket says only that Expo has the message. Often only the receipt names a dead token. A worker that ends does not
+fetch its last receipts: the next message to such a device finds out that the token is dead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ticket:
 
 
 class Receipts:
-    """Asks for the receipts of one app. fetch: posts a request and returns the receipts by id; None where none came."""
+    """Asks for the receipts of one app. fetch: posts a request and returns the receipts by id; None if none came."""
 
     def __init__(self, fetch: Fetch, after_s: float, report: Callable[[Late], None]) -> None:
         self._fetch = fetch
@@ -87,8 +87,6 @@ class Receipts:
         error = error_of(receipt)
         if error == GONE:
             self._report(Late(ticket.device, GONE, ticket.user, ticket.job_id))
-        elif (
-            error not in self._told and len(self._told) < MAX_TOLD
-        ):  # one line for each kind of trouble, whatever follows
+        elif error not in self._told and len(self._told) < MAX_TOLD:  # one line for each kind of error
             self._told.add(error)
             self._log.error("expo_receipt", reason=error or "unknown", job_id=ticket.job_id, help="reported once")

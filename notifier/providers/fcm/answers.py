@@ -12,7 +12,7 @@ from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
 TOO_MANY: Final = 429
-PROJECT_IS_FULL: Final = "ProjectQuotaExceeded"  # our own word: an errorCode does not say whose quota it was
+PROJECT_IS_FULL: Final = "ProjectQuotaExceeded"  # our own word: an errorCode does not say whose quota is used up
 THIRD_PARTY: Final = "THIRD_PARTY_AUTH_ERROR"
 NO_THIRD_PARTY: Final = (
     "FCM cannot reach Apple or the browsers for this app: upload its APNs key, or its web push certificate, in the"
@@ -23,20 +23,20 @@ TABLE: Final = Table(
     by_reason={
         (404, "UNREGISTERED"): Outcome.DEAD_TOKEN,
         (403, "SENDER_ID_MISMATCH"): Outcome.REJECTED,
-        # The app's APNs key or web push key, not our access token: FCM reaches Android by the same route.
+        # The app's APNs key or web push key is wrong, not our access token: FCM still reaches Android by this route.
         (401, THIRD_PARTY): Outcome.REFUSED,
-        # Google's front end, for the whole project. An errorCode QUOTA_EXCEEDED is about the message's target.
+        # From Google's front end, for the whole project. An errorCode QUOTA_EXCEEDED is about the message's target.
         (429, "RATE_LIMIT_EXCEEDED"): Outcome.FULL,
         (429, "RESOURCE_EXHAUSTED"): Outcome.FULL,
         (429, PROJECT_IS_FULL): Outcome.FULL,
-        # Some proxy's page. It may have passed the message on.
+        # A proxy's page. The proxy may have passed the message on.
         (200, "NoMessageName"): Outcome.UNKNOWN,
     },
     by_status={
         200: Outcome.DELIVERED,
         # An invalid argument may be the message or the token: it never says that the token is dead.
         400: Outcome.REJECTED,
-        # Our access token is at its end. Nothing was processed, and the token is fetched anew once for all.
+        # Our access token has expired. Nothing was processed, and one new token is fetched for all sends.
         401: Outcome.UNSENT,
         403: Outcome.FAULT,
         404: Outcome.FAULT,  # without UNREGISTERED it is the project or the endpoint that does not exist
@@ -44,7 +44,7 @@ TABLE: Final = Table(
         413: Outcome.REJECTED,
         429: Outcome.BUSY,
     },
-    # A redirect or an odd 4xx comes from a wrong address. A 5xx may have delivered: a 503 that had was seen.
+    # A redirect or an odd 4xx comes from a wrong address. A 5xx may have delivered: one 503 was seen that had.
     by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
     wait_us={
         Outcome.RETRY: SECOND_US,
@@ -59,13 +59,13 @@ TABLE: Final = Table(
 
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
+    """Make the answer of a response; its body may be anything. headers: by a name in any case."""
     answer = TABLE.read(status, _reason(status, fields_of(body)), lambda name: headers.get(name, ""))
     return replace(answer, help=NO_THIRD_PARTY) if answer.reason == THIRD_PARTY else answer
 
 
 def _reason(status: int, parsed: Mapping[str, Any]) -> str:
-    """FCM's errorCode; of a 429 else Google's reason; else the status word of Google's error form; else nothing."""
+    """FCM's errorCode; else, for a 429, Google's reason; else the status word of Google's error form; else ''."""
     if status == OK:
         return "" if isinstance(parsed.get("name"), str) else "NoMessageName"
     error = parsed.get("error")

@@ -1,7 +1,7 @@
-"""FCM's own options, `Notification.fcm`: every field of Google's REST reference that is for the sender to choose.
+"""FCM's own options, `Notification.fcm`: every field of Google's REST reference that the sender may choose.
 
-What the notification says itself is refused, with the name of the field to use in its place: a ttl of its own would let
-a message outlive its expiry. No driver is imported here: producers check with it.
+Fields that the notification itself has are refused, with the name of the field to use instead: a ttl of its own would
+let a message outlive its expiry. It imports no driver: producers check with it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ OPTIONS: Final[Fields] = {
 _EXPIRY: Final = "is the time left until the notification expires: give expires_in"
 _COLLAPSE: Final = "is made of the notification's collapse_id: give that"
 _DEVICE: Final = "is a device of the notification: give devices"
-# What the notification says itself, headers in lower case.
+# By path in lower case: options that the notification itself has, and the field to give instead.
 OURS: Final[Mapping[str, str]] = {
     "fcm.token": _DEVICE,
     "fcm.topic": _DEVICE,

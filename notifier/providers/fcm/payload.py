@@ -16,13 +16,13 @@ from notifier.notification import Notification
 from notifier.providers.fcm.options import check_data_key, check_options
 
 PAYLOAD_BYTES: Final = 4096
-JSON_BYTES: Final = 6  # of a character at the most, as \u001f
-BLOCKS_BYTES: Final = 512  # more than the names around the texts, and a badge, take
+JSON_BYTES: Final = 6  # the most that one character takes, such as \u001f
+BLOCKS_BYTES: Final = 512  # more than a badge and the names around the texts take
 MAX_TTL_S: Final = 2_419_200  # four weeks, also what FCM assumes without a ttl
 SECOND_US: Final = 1_000_000
-# What FCM limits of a platform's block; the rest of it only routes the message.
+# The parts of a platform's block that FCM limits; the rest only routes the message.
 COUNTED: Final = {"android": ("data", "notification"), "apns": ("payload",), "webpush": ("data", "notification")}
-# What a header of Apple's, and one of web push (RFC 8030), can carry of a collapse id.
+# The collapse ids that a header of Apple's can carry, and below, a header of web push (RFC 8030).
 APNS_COLLAPSE_ID: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 SEEN: Final = frozenset({"alert", "badge", "sound"})  # Apple: any of these makes an alert
 WEBPUSH_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -32,13 +32,13 @@ to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, def
 
 
 def message_arguments(notification: Notification, ttl_us: int | None) -> dict[str, Any]:
-    """Build the arguments of pyfcm's `parse_payload` for a notification, save the token.
+    """Build the arguments of pyfcm's `parse_payload` for a notification, without the token.
 
     FCM's data is text to text: a value that is not text travels as its JSON (``true``, ``3``, ``{"a":1}``).
-    The notification's own options of FCM go over what is made here, save what the laws need: nothing outlives its
-    expiry, on whatever a device of FCM's is (a phone with Android, one of Apple's, a browser).
-    ttl_us: microseconds, rounded down to whole seconds, 0 being now or never; None leaves FCM's four weeks.
-    Raises InvalidNotificationError, naming the field, for what FCM does not carry.
+    The notification's own options of FCM override the values made here, but not the expiry: no message outlives it, on
+    Android, on Apple's devices or in a browser.
+    ttl_us: microseconds, rounded down to whole seconds; 0 is now or never; None leaves FCM's four weeks.
+    Raises InvalidNotificationError, naming the field, if FCM cannot carry it.
     """
     options = notification.fcm
     if options:
@@ -67,7 +67,7 @@ def message_arguments(notification: Notification, ttl_us: int | None) -> dict[st
 
 
 def is_short(notification: Notification) -> bool:
-    """Whether it is text alone, and so little that it fits however it is written: nothing need be built to know."""
+    """Whether it has text only, and so little that it fits in any encoding: then no message is built for the check."""
     of = notification
     if of.data or of.fcm:
         return False
@@ -76,12 +76,12 @@ def is_short(notification: Notification) -> bool:
 
 
 def payload_size(notification: Notification) -> int:
-    """Count the bytes of what FCM limits to `PAYLOAD_BYTES`, as they go on the wire.
+    """Count the bytes that FCM limits to `PAYLOAD_BYTES`, as they go on the wire.
 
-    That is: notification, data, and the payload of each platform's block; the token, priority, ttl, headers and the
-    like only route the message. FCM counts the payload's keys and values; this counts their JSON, so it may refuse a
-    little early and never late.
-    Raises InvalidNotificationError, naming the field, for what FCM does not carry.
+    These are notification, data, and the payload of each platform's block. The token, priority, ttl and headers only
+    route the message. FCM counts the payload's keys and values, this function their JSON: it may refuse a size just
+    below the limit, but never accept one above it.
+    Raises InvalidNotificationError, naming the field, if FCM cannot carry it.
     """
     arguments = message_arguments(notification, None)
     counted: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def _android(notification: Notification, ttl_s: int | None, *, shown: bool, high
         if notification.badge:  # to FCM 0 is "not set"
             look["notification_count"] = notification.badge
         if notification.collapse_id is not None:
-            # The collapse key replaces what is still at FCM, the tag what the device already shows.
+            # The collapse key replaces a message that is still at FCM, the tag one that the device shows.
             look["tag"] = notification.collapse_id
     if look or "notification" in options:
         block["notification"] = look | dict(options.get("notification", {}))
@@ -131,7 +131,7 @@ def _apns(notification: Notification, ttl_s: int | None, *, shown: bool) -> dict
     payload, given = options.get("payload", {}), options.get("headers", {})
     seen = shown or not SEEN.isdisjoint(payload.get("aps", {}))
     if not seen and (headers or options) and "apns-priority" not in map(str.lower, given):
-        headers["apns-priority"] = "5"  # all that Apple allows for data alone
+        headers["apns-priority"] = "5"  # the only one that Apple allows for data alone
     if headers:
         block["headers"] = headers | dict(given)
     aps: dict[str, Any] = {}

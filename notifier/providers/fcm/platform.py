@@ -1,4 +1,4 @@
-"""Firebase Cloud Messaging as a platform: what is asked of it without its driver."""
+"""Firebase Cloud Messaging as a platform: the part that needs no driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fcm(OurPlatform):
 
         mine = settings.app(app)
         account = settings.read_secret(build.environ, app)
-        # Two apps of one project are one to FCM: the device's token tells them apart.
+        # FCM does not distinguish apps of one project: the device's token names the app.
         same = (self.name, json.dumps(account, sort_keys=True), mine.endpoint, mine.ca_file, mine.dry_run)
         if same not in build.shared:
             build.shared[same] = FcmProvider(mine, account)
@@ -41,5 +41,5 @@ class Fcm(OurPlatform):
             self.check_size(payload.payload_size(notification), payload.PAYLOAD_BYTES)
 
     def kind(self, notification: Notification) -> Kind:
-        """See `Platform`: Google limits what replaces another."""
+        """See `Platform`: Google limits collapsible messages."""
         return "n" if notification.collapse_id is None else "c"

@@ -46,7 +46,7 @@ class FcmProvider(PooledProvider):
 
 
 class _Messages(FCMNotification):
-    """pyfcm for the form of a message and its address alone: what it sends with sleeps and retries."""
+    """pyfcm, only for the form of a message and its address: its own sends sleep and retry."""
 
     def __init__(self, credentials: Any, project_id: str, settings: FcmSettings) -> None:
         super().__init__(credentials=credentials, project_id=project_id)
@@ -54,12 +54,12 @@ class _Messages(FCMNotification):
         self._dry_run = settings.dry_run
 
     def build(self, dispatch: Dispatch) -> bytes:
-        """Build the request's body; raises InvalidNotificationError for what FCM does not carry."""
+        """Build the request's body; raises InvalidNotificationError if FCM cannot carry it."""
         arguments = message_arguments(dispatch.notification, dispatch.ttl_us)
         body: bytes = self.parse_payload(  # type: ignore[no-untyped-call]
             fcm_token=dispatch.device.token, dry_run=self._dry_run, **arguments
         )
-        # What is counted is a part of the body: a short one needs no count.
+        # The limit is for a part of the body: a short body needs no count.
         if len(body) > PAYLOAD_BYTES and (size := payload_size(dispatch.notification)) > PAYLOAD_BYTES:
             raise InvalidNotificationError("body", f"{size} bytes on the wire; at most {PAYLOAD_BYTES} are allowed")
         return body

@@ -16,7 +16,7 @@ from notifier.providers.transport.oauth import is_plain
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-AUDIENCE: Final = "https://oauth2.googleapis.com/token"  # Google's name for itself, whatever address it is asked at
+AUDIENCE: Final = "https://oauth2.googleapis.com/token"  # Google's name for itself, at any address
 ASSERTION_LIFETIME_S: Final = 3600
 PROJECT: Final = re.compile(r"[A-Za-z0-9.:_-]{1,100}")
 
@@ -45,14 +45,14 @@ def read_account(account: Mapping[str, Any]) -> google_accounts.Credentials:
     make: Callable[..., google_accounts.Credentials] = google_accounts.Credentials.from_service_account_info
     try:
         return make(dict(account), scopes=[SCOPE])
-    except Exception:  # noqa: BLE001 - whatever the parser meets, its text may quote the key
+    except Exception:  # noqa: BLE001 - the parser may raise anything, and its text may quote the key
         raise SettingsError("the FCM service account's private_key is no usable RSA key in PEM form") from None
 
 
 def _is_https(url: str) -> bool:
-    # An assertion on an open line is anybody's.
+    # Without TLS anybody could read the assertion, and use it.
     try:
-        # urlsplit passes over line breaks, which would end the request's first line.
+        # urlsplit ignores line breaks, which would end the request's first line.
         return is_plain(url) and urlsplit(url).scheme == "https" and bool(urlsplit(url).hostname)
     except ValueError:
         return False

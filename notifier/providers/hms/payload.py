@@ -1,4 +1,4 @@
-"""A notification in Huawei's form, for v1 and v2 of the REST API. Imports no driver: producers check cheaply."""
+"""A notification in Huawei's form, for v1 and v2 of the REST API. It imports no driver: producers check with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TTL_S: Final = 1_296_000  # 15 days
 MAX_BADGE: Final = 99
 OPEN_THE_APP: Final = {"type": 3}
 
-# Options of what is shown, `android.notification` in Huawei's reference, and of the message, `android`.
+# The options of the shown part, `android.notification` in Huawei's reference, and of the message, `android`.
 SHOWN_OPTIONS: Final[Fields] = {
     **dict.fromkeys(("auto_cancel", "default_sound", "foreground_show", "use_default_light"), bool),
     "use_default_vibrate": bool,
@@ -37,7 +37,7 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separator
 
 
 def payload(notification: Notification, token: str, ttl_us: int | None = None) -> bytes:
-    """Return the body of a request. Raises InvalidNotificationError for what Huawei does not take."""
+    """Return the body of a request. Raises InvalidNotificationError if Huawei does not take it."""
     options = notification.options_for("hms")
     check_options(options)
     given = {name: value for name, value in options.items() if name != "notification"}
@@ -76,7 +76,7 @@ def _shown(notification: Notification, options: Mapping[str, Any]) -> dict[str, 
         _refuse("body" if notification.title else "title", "is missing: Huawei shows nothing without both")
     shown: dict[str, Any] = {"title": notification.title, "body": notification.body, "click_action": OPEN_THE_APP}
     if notification.collapse_id is not None:
-        shown["tag"] = notification.collapse_id  # what is shown is replaced by the next one with the same tag
+        shown["tag"] = notification.collapse_id  # the next message with the same tag replaces it on the phone
     if notification.badge is not None:
         shown["badge"] = {"set_num": min(notification.badge, MAX_BADGE)}
     if notification.sound == "default":

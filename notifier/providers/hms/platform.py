@@ -1,4 +1,4 @@
-"""HMS Push as a platform: what is asked of it without its driver."""
+"""HMS Push as a platform: the part that needs no driver."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ TOKEN_PATH: Final = "/oauth2/v3/token"  # noqa: S105 - its path
 class HmsProvider(PooledProvider):
     """Sends to Huawei over kept connections; neither sleeps nor retries.
 
-    settings: of one app. secret: of AppGallery Connect, by which access tokens are fetched. Raises SettingsError where
-    the CA file cannot be used.
+    settings: of one app. secret: of AppGallery Connect, to fetch access tokens. Raises SettingsError if the CA file
+    cannot be used.
     """
 
     platform: str = "hms"
@@ -57,6 +57,6 @@ class HmsProvider(PooledProvider):
         if answer.outcome is Outcome.DELIVERED:
             self._has_delivered = True
         elif answer.outcome is Outcome.DEAD_TOKEN and not self._has_delivered:
-            # Huawei says the same of every token where the app id is another's: nobody's device is to be forgotten.
+            # With an app id of another app, Huawei says this of every token. Then no device must be forgotten.
             return replace(answer, outcome=Outcome.REJECTED)
         return answer

@@ -13,29 +13,29 @@ OK: Final = range(200, 300)
 NO_POST: Final = 405
 NUMBERS: Final = range(1000)
 
-# A refusal of who sends. Whose fault it is, ours or the subscription's, the status does not say: see `Authorization`.
-# A 405 says that there is no push service at this address; the address is the subscription's.
+# Refusals of the sender. The status does not say whether we or the subscription are at fault: see `Authorization`.
+# A 405 says that there is no push service at this address, which is the subscription's.
 CREDENTIAL_STATUSES: Final = frozenset({401, 403, NO_POST})
 CREDENTIAL_REASONS: Final = frozenset({(400, "VapidPkHashMismatch")})  # Apple's, of a subscription for another key
-UNSAID: Final = dict.fromkeys((401, 403), "AnotherKey")  # what such a refusal means where it gives no reason
+UNSAID: Final = dict.fromkeys((401, 403), "AnotherKey")  # the reason of such a refusal if it gives none
 
 TABLE: Final = Table(
     by_reason=dict.fromkeys(CREDENTIAL_REASONS, Outcome.FAULT),
     by_status={
-        # RFC 8030, section 7.3: a push to a subscription that has expired is answered 404. 410 is what the services say
-        # of one that was given up. Both come from the very server that made the endpoint, over TLS, at the address that
-        # is the subscription: no path or project of ours can be wrong, as it can at FCM and APNs.
+        # RFC 8030, section 7.3: 404 is the answer for an expired subscription. The services answer 410 for one that was
+        # given up. Both come over TLS from the server that made the endpoint. The endpoint is the whole address, so no
+        # path or project of ours can be wrong, as with FCM and APNs.
         404: Outcome.DEAD_TOKEN,
         410: Outcome.DEAD_TOKEN,
         401: Outcome.FAULT,
         403: Outcome.FAULT,
         NO_POST: Outcome.FAULT,
-        406: Outcome.BUSY,  # Microsoft's word for too many
+        406: Outcome.BUSY,  # Microsoft's status for too many
         408: Outcome.RETRY,
         429: Outcome.BUSY,
     },
-    # 201 is what the RFC asks for, 200, 202 and 204 are seen. A redirect is not followed: it would go where a stranger
-    # may point. A 5xx may have delivered.
+    # The RFC asks for 201; 200, 202 and 204 are seen. A redirect is not followed: a stranger may choose its target. A
+    # 5xx may have delivered.
     by_class={2: Outcome.DELIVERED, 3: Outcome.REJECTED, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
     wait_us={
         Outcome.RETRY: MINUTE_US,
@@ -43,12 +43,12 @@ TABLE: Final = Table(
         Outcome.FAULT: MINUTE_US,
         Outcome.UNKNOWN: 10 * SECOND_US,
     },
-    least_us={429: MINUTE_US},  # one of them is FCM, which asks for a minute
+    least_us={429: MINUTE_US},  # FCM is one of the services, and asks for a minute
 )
 
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Return what this response means; any body is borne, JSON or not. headers: whatever the case of their names."""
+    """Make the answer of a response; its body may be anything. headers: by a name in any case."""
     reason = "" if status in OK else _reason(body) or UNSAID.get(status, "")
     return TABLE.read(status, reason, lambda name: headers.get(name, ""))
 

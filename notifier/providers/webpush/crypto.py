@@ -29,20 +29,20 @@ SALT_BYTES: Final = 16
 KEY_BYTES: Final = 16
 NONCE_BYTES: Final = 12
 RECORD_BYTES: Final = 4096
-LAST_RECORD: Final = b"\2"  # the padding's delimiter of the last record, and there is one
-LIFE_S: Final = 12 * 3600  # a push service refuses more than 24 hours; ours and its clock may differ by as much again
+LAST_RECORD: Final = b"\2"  # the delimiter of the padding in the last record, which is the only one
+LIFE_S: Final = 12 * 3600  # push services refuse more than 24 hours; the clocks may differ by the rest
 REFRESH_S: Final = 6 * 3600.0
 MAX_ORIGINS: Final = 1000
-STRANGERS: Final = 4  # so many subscriptions in a row may be refused before the key itself is held to be wrong
+STRANGERS: Final = 4  # if more subscriptions in a row are refused, the key itself is wrong
 
 
 def encrypt(subscription: Subscription, plaintext: bytes) -> bytes:
-    """Return the body for this browser's eyes alone (RFC 8291, aes128gcm): one record of at most 4,096 bytes."""
+    """Encrypt the body for this browser (RFC 8291, aes128gcm): one record of at most 4,096 bytes."""
     receiver, auth = _bytes(subscription.p256dh), _bytes(subscription.auth)
-    key = ec.generate_private_key(CURVE)  # another one for each message, as the RFC asks (3.1)
+    key = ec.generate_private_key(CURVE)  # a new key for each message, as the RFC asks (3.1)
     sender = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     secret = key.exchange(ec.ECDH(), ec.EllipticCurvePublicKey.from_encoded_point(CURVE, receiver))
-    # HKDF (RFC 5869) of no more bytes than a hash has: one HMAC extracts, one expands, whose info ends in 1.
+    # HKDF (RFC 5869) for at most one hash of bytes: one HMAC extracts, one expands; the info of the second ends in 1.
     shared = digest(digest(auth, secret, HASH), b"WebPush: info\0" + receiver + sender + b"\1", HASH)
     salt = os.urandom(SALT_BYTES)
     extracted = digest(salt, shared, HASH)
@@ -57,11 +57,11 @@ def _bytes(text: str) -> bytes:
 
 
 class Authorization:
-    """Shows one push service who sends, and keeps what that service has made of it so far.
+    """Our identity for one push service, and whether the service has accepted it so far.
 
-    header: the value of ``Authorization``. A refusal of it looks the same whether this one subscription was made for
-    another key, or our key, subject or clock is wrong for all. Several in a row, with none taken between them, are our
-    fault. Until then, a service that has taken it before refuses the subscription, and of another it cannot be told.
+    header: the value of ``Authorization``. A refusal does not say whether this subscription was made for another key,
+    or our key, subject or clock is wrong for all. Several in a row, without a success between them, are our fault.
+    Until then, the subscription is at fault if the service has accepted the header before; else it is not known.
     """
 
     def __init__(self, header: str, issued_at: float) -> None:
@@ -75,10 +75,10 @@ class Authorization:
         self._refused.clear()
 
     def refused(self, endpoint: str) -> Outcome:
-        """Note that the service refused it for this endpoint. Return what that is.
+        """Note that the service refused it for this endpoint. Return the outcome.
 
-        REJECTED: the subscription is another key's. FAULT: ours is wrong. RETRY: it cannot be told yet, so that one
-        old subscription neither stops the others nor is given up for a mistake of ours.
+        REJECTED: the subscription is for another key. FAULT: our key is wrong. RETRY: not known yet, so that one old
+        subscription neither stops the others nor is given up for a mistake of ours.
         """
         if len(self._refused) <= STRANGERS:
             self._refused.add(endpoint)
@@ -88,10 +88,10 @@ class Authorization:
 
 
 class Vapid:
-    """Signs who sends (RFC 8292), for each push service once in six hours.
+    """Signs our identity (RFC 8292), for each push service once in six hours.
 
-    key: as `load_key` takes it; raises SettingsError otherwise. subject: ``mailto:`` or ``https:``, whom a push service
-    may turn to. clock: seconds since 1970.
+    key: as `load_key` takes it; raises SettingsError otherwise. subject: ``mailto:`` or ``https:``, our contact for
+    push services. clock: seconds since 1970.
     """
 
     def __init__(self, *, key: str, subject: str, clock: Callable[[], float] = time.time) -> None:
@@ -103,13 +103,13 @@ class Vapid:
         self._made: dict[str, Authorization] = {}
 
     def authorization(self, origin: str) -> Authorization:
-        """Return what to show this push service; origin: ``https://host[:port]``."""
+        """Return our identity for this push service; origin: ``https://host[:port]``."""
         now = self._clock()
         made = self._made.get(origin)
-        # A clock that was set back would keep one in use past its end.
+        # If the clock was set back, a header could be used past its end.
         if made is None or not 0 <= now - made.issued_at < REFRESH_S:
             claims = {"sub": self._subject, "aud": origin, "exp": int(now) + LIFE_S}
-            if len(self._made) >= MAX_ORIGINS:  # they come from clients
+            if len(self._made) >= MAX_ORIGINS:  # origins come from clients
                 self._made.clear()
             header: str = self._vapid.sign(claims)["Authorization"]  # type: ignore[no-untyped-call]
             made = self._made[origin] = Authorization(header, now)

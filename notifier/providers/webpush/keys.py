@@ -15,7 +15,7 @@ from notifier.notification.subscription import KEY_NUMBER
 def load_key(text: str) -> ec.EllipticCurvePrivateKey:
     """Return the private key in a text: PEM, or its 43 characters of base64url as web push libraries print them.
 
-    Raises SettingsError, which never shows it, if it is none.
+    Raises SettingsError, which never shows the text, if it holds no key.
     """
     key: object = None
     text = text.strip()
@@ -35,7 +35,7 @@ def load_key(text: str) -> ec.EllipticCurvePrivateKey:
 
 
 def public_key(key: ec.EllipticCurvePrivateKey) -> str:
-    """Return the public half as a page wants it: base64url of the uncompressed point."""
+    """Return the public half as a page needs it: base64url of the uncompressed point."""
     point = serialization.PublicFormat.UncompressedPoint
     raw = key.public_key().public_bytes(serialization.Encoding.X962, point)
     return urlsafe_b64encode(raw).rstrip(b"=").decode()

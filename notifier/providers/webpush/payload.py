@@ -1,4 +1,4 @@
-"""The body for a page's service worker, and the headers that go with it. Imports no driver: producers check cheaply."""
+"""The body for a page's service worker, and its headers. It imports no driver: producers check with it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from notifier.notification.options import FLAG, Fields, check_fields, must_be, o
 # A push service takes bodies of 4,096 bytes. Of these the encryption has 86 for its header, 16 for its seal and 1 for
 # the padding's end (RFC 8291, section 4).
 PAYLOAD_BYTES: Final = 4096 - 86 - 16 - 1
-MAX_TTL_S: Final = 2_419_200  # four weeks: what the strictest of the push services keeps
+MAX_TTL_S: Final = 2_419_200  # four weeks: as long as the strictest push service keeps a message
 TOPIC_CHARACTERS: Final = 32
 SECOND_US: Final = 1_000_000
 MAX_ACTIONS: Final = 10
 ACTION: Final = frozenset({"action", "title", "icon", "navigate"})
 LONGEST_TEXT: Final = 2048
 MAX_VIBRATIONS: Final = 100
-DECLARATIVE: Final = 8030  # by this number, an RFC's, a browser knows that it is to show the message itself
+DECLARATIVE: Final = 8030  # this number, of an RFC, tells a browser to show the message itself
 
 # A page of another scheme cannot be opened, and `javascript:` must not be.
 _URL: Final = re.compile(r"(?:https://|/)[^\s\x00-\x1f\\]*")
@@ -30,11 +30,11 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separator
 
 
 def payload(notification: Notification) -> bytes:
-    """Return the JSON that is encrypted for the service worker, of any size: `PAYLOAD_BYTES` is what can be sent.
+    """Return the JSON that is encrypted for the service worker, of any size: at most `PAYLOAD_BYTES` can be sent.
 
-    An object of title, body, data, badge (a number), sound, url and options, each only if there is something in it.
+    An object of title, body, data, badge (a number), sound, url and options, without empty ones.
     options: the second argument of the page's ``showNotification``, with the collapse id as its tag. With the option
-    declarative the form that a browser shows by itself, see `_declarative`.
+    declarative, it has the form that a browser shows by itself, see `_declarative`.
     Raises InvalidNotificationError, naming the field, for options that a browser would not take.
     """
     options = dict(notification.webpush)
@@ -82,8 +82,8 @@ def _declarative(notification: Notification, options: dict[str, Any]) -> dict[st
 def headers(notification: Notification, ttl_us: int | None) -> dict[str, str]:
     """Return TTL (the time left, rounded down to whole seconds), Urgency and Topic.
 
-    The topic, by which a later message replaces one that still waits at the push service, is the collapse id's digest:
-    that is always within its 32 characters, always base64url (Apple decodes it), and tells the push service nothing.
+    A later message replaces one with the same topic that still waits at the push service. The topic is the digest of
+    the collapse id: always 32 characters, always base64url (Apple decodes it), and it tells the push service nothing.
     """
     ttl_s = MAX_TTL_S if ttl_us is None else min(max(ttl_us // SECOND_US, 0), MAX_TTL_S)
     found = {"TTL": str(ttl_s), "Urgency": notification.priority or "normal"}
@@ -94,7 +94,7 @@ def headers(notification: Notification, ttl_us: int | None) -> dict[str, str]:
 
 def _check_options(options: Mapping[str, Any], *, tagged: bool) -> None:
     check_fields("webpush", options, OPTIONS)
-    # These two make showNotification fail in the browser, where nobody sees it.
+    # With either of these, showNotification would fail in the browser, where nobody sees it.
     if options.get("renotify") and not (tagged or "tag" in options):
         raise InvalidNotificationError("webpush.renotify", "needs a tag or a collapse_id, which says what it replaces")
     if options.get("silent") and "vibrate" in options:

@@ -1,4 +1,4 @@
-"""Web Push as a platform: what is asked of it without its driver."""
+"""Web Push as a platform: the part that needs no driver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Web Push to browsers (RFC 8030): `crypto` encrypts and signs, pooled aiohttp sends, to as many servers as there are
-browser vendors, of which one that is down holds up no other.
-"""
+"""Web Push to browsers (RFC 8030): `crypto` encrypts and signs, pooled aiohttp sends to the server of each vendor."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from notifier.providers.webpush.settings import WebPushSettings
 
 CONTENT: Final = {"Content-Encoding": "aes128gcm", "Content-Type": "application/octet-stream"}
 
-OUR_OWN: Final = frozenset({"Closed", "TooLate"})  # not sent for reasons of this worker's own
+OUR_OWN: Final = frozenset({"Closed", "TooLate"})  # the reasons of this worker itself not to send
 STRANGER_US: Final = 60 * SECOND_US
 
 
@@ -29,7 +27,7 @@ class WebPushProvider(PooledProvider):
     """Sends to browsers over kept connections; neither sleeps nor retries, and follows no redirect.
 
     settings: of one app. key: the VAPID private key, as `load_key` takes it. max_connections: open at once to one
-    server. Raises SettingsError, which never shows the key, for what cannot be used.
+    server. Raises SettingsError, which never shows the key, if a setting cannot be used.
     """
 
     platform: str = "webpush"
@@ -53,7 +51,7 @@ class WebPushProvider(PooledProvider):
             return Answer(Outcome.REJECTED, reason="HostNotAllowed")
         if len(plaintext) > PAYLOAD_BYTES:
             return Answer(Outcome.REJECTED, reason="PayloadTooLarge")
-        # Before the work of encrypting, which is in vain while the server is down.
+        # Checked before the encryption, which would be in vain while the server is down.
         unsent = self._pool.unsent(subscription.origin, dispatch.send_by)
         answer = unsent or await self._post(subscription, plaintext, dispatch)
         if answer.outcome is Outcome.UNSENT and answer.reason not in OUR_OWN and not self._exists(subscription):
@@ -61,7 +59,7 @@ class WebPushProvider(PooledProvider):
         return answer
 
     def service(self, device: Device) -> str:
-        """The push service of a browser; '' for what nothing was ever sent to."""
+        """The push service of a browser; '' for a token to which nothing is ever sent."""
         try:
             subscription = read_subscription(device.token)
         except ValueError:
@@ -69,8 +67,8 @@ class WebPushProvider(PooledProvider):
         return subscription.origin if subscription.is_at(self._hosts) else ""
 
     def _exists(self, subscription: Subscription) -> bool:
-        # Under `*.example.com` a stranger can name a server that there never was. What is named in full, and what has
-        # ever answered, is down for now, and waits; another may only be tried as often as its message is worth.
+        # Under `*.example.com` a stranger can name a server that never existed. A server that the settings name in
+        # full, or that has ever answered, is only down for now: messages wait. To another, each try spends an attempt.
         return subscription.host in self._hosts or self._pool.has_reached(subscription.origin)
 
     async def _post(self, subscription: Subscription, plaintext: bytes, dispatch: Dispatch) -> Answer:

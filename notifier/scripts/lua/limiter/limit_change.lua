@@ -1,14 +1,14 @@
--- limit_change: changes what a key of a limiter counts.
+-- limit_change: changes the sends of a limiter's key, or blocks it.
 -- ARGV 1 clock  2 namespace  3 key
---      4 'cost': 5 µs of a permit  6 the end of its id  7 what it costs from now on; 0 gives it back
---      4 'block': 5 for how many µs, 0 for no longer
---      4 'reward': 5 how much less counts, of the latest first
+--      4 'cost': 5 µs of a permit  6 the end of its id  7 its new cost; 0 gives it back
+--      4 'block': 5 for how many µs; 0 ends the block
+--      4 'reward': 5 the cost to subtract, from the latest sends first
 --      4 'forget'
--- returns cost: how much it costs less, negative for more, or nil where it is not there; block: 0; reward, forget: how
---         much counts no more
+-- returns cost: by how much the cost fell, negative if it rose, or nil if the permit is not there; block: 0;
+--         reward, forget: the cost that no longer counts
 --! needs keys_key marks MINUTE now_us older_sends rank_key read_sends settle_usage text use_key weight_after
 --! needs write_sends
-local now, namespace, key, what = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local now, namespace, key, verb = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local s = read_sends(keys_key(namespace, key))
 local change = {}
 
@@ -43,7 +43,7 @@ end
 
 function change.forget()
   local forgotten = weight_after(s, now - s.horizon)
-  settle_usage(namespace, key, now) -- the series of all keep it
+  settle_usage(namespace, key, now) -- the series of all keys keep the uses
   redis.call('DEL', s.key, use_key(namespace, key))
   local ranks = {'last', 'total', 'held'}
   for i = 0, 6 do ranks[4 + i] = text(math.floor(now / (10 * MINUTE)) - i) end
@@ -53,4 +53,4 @@ function change.forget()
   return forgotten
 end
 
-return change[what]()
+return change[verb]()

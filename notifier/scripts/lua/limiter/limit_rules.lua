@@ -1,20 +1,20 @@
 --! on_demand keep opens take room
 --! needs insert_send marks nth_send weight_after write_sends
--- What the rules of a plan say of a key's sends (see sends.lua). A plan is numbers of 8 bytes each: cost; gap; for how
--- long a send is kept; capacity of a burst and its µs (0: there is none); how many windows; limit and interval of each.
--- Then of each calendar window its limit, how many µs follow, and when days (weeks, months) begin, from now's on.
--- The deciding rule is 0 for the gap, n for the n-th window and then those by the calendar, -2 a burst, -3 a block.
+-- Applies the rules of a plan to a key's sends (see sends.lua). A plan is numbers of 8 bytes each: cost; gap; how long
+-- a send is kept; capacity and interval of a burst (0: no burst); how many windows; limit and interval of each.
+-- Then, for each calendar window: limit, how many dates follow, and when days (weeks, months) begin, from the current
+-- one on. A rule's number: 0 the gap, n the n-th window (calendar windows come last), -2 the burst, -3 a block.
 local max, min, unpack = math.max, math.min, struct.unpack
 
--- opens: the first µs at which a plan admits its cost, and the deciding rule; or nil, and the µs of which its calendar
--- windows do not tell.
+-- opens: when a plan admits its cost (µs), and the number of the deciding rule; or nil, and a µs that the dates of its
+-- calendar windows do not reach.
 local function opens(s, plan, now, cost, gap, capacity, every, windows)
   local at, rule = 0, -1
   local total, leaves = s.sum + s.older
   if gap > 0 and total > 0 then at, rule = s.last + gap, 0 end
   for w = 49, 33 + 16 * windows, 16 do
     -- `cost` more fit into (t - interval, t] once the (limit - cost + 1)-th latest send has left it.
-    -- What costs more than a limit, as the rules have changed, is let go when nothing else counts.
+    -- A cost above the limit is admitted once no other send counts.
     local limit, interval = unpack('>I8I8', plan, w)
     local nth = max(1, limit - cost + 1)
     if nth <= total then
@@ -26,7 +26,7 @@ local function opens(s, plan, now, cost, gap, capacity, every, windows)
   while w < #plan do
     local limit, many, begins, next_begins = unpack('>I8I8I8I8', plan, w)
     local nth = nth_send(s, max(1, limit - cost + 1)) or 0
-    -- *room* asks for the date after the one at which it admits.
+    -- *room* needs one date after the one that admits the cost.
     if now < begins or now >= next_begins or nth >= unpack('>I8', plan, w + 8 * many) then
       return nil, max(now, nth)
     end
@@ -48,8 +48,8 @@ local function opens(s, plan, now, cost, gap, capacity, every, windows)
   return at, rule
 end
 
--- keep: how long a key keeps its sends: as long as the longest of the rules that ask for it needs. From `till` on
--- nobody needs the horizon; once the shorter rules do not either, the key goes. A send seldom has to renew it.
+-- keep: renews how long a key keeps its sends: as long as its longest rule needs them. After `till` no rule needs the
+-- horizon; after another `shorter` µs no rule needs any send, and the key expires. Few sends have to renew this.
 local function keep(s, kept, now, at)
   local old, till = s.till, at + kept
   if kept == s.horizon and old >= till then return end
@@ -59,7 +59,7 @@ local function keep(s, kept, now, at)
     if at > now then s.till = max(old, at + s.horizon) end
   else
     if kept < s.horizon then kept, s.shorter = max(kept, s.shorter), 0 end
-    -- An eighth more, so that the next sends find it long enough.
+    -- An eighth more, so that the next sends need not renew it.
     s.horizon, s.till = kept, max(old, at + kept) + math.floor(kept / 8)
   end
   s.lasts = s.till + s.shorter - now
@@ -78,7 +78,7 @@ local function take(s, id, at, now, place, cost, kept, capacity, every)
   write_sends(s)
 end
 
--- room: how many the windows admit yet at µs `at`, in how many µs there are more, and which has the least room; or -1.
+-- room: how many more the windows admit at µs `at`, in how many µs they admit more, and the tightest window; or -1.
 local function room(s, plan, at, now, windows)
   local remaining, more, narrowest, w, n = -1, -1, -1, 49, 1
   while w < #plan do
@@ -90,7 +90,7 @@ local function room(s, plan, at, now, windows)
       leaves = leaves and leaves + interval or at
     else
       local begins = unpack('>I8', plan, w + 16)
-      for i = 1, interval do -- how many µs follow
+      for i = 1, interval do -- in a calendar window this is how many dates follow
         local each = unpack('>I8', plan, w + 8 + 8 * i)
         if each > at then leaves = each break end
         begins = each

@@ -1,8 +1,8 @@
 --! included
--- The head of *limit* and *limit_used*: `now`, and the short way, for what most calls are: one key, by no calendar, all
--- of whose sends that count are in all of the windows, and taken into the mark of its burst. To make the functions of
--- the long way takes longer than this. answer: what is said, if this was enough. read: what stands in the key, where it
--- was read; false is nothing. is_first: the use is still to be settled, see usage.lua.
+-- The head of *limit* and *limit_used*: it sets `now`, and answers most calls by a short way: one key, no calendar
+-- window, and every send that counts is inside every window, and in the mark of the burst. To make the functions of the
+-- long way takes longer than this. answer: the reply, if the short way was enough. read: field h of the key, if it has
+-- been read; false if there is none. is_first: the first use in its ten minutes, which is to be settled, see usage.lua.
 local now, timeout, mode = 0, 0, 't'
 if ARGV[1] ~= '' then now, timeout, mode = parse('>I8I8c1', ARGV[1]) end
 if now == 0 then
@@ -28,7 +28,7 @@ if is_short then
   local size, lapsed, last, sum, rule, _ = 0, 0, 0, 0, -1, nil
   local mark, full, upto = '', 0, now -- of the burst, see marks.lua
   if marks > 0 then mark = sub(plan, 25, 40) end
-  local at = kept > 0 and #plan == 48 + 16 * windows and 0 -- the first µs that the plan admits; or the way is too short
+  local at = kept > 0 and #plan == 48 + 16 * windows and 0 -- when the plan admits its cost; false: take the long way
   if read then
     till, horizon, shorter, base, older, first, size = parse('>I7I7I7I7I7I7I2', read, #read - 43)
     if size ~= marks then at = false end
@@ -65,7 +65,7 @@ if is_short then
     local opens = full - math.max(0, capacity - cost) * every
     if upto > now or last > upto then at = false elseif opens > at then at, rule = opens, -2 end
   end
-  if at and at > now and at > till and kept >= horizon then at = false end -- it is to be kept for longer
+  if at and at > now and at > till and kept >= horizon then at = false end -- the sends must be kept for longer
   if at and at > now then
     answer = pack('>i8i8i2i8i8i2', now, at - now, rule, -1, -1, -1)
     if u or is_first then call('HSET', key, 'u', used_now(not is_first and u, now)) end

@@ -1,18 +1,18 @@
--- limit_usage: reads what is known of a namespace's keys. It settles what was used lately, see usage.lua.
+-- limit_usage: reads the usage of a namespace's keys. First it settles their latest uses, see usage.lua.
 -- ARGV 1 clock  2 namespace  3 key, or '' for all of the namespace
 --      4 'count': 5 µs of the span that ends now
 --      4 'usage' | 'series'
 --      4 'top': 5 'total' | 'held' | 'last' | 'rate'  6 how many  7 '1' for the least first
 --      4 'namespaces' (of all)
--- returns {-1} where there is more to settle first; else {now, …}: count: how many sends; usage and series: the hash,
+-- returns {-1} if more is left to settle: call again; else {now, …}: count: how many sends; usage and series: the hash,
 --          flat; top: key, its total, last and held, and its sends of the last hour, for each;
 --          namespaces: name, how many keys it knows, µs of a use
 --! needs keys_key MINUTE NAMESPACES now_us rank_key read_sends settle_some settle_usage text use_key used_key
 --! needs weight_after
 local MAX_SETTLED, MAX_RATED = 200, 1000
-local now, namespace, key, what = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local now, namespace, key, verb = now_us(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
--- in_last_hour: the sends of a key; its minutes may be those of a month.
+-- in_last_hour: the sends of a key. It names the minutes that it reads: the hash may hold those of a month.
 local function in_last_hour(of)
   local minutes, sum, first = {}, 0, math.floor(now / MINUTE) - 59
   for minute = first, first + 59 do minutes[#minutes + 1] = text(minute) end
@@ -25,8 +25,8 @@ local function count(span)
   return weight_after(s, now - math.min(span, s.horizon)) - weight_after(s, now)
 end
 
--- by_rate: unites the ranks of the last hour, ten minutes each, into a key that goes at once. The hour begins in the
--- oldest: with it a score is the most that a key has in the hour, without it the least.
+-- by_rate: unites the ranks of the last hour, ten minutes each, into a key that soon expires. The hour begins inside
+-- the oldest rank: with that, a score is the most that a key may have in the hour; without it, the least.
 local function by_rate(least_first)
   local args, tens, united = {[8] = 'WEIGHTS'}, math.floor(now / (10 * MINUTE)), rank_key(namespace, 'rate')
   for i = 0, 6 do
@@ -37,7 +37,7 @@ local function by_rate(least_first)
   return united
 end
 
--- top: by rate it looks at more keys, until no other can come before those found, and puts them in order.
+-- top: by rate, it reads keys until no other key can come before the ones found, and sorts them.
 local function top(by, most, least_first)
   local rated, found, first, many = by == 'rate', {}, 0, most
   local ranks = rated and by_rate(least_first) or rank_key(namespace, by)
@@ -70,9 +70,9 @@ local function namespaces()
   return reply
 end
 
-if what == 'namespaces' then return namespaces() end
-if what == 'count' then return {now, count(tonumber(ARGV[5]))} end
+if verb == 'namespaces' then return namespaces() end
+if verb == 'count' then return {now, count(tonumber(ARGV[5]))} end
 if key ~= '' then settle_usage(namespace, key, now)
 elseif settle_some(namespace, '+inf', MAX_SETTLED, now) == MAX_SETTLED then return {-1} end
-if what == 'top' then return top(ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1') end
+if verb == 'top' then return top(ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1') end
 return {now, redis.call('HGETALL', key == '' and used_key(namespace) or use_key(namespace, key))}

@@ -1,11 +1,11 @@
 --! on_demand older_sends
 --! needs at_of sum_of upto reached
--- The sends of a limiter's key that few calls touch, see sends.lua: those in chunks, and those that are not the latest.
+-- The part of sends.lua that few calls need: for sends in chunks, and for sends that are not the latest.
 local older_sends = {}
-local MANY, PART, LARGE = 127, 21, 4503599627370496 -- sends of a chunk; see sends.lua
+local MANY, PART, LARGE = 127, 21, 4503599627370496 -- MANY: the most sends of a chunk; the others: see sends.lua
 local floor, sub, pack, unpack = math.floor, string.sub, struct.pack, struct.unpack
 
--- moved: sends with another sum each.
+-- moved: the same sends, with `by` added to each sum.
 local function moved(data, by)
   local parts = {}
   for n = 1, #data / 16 do
@@ -18,13 +18,13 @@ local function index_of(s)
   if not s.index then s.index = s.older > 0 and redis.call('HGET', s.key, 'i') or '' end
   return #s.index / 18
 end
--- line: of the n-th chunk its number, the µs of its last send, and how much there is up to its end; from 0 on.
+-- line: of the n-th chunk: its number, the µs of its last send, and the sum up to its end; n = 0: the sum before all.
 local function line(s, n)
   local lines = index_of(s)
   if n > 0 then return unpack('>I4I7I7', s.index, 18 * n - 17) end
   return 0, 0, lines > 0 and unpack('>I7', s.index, 18 * lines - 6) - s.older or 0
 end
--- chunk: the n-th, how many sends it has, and how much there was before the first of them.
+-- chunk: the sends of the n-th chunk, how many there are, the sum before the first of them, and the chunk's number.
 local function chunk(s, n)
   local number, _, sum = line(s, n)
   local data = redis.call('HGET', s.key, pack('>I4', number))
@@ -32,7 +32,7 @@ local function chunk(s, n)
   local many = #data / 16
   return data, many, sum_of(data, many) - (sum - before), number
 end
--- find_line: the first chunk that reaches beyond a sum (field 3) or a µs (field 2).
+-- find_line: the first chunk that ends beyond a sum (field 3) or a µs (field 2).
 local function find_line(s, field, beyond)
   local low, high = 0, index_of(s)
   while high - low > 1 do
@@ -42,7 +42,7 @@ local function find_line(s, field, beyond)
   return high
 end
 
--- latest: the µs of the last send in chunks, 0 where there are none.
+-- latest: the µs of the last send in chunks; 0 if there are no chunks.
 function older_sends.latest(s) return (select(2, line(s, index_of(s)))) end
 
 function older_sends.nth(s, n)
@@ -53,7 +53,7 @@ function older_sends.nth(s, n)
   return at_of(data, reached(data, many, base + sum - (select(3, line(s, i - 1)))))
 end
 
--- weight_after: where nothing of the newest is as early as t.
+-- weight_after: as in sends.lua, if all of the newest sends are later than t.
 function older_sends.weight_after(s, t)
   local _, last, sum = line(s, index_of(s))
   if last <= t then return s.sum, s.n > 0 and at_of(s.newest, 1) or nil end
@@ -64,14 +64,14 @@ function older_sends.weight_after(s, t)
   return s.sum + all - sum + sum_of(data, many) - sum_of(data, n, base), at_of(data, n + 1)
 end
 
--- ends: says anew when the first and the latest are. chunked: the first chunk may be another.
+-- ends: sets the µs of the first and of the last send anew. chunked: the first chunk may have changed.
 local function ends(s, chunked)
   s.last = s.n > 0 and at_of(s.newest, s.n) or older_sends.latest(s)
   if s.older == 0 then s.first = s.n > 0 and at_of(s.newest, 1) or 0
   elseif chunked then s.first = at_of(chunk(s, 1), 1) end
 end
 
--- reopen: takes the chunks from the i-th on to the newest again.
+-- reopen: moves the chunks from the i-th on back to the newest sends.
 local function reopen(s, i)
   local parts, n, weight = {}, 0, 0
   for l = i, index_of(s) do
@@ -84,13 +84,13 @@ local function reopen(s, i)
   s.newest, s.index, s.index_is_new = table.concat(parts), sub(s.index, 1, 18 * i - 18), true
   s.n, s.base, s.sum, s.older = s.n + n, 0, s.sum + weight, s.older - weight
 end
--- reach: takes chunks to the newest until nothing later than µs `at` is in one.
+-- reach: reopens each chunk that has a send later than µs `at`.
 function older_sends.reach(s, at)
   if older_sends.latest(s) > at then reopen(s, find_line(s, 2, at)) end
   ends(s)
 end
 
--- insert: a send that is not the latest.
+-- insert: inserts a send that is not the latest.
 function older_sends.insert(s, at, id, cost)
   local n = upto(s.newest, s.n, at)
   local whole = sub(s.newest, 1, 16 * n) .. pack('>I7c2I7', at, id, sum_of(s.newest, n, s.base) + cost)
@@ -111,7 +111,7 @@ local function trim(s, t)
   end
 end
 
--- close: takes the first of the newest to the last chunk, or makes a new one of them.
+-- close: moves the first PART of the newest sends to the last chunk, or to a new one.
 function older_sends.close(s, lapsed)
   trim(s, lapsed)
   local lines = index_of(s)
@@ -141,7 +141,7 @@ function older_sends.close(s, lapsed)
   s.n, s.base, s.sum, s.older = s.n - PART, 0, s.sum - weight, s.older + weight
 end
 
--- change_in: gives a send of a chunk another cost; returns the chunk and by how much it has grown, or nil.
+-- change_in: changes the cost of a send in a chunk; returns the chunk and by how much the cost grew, or nil.
 local function change_in(data, many, base, at, id, cost)
   local n = upto(data, many, at)
   while n > 0 and at_of(data, n) == at and sub(data, 16 * n - 8, 16 * n - 7) ~= id do n = n - 1 end
@@ -152,7 +152,7 @@ local function change_in(data, many, base, at, id, cost)
   return sub(data, 1, 16 * n - 16) .. kept .. moved(sub(data, 16 * n + 1), by), by
 end
 
--- change: gives a send another cost, 0 takes it away; returns by how much more it counts, or nil: it is not there.
+-- change: changes the cost of a send; 0 removes it. Returns by how much the cost grew; nil if the send is not there.
 function older_sends.change(s, at, id, cost)
   local data, by = change_in(sub(s.newest, 1, 16 * s.n), s.n, s.base, at, id, cost)
   if data then
@@ -164,7 +164,7 @@ function older_sends.change(s, at, id, cost)
   if lines == 0 then return nil end
   local i = find_line(s, 2, at - 1) - 1
   local old, many, base, number
-  repeat -- those of one µs may be in several
+  repeat -- sends of one µs may be in several chunks
     i = i + 1
     old, many, base, number = chunk(s, i)
     data, by = change_in(old, many, base, at, id, cost)
@@ -183,7 +183,7 @@ function older_sends.change(s, at, id, cost)
   return by
 end
 
--- reward: takes back `cost`, of the latest sends first and of MANY at once; returns how much.
+-- reward: subtracts `cost` from the latest sends, at most MANY of them; returns how much was subtracted.
 function older_sends.reward(s, cost, lapsed, changed)
   local left = cost
   for _ = 1, MANY do

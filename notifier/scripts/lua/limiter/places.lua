@@ -1,11 +1,11 @@
 --! on_demand places
 --! needs marks older_sends weight_after
--- Places of permits that were dated ahead and given back (see marks.lua): others may take them.
+-- Places: the times of permits that were dated ahead and given back (see marks.lua). Other permits may take them.
 local places = {}
-local unpack, MAX_LATER = struct.unpack, 200 -- permits dated ahead behind a place
+local unpack, MAX_LATER = struct.unpack, 200 -- a place with this many permits after it is not taken
 local EVER = 9007199254740992
 
--- keeps_burst: whether no send from a place on comes before its time, if `cost` more is there.
+-- keeps_burst: whether the burst admits each send from a place on, with `cost` more at the place.
 local function keeps_burst(s, place, now, cost, capacity, every)
   local full = marks.burst_of(s, capacity, every, now)
   local sends, i = older_sends.after(s, now, EVER, MAX_LATER), 1
@@ -22,7 +22,7 @@ end
 local function fits(s, plan, place, now)
   local cost, gap, _, capacity, every, windows = unpack('>I8I8I8I8I8I8', plan)
   local later = older_sends.after(s, place, EVER, MAX_LATER)
-  if #later == 2 * MAX_LATER or #plan >= 49 + 16 * windows then return false end -- many, or by the calendar
+  if #later == 2 * MAX_LATER or #plan >= 49 + 16 * windows then return false end -- too many, or calendar windows
   if capacity > 0 and not keeps_burst(s, place, now, cost, capacity, every) then return false end
   if gap > 0 then
     local before = older_sends.after(s, 0, place, 1)[1]
@@ -39,7 +39,7 @@ local function fits(s, plan, place, now)
   return true
 end
 
--- for_plan: the earliest place that a plan may take before µs `at`; there is none in a block.
+-- for_plan: the earliest place before µs `at` that a plan may take; none before the end of a block.
 function places.for_plan(s, plan, at, now)
   local from = math.max(now, marks.blocked_until(s))
   for _, place in ipairs(marks.free_places(s)) do

@@ -1,27 +1,27 @@
 --! on_demand at_of sum_of upto reached read_sends write_sends nth_send weight_after insert_send
 --! needs older_sends
--- The sends of a key of the limiter as a library, each with what it costs; all exact. (Those of a user's notifications
--- are in sets, see counts.lua of rules.) A key is a hash:
---   h  the newest sends, and the marks (see marks.lua). Then 44 bytes: until when somebody asks for the sends (µs), the
---      horizon, the longest of the shorter rules (see *take*), how much went before the newest, how much stands in
---      chunks, and the µs of the first of that, 7 bytes each; how many marks there are, 2
---   i  of each chunk: its number, 4 bytes, the µs of its last send and how much stands up to its end, 7 each
---   <number of a chunk>  the sends of before, six PARTs each
--- A send is 16 bytes: µs (7), the end of its permit's id (2), and how much there is in its chunk up to its end (7). So
--- what is looked for is found by halves, and a call takes about as long for a million as for a hundred.
+-- The sends of a limiter's key, each with its cost; all are exact. (The sends of users' notifications are in sorted
+-- sets, see rules/counts.lua.) A key is a hash:
+--   h  the newest sends, and the marks (see marks.lua). Then 44 bytes: until when a rule needs the horizon (µs), the
+--      horizon, the longest of the shorter rules (see *keep*), the sum before the newest sends, the cost of the sends
+--      in chunks, and the µs of the first of these, 7 bytes each; how many marks there are, 2
+--   i  for each chunk: its number, 4 bytes; the µs of its last send and the sum up to its end, 7 each
+--   <number of a chunk>  older sends, up to six PARTs
+-- A send is 16 bytes: µs (7), the end of its permit's id (2), and the sum of costs in its chunk up to its end (7). So a
+-- call finds sends by binary search, and takes about as long with a million sends as with a hundred.
 local HEAD, SEND = '>I7I7I7I7I7I7I2', '>I7c2I7'
-local PART = 21 -- chunks grow by so many, so that there are few newest
-local LARGE = 4503599627370496 -- 2^52: sums stay whole numbers
+local PART = 21 -- a chunk grows by this many sends, so that few sends are newest
+local LARGE = 4503599627370496 -- 2^52: sums begin anew there, and so stay whole numbers
 local call, floor, sub, pack, unpack = redis.call, math.floor, string.sub, struct.pack, struct.unpack
 
--- at_of, sum_of: of the n-th send of a chunk.
+-- at_of, sum_of: the µs of the n-th send of a chunk, and the sum up to its end.
 local function at_of(data, n) return (unpack('>I7', data, 16 * n - 15)) end
 local function sum_of(data, n, base)
   if n == 0 then return base end
   return (unpack('>I7', data, 16 * n - 6))
 end
 
--- upto: how many of n sends are no later than `most`; or with sum_of, up to the end of how many there is no more.
+-- upto: how many of n sends are no later than `most`; with sum_of: how many have a sum of at most `most`.
 local function upto(data, n, most, of)
   of = of or at_of
   if n == 0 or of(data, 1) > most then return 0 end
@@ -34,11 +34,11 @@ local function upto(data, n, most, of)
   return low
 end
 
--- reached: the first of n sends up to whose end there is more than `sum`; there is one.
+-- reached: the first of n sends whose sum is more than `sum`; the caller knows that there is one.
 local function reached(data, n, sum) return upto(data, n, sum, sum_of) + 1 end
 
--- read_sends: n of the newest stand at the front of `newest`. first, last: the µs of the first and of the latest send.
--- head: the field h, where it has been read.
+-- read_sends: `newest` begins with the n newest sends. first, last: the µs of the first and of the latest send.
+-- head: field h, if it has been read.
 local function read_sends(key, head)
   if head == nil then head = call('HGET', key, 'h') end
   if not head then
@@ -65,14 +65,14 @@ local function write_sends(s)
   if s.lasts then call('PEXPIRE', s.key, string.format('%.0f', math.max(floor(s.lasts / 1000) + 2, s.least or 0))) end
 end
 
--- nth_send: the µs of the n-th latest, by what they cost; or nil.
+-- nth_send: the µs of the n-th latest send, or nil. A send of cost 3 counts as three.
 local function nth_send(s, n)
   if n == s.sum + s.older then return s.first end
   if n <= s.sum then return at_of(s.newest, reached(s.newest, s.n, s.base + s.sum - n)) end
   return s.older > 0 and older_sends.nth(s, n) or nil
 end
 
--- weight_after: how much is later than t, and the µs of the first of it.
+-- weight_after: the cost of the sends later than t, and the µs of the first of them.
 local function weight_after(s, t)
   if s.first > t then return s.older + s.sum, s.first end
   if s.last <= t then return 0 end
@@ -81,9 +81,9 @@ local function weight_after(s, t)
   return s.base + s.sum - sum_of(s.newest, n, s.base), n < s.n and at_of(s.newest, n + 1) or nil
 end
 
--- insert_send: `id` is the end of its permit's. What is no later than `lapsed` goes.
+-- insert_send: `id` is the end of the permit's id. Sends no later than `lapsed` may be dropped.
 local function insert_send(s, at, id, cost, now, lapsed)
-  if s.older == 0 and s.n > 0 and s.first <= lapsed then -- of chunks, see *close*
+  if s.older == 0 and s.n > 0 and s.first <= lapsed then -- *close* drops chunks
     local n = upto(s.newest, s.n, lapsed)
     local sum = sum_of(s.newest, n)
     s.newest, s.n, s.sum = sub(s.newest, 16 * n + 1), s.n - n, s.sum - (sum - s.base)

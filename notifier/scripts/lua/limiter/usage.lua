@@ -1,17 +1,17 @@
 --! exports MINUTE NAMESPACES keys_key use_key used_key rank_key note_usage settle_usage settle_some
 --! needs last_for text
--- The limiter's keys, @keys:<namespace>:{key} (see sends.lua), and what is known of their use where a namespace asks.
---   @keys:<namespace>:{key}              hash field u: what was used lately, see used_now.lua; until it is settled
---   @use:<namespace>:{key}               hash: total, held, first, last, until when it lasts (µs); minute -> how many
---   @used:<namespace>                    hash minute -> how many of all keys
---   @ranks:<namespace>:live              zset key -> ten minutes in which it was used, and which are not settled
---   @ranks:<namespace>:total|held|last   zset key -> how many, or µs of the last use
---   @ranks:<namespace>:<tens of minutes> zset key -> how many in these ten minutes
+-- The limiter's keys, @keys:<namespace>:{key} (see sends.lua), and their usage, for limiters that count it.
+--   @keys:<namespace>:{key}              hash field u: the uses that are not settled yet, see used_now.lua
+--   @use:<namespace>:{key}               hash: total, held, first, last, lasts (when it expires, µs); minute -> sends
+--   @used:<namespace>                    hash minute -> sends of all keys
+--   @ranks:<namespace>:live              zset key -> the ten minutes of its uses that are not settled yet
+--   @ranks:<namespace>:total|held|last   zset key -> how many, or µs of the last request
+--   @ranks:<namespace>:<tens of minutes> zset key -> sends in these ten minutes
 --   @namespaces                          zset namespace -> µs of a use
--- A use is counted beside the sends, in the same write. What ten minutes had is settled, which means that the other
--- keys get to know it: with the key's next use, with that of another key of the namespace, or before it is read.
--- In a cluster keys are at many nodes: there is no namespace, the prefix is a key's own, and only @keys and @use are.
--- All of it goes `keep` after a key's last use; a few that have gone idle leave the ranks with each use of another.
+-- A use is counted in field u, in the same write as the sends. To settle a key is to add its uses of ten minutes to the
+-- other keys. A key is settled at its next use, at a use of another key of the namespace, or before its usage is read.
+-- In a cluster keys are at many nodes: the namespace is '', the prefix is the key's own, and only @keys and @use exist.
+-- All usage expires `keep` after a key's last use. One settlement in four drops a few idle keys from the ranks.
 local MINUTE = 60000000
 local NAMESPACES = '@namespaces'
 local MAX_IDLE, RATED, UNUSED = 4, 8, 34560000000000 -- unused: 400 days
@@ -24,7 +24,7 @@ local function use_key(namespace, key) return '@use:' .. namespace .. ':{' .. ke
 local function used_key(namespace) return '@used:' .. namespace end
 local function rank_key(namespace, by) return '@ranks:' .. namespace .. ':' .. by end
 
--- forget_minutes: drops what a hash of minutes holds from before µs `before`.
+-- forget_minutes: deletes the minutes before µs `before` from a hash.
 local function forget_minutes(hash, before)
   local old = {}
   for _, field in ipairs(call('HKEYS', hash)) do
@@ -40,7 +40,7 @@ local function forget_idle(namespace, before)
   for _, by in ipairs({'last', 'total', 'held'}) do call('ZREM', rank_key(namespace, by), all(idle)) end
 end
 
--- renew: the first use of a minute renews what the namespace keeps.
+-- renew: the first use of a minute renews the keys of the namespace.
 local function renew(namespace, now, keep)
   local lasts = text(math.ceil((keep + MINUTE) / 1000))
   forget_minutes(used_key(namespace), now - keep)
@@ -50,7 +50,7 @@ local function renew(namespace, now, keep)
   call('ZREMRANGEBYSCORE', NAMESPACES, '-inf', text(now - UNUSED))
 end
 
--- rank: what the other keys of the namespace get to know of a use, beside *settle*. is_first: of a minute.
+-- rank: the part of *settle* that writes ranks. is_first: the first use of a minute, or a use that was held.
 local function rank(namespace, key, tens, sum, total, held, asked, now, keep, is_first)
   if sum > 0 then
     call('ZADD', rank_key(namespace, 'total'), total, key)
@@ -62,10 +62,10 @@ local function rank(namespace, key, tens, sum, total, held, asked, now, keep, is
   if held then call('ZADD', rank_key(namespace, 'held'), held, key) end
   call('ZADD', rank_key(namespace, 'last'), text(asked), key)
   if is_first then renew(namespace, now, keep) end
-  if asked % 4 == 0 then forget_idle(namespace, now - keep) end -- so often, by chance
+  if asked % 4 == 0 then forget_idle(namespace, now - keep) end -- one call in four, by chance
 end
 
--- settle: takes what was used lately to the other keys. u: the field.
+-- settle: adds the uses in field u to the other keys.
 local function settle(namespace, key, u, now)
   local keep, tens, first, last, asked, held = unpack(U, u)
   local use, names, sum = use_key(namespace, key), {'total', 'held', 'first', 'lasts'}, 0
@@ -76,7 +76,7 @@ local function settle(namespace, key, u, now)
   for n = 5, #names do
     local _, count = unpack('>I4I7', u, ENTRIES + 11 * (n - 5))
     sum = sum + count
-    counts[names[n]] = (counts[names[n]] or known[n] or 0) + count -- twice there, where the clock was set back
+    counts[names[n]] = (counts[names[n]] or known[n] or 0) + count -- u has a minute twice if the clock was set back
     fields[#fields + 1], fields[#fields + 2] = names[n], text(counts[names[n]])
     if namespace ~= '' then
       is_first = call('HINCRBY', used_key(namespace), names[n], text(count)) == count or is_first
@@ -100,7 +100,7 @@ local function settle(namespace, key, u, now)
   if namespace ~= '' then rank(namespace, key, tens, sum, total, held, asked, now, keep, is_first) end
 end
 
--- settle_usage: settles what was used of a key lately, if anything was; the sends go when nobody asks for them.
+-- settle_usage: settles a key's uses, if there are any; deletes the key if no rule needs its sends.
 local function settle_usage(namespace, key, now)
   local name = keys_key(namespace, key)
   local found = call('HMGET', name, 'u', 'h')
@@ -124,9 +124,9 @@ local function settle_some(namespace, tens, most, now)
   return #live
 end
 
--- note_usage: a key was asked for `cost`, and got it, or (nil) was held. The first use in ten minutes is settled at
--- once, so that keys that are used seldom cost no more for it; the others are counted in its field u, by used_now. Of a
--- key of which nothing is kept all is settled: it has no used_now; nor has one where that is written.
+-- note_usage: counts a use of a key: a send of `cost`, or a hold if cost is nil. The first use in ten minutes is
+-- settled at once, so that keys that are seldom used cost no more; used_now counts the others in field u. Without
+-- used_now, each use is settled at once: if the key keeps no sends, or if the caller has written field u.
 local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
   local known, of, tens = 0, nil, floor(now / (10 * MINUTE))
   if u then known, of = unpack('>I7I4', u) end
@@ -140,7 +140,7 @@ local function note_usage(namespace, name, key, u, cost, now, keep, used_now)
   if known == 0 then
     local lasts, live = text(math.ceil((keep + 20 * MINUTE) / 1000)), rank_key(namespace, 'live')
     u = pack(U, keep, tens, 0, 0, 0, 0)
-    last_for(name, lasts) -- the rules, or a block, may need it for longer
+    last_for(name, lasts) -- the rules, or a block, may need the key for longer
     if namespace ~= '' then
       call('ZADD', live, text(tens), key)
       last_for(live, lasts)

@@ -1,8 +1,8 @@
 --! included
--- used_now: the field u of a key, with one use more: of `cost`, or (nil) held. It is the µs for which use is known (0
--- where all is settled), the ten minutes, the first use in them, the last one, when the key was asked for, and how
--- often it was held; then of each minute that had some its number and how many. 7 bytes each, 4 for minutes.
--- u: false where the use is settled at once.
+-- used_now: field u of a key after one more use: a send of `cost`, or a hold if cost is nil. The field is: how many µs
+-- usage is kept (0 if all is settled), the ten minutes, the first use in them, the last use, the last request, and how
+-- often the key was held; then, for each minute with sends, its number and their cost. 7 bytes each, 4 for minutes.
+-- u: false if the use is settled at once.
 local function used_now(u, now, cost)
   if not u then return pack('>I7I4I7I7I7I7', 0, floor(now / 600000000), 0, 0, 0, 0) end
   local keep, tens, first, last, asked, held = parse('>I7I4I7I7I7I7', u)

@@ -1,1 +1,1 @@
-"""Which rules hold for whom, and what they mean. No I/O."""
+"""The rules that hold for a user and a category, and their meaning. No I/O."""

@@ -1,4 +1,4 @@
-"""Calendar windows as values: how they are written, and what they hold."""
+"""Calendar windows as values, and their text form."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, cast, get_args
 from notifier.rules.zones import Unit
 from notifier.units import UNITS, checked_limit, shown
 
-LARGEST_CALENDAR_LIMIT: Final = 1_000  # each send is kept as itself for as long as the window may be
+LARGEST_CALENDAR_LIMIT: Final = 1_000  # each send is kept by itself for the whole window
 SPANS: Final = {"day": UNITS["d"], "week": 7 * UNITS["d"], "month": 31 * UNITS["d"]}
-CHANGES_US: Final = 2 * UNITS["h"]  # by so much clocks that change can make them longer
+CHANGES_US: Final = 2 * UNITS["h"]  # a change of the clocks makes a window longer by at most this
 CALENDAR_FORM: Final = rf"\s*([0-9]{{1,15}})\s*/\s*calendar-({'|'.join(SPANS)})\s*"
 _CALENDAR: Final = re.compile(CALENDAR_FORM)
 
@@ -34,7 +34,7 @@ class CalendarWindow:
 
     @property
     def span_us(self) -> int:
-        """How long it is, in microseconds; of a month, the longest."""
+        """The length in microseconds; for a month, the longest."""
         return SPANS[self.unit]
 
     @property
@@ -46,7 +46,7 @@ class CalendarWindow:
 
 
 def parse_calendar_window(text: str, most: int = LARGEST_CALENDAR_LIMIT) -> CalendarWindow | None:
-    """Return the window in `3/calendar-day`, or None where it is none; raise ValueError for a limit out of bounds."""
+    """Return the window in `3/calendar-day`, or None for another rate; raise ValueError for a wrong calendar window."""
     match = _CALENDAR.fullmatch(text)
     if match is None:
         if "calendar" in text or "month" in text:

@@ -18,14 +18,14 @@ Priority = Literal["normal", "high"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
-MAX_COST: Final = 100  # each is an entry in Redis; and no more are taken out again at once
+MAX_COST: Final = 100  # each send counted is an entry in Redis, and one call removes them all
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """One message for those that wait, sent once `after` wait or `within_us` after the first began to, if not later.
+    """One message for several that wait: due once `after` wait, or `within_us` after the first began to wait.
 
-    title, body: its text where there are several, in which {count} is how many.
+    title, body: the text of a digest of several; {count} in it is how many.
     """
 
     after: int
@@ -44,12 +44,12 @@ class Category:
     on_unknown: what to do if no answer came and the provider may have delivered.
     app: the app of the platforms, unless the notification names one.
     when_blocked: what happens to a notification that may not go at once.
-    digest: the message for those that wait, if when_blocked says so.
-    overflow: what to do with one more if no more may wait.
+    digest: the one message for several that wait, if when_blocked says so.
+    overflow: what to do with a notification if no more may wait.
     ignores_quiet: the user's quiet hours do not hold it back.
-    priority: that of a notification that names none.
-    cost: each counts as so many sends, in every rule that counts.
-    overall: how many of it all users together receive, each counted as one.
+    priority: of a notification that names none.
+    cost: how many sends a notification counts as, in every rule that counts.
+    overall: a window for all users together, in which each notification counts as one.
     """
 
     name: str
@@ -70,16 +70,16 @@ class Category:
 
     @property
     def counts(self) -> bool:
-        """Whether one may stand for several, and its text for their number."""
+        """Whether one notification may stand for several, and its text may say how many."""
         return "collapse" in {self.when_blocked, self.overflow} or self.digest is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformLimits:
-    """A platform's own limits, apart from the user's rules; what is empty or None holds nothing back.
+    """A platform's own limits, apart from the user's rules; an empty policy, or None, holds nothing back.
 
-    device: for each device. background: for each device, of what shows nothing; no platform has both. collapsible: for
-    each device, of what has a collapse id. project: for each route, whoever the users are.
+    device: for each device. background: for each device, for messages that show nothing; no platform has both.
+    collapsible: for each device, for messages with a collapse id. project: for each route, for all users together.
     """
 
     device: Policy = NO_RULES
@@ -97,9 +97,9 @@ class PlatformLimits:
         return self == NO_LIMITS
 
     def of_device(self, user: Policy) -> tuple[Policy, Policy]:
-        """The limits of a user's sends to one device: those that the user's rules hold, and those that bypass.
+        """The limits of a device for sends that the user's rules hold, and for sends that bypass these rules.
 
-        Where the user's own rules are narrower, theirs need not be counted; what bypasses gets what they leave.
+        If the user's rules are narrower, the former need not be counted, and the latter get what the rules leave.
         """
         windows = self.device.windows
         spare = [window.limit - (user.max_in(window.interval_us) or window.limit) for window in windows]
@@ -113,7 +113,7 @@ NO_LIMITS: Final = PlatformLimits()
 
 
 def check_fits(user: Policy, category: Category) -> None:
-    """Raise InvalidNotificationError where this user's rules, or the category's, never admit one of the category."""
+    """Raise InvalidNotificationError if the user's rules, or the category's, never admit the category's cost."""
     if category.cost == 1 or category.bypass:
         return
     try:

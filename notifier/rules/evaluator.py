@@ -1,7 +1,7 @@
-"""When a send may go, in Python: one statement of the rules, without I/O and without a clock of its own.
+"""When a send may go: the rules in Python, without I/O and without a clock.
 
-`Sends.opens` says it of one policy and the sends on record, `opens` of a notification and all its rules. `preview`,
-expected times and `FakeNotifier` ask here. The scripts in Redis say the same in Lua, and the property tests compare the
+`Sends.opens` decides by one policy and the sends on record, `opens` by all rules of a notification. `preview`,
+expected times and `FakeNotifier` use them. The scripts in Redis decide the same in Lua, and property tests compare the
 two. All times are µs since the epoch.
 """
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from notifier.rules.preferences import Mute
     from notifier.rules.quiet_hours import ByClock, Decider, Rule
 
-MANY: Final = 8  # as in `counts.lua`: fewer sends are not put into buckets
-MAX_FOLDED: Final = 100  # as in `counts.lua`: so many at once
+MANY: Final = 8  # as in `counts.lua`: fewer sends are not folded
+MAX_FOLDED: Final = 100  # as in `counts.lua`: sends folded at once
 
 
 def opens(
@@ -34,10 +34,9 @@ def opens(
     clock: ByClock | None = None,
     gather_us: int = 0,
 ) -> tuple[int, Decider | None]:
-    """The first µs at which one of a category may go, and what decides it; nothing holds what bypasses.
+    """The first µs at which a notification of a category may go, and the deciding rule; 0 and None if it bypasses.
 
-    mute: what its user has muted. clock: what goes by the clock on the user's wall. gather_us: until when a digest
-    gathers others.
+    mute: the user's mute. clock: the rules by the user's local time. gather_us: until when a digest gathers others.
     """
     category = rules.category
     if category.bypass:
@@ -54,7 +53,7 @@ def opens(
 def after_limits(
     at_us: int, by: Decider | None, now_us: int, mute: Mute | None, clock: ByClock | None
 ) -> tuple[int, Decider | None]:
-    """As `opens`, for one that the limits hold back until `at_us` because of `by`."""
+    """As `opens`, for a notification that the limits hold back until `at_us` because of `by`."""
     if mute is not None and mute.until_us > at_us:
         at_us, by = mute.until_us, ("user", mute)
         if mute.is_endless:
@@ -66,25 +65,26 @@ def after_limits(
 
 
 class Sends(Record):
-    """The sends that one policy judges.
+    """The sends that one policy counts.
 
-    One in flight stands at the end of its lease, as it may be received as late as that; once it is settled, there.
+    A send in flight counts at the end of its lease, because the provider may receive it that late; once settled, it
+    counts at that time.
     """
 
     __slots__ = ("_folded", "until_us")
 
     def __init__(self) -> None:
         super().__init__()
-        self._folded = 0  # so many of the first stand for a bucket each, as late as its latest
-        self.until_us = 0  # when no rule can ask for any of them again
+        self._folded = 0  # this many of the first are buckets, each at the time of its latest send
+        self.until_us = 0  # from then on no rule needs any of them
 
     @classmethod
     def on_record(
         cls, times: Iterable[int], buckets: Sequence[tuple[int, int]], bursts: Mapping[Burst, tuple[int, int]]
     ) -> Sends:
-        """Read the sends that Redis has: single ones, buckets of counted ones, and the states of bursts.
+        """Read the sends that Redis has: the times of single sends, buckets of folded sends, and the states of bursts.
 
-        buckets: of each its latest, and how many there were in all by then. What is in the first has lapsed.
+        buckets: for each, the time of its latest send, and how many sends there were up to then. The first has lapsed.
         """
         sends, single = cls(), sorted(times)
         sends._folded = max(0, len(buckets) - 1)
@@ -99,7 +99,7 @@ class Sends(Record):
         return self._sums[-1] - self._sums[0]
 
     def opens(self, policy: Policy, cost: int = 1) -> tuple[int, Rule | None]:
-        """The first µs at which `cost` more keep a policy, and the rule that decides it; 0 and None where none does."""
+        """The first µs at which `cost` more keep a policy, and the deciding rule; 0 and None if no rule holds them."""
         at = 0
         rule: Rule | None = None
         if not (self._times or self.bursts):
@@ -111,11 +111,11 @@ class Sends(Record):
         return at, rule
 
     def take_in(self, burst: Burst, now_us: int) -> None:
-        """Take what was sent before now into the state of a burst."""
+        """Take the sends before now into the state of a burst."""
         self.bursts[burst] = burst.state_at(self, now_us - 1)
 
     def add(self, policy: Policy, permit: str, at_us: int, now_us: int, *, cost: int = 1, longest_us: int = 0) -> None:
-        """Record a send, and forget what neither `policy` asks for any more, nor others that ask for `longest_us`."""
+        """Record a send. Forget sends that neither `policy` needs any more, nor other rules: they need `longest_us`."""
         if policy.is_empty:
             return
         horizon = max(policy.horizon_us, longest_us)
@@ -130,18 +130,18 @@ class Sends(Record):
         self.until_us = max(at_us + horizon, self.until_us if longest_us else 0)
 
     def longest_us(self, now_us: int) -> int:
-        """For how long the rules that have asked so far ask; 0 where that is not known, or over."""
+        """How long the rules in use so far need sends; 0 if that is not known, or over."""
         return self.until_us - self._times[-1] if self._times and self.until_us > now_us else 0
 
     def move(self, permit: str, at_us: int) -> None:
-        """Let a send stand where it was settled."""
+        """Move a send to the time at which it was settled."""
         if cost := self.remove(permit):
             self._insert(permit, at_us, cost)
 
     def remove(self, permit: str) -> int:
-        """Take a send back, which reached nobody; returns what it cost, 0 where it does not stand there any more.
+        """Remove a send that reached nobody; returns its cost, 0 if it is not there any more.
 
-        The others may have found a bucket full because of it: then no more comes back than those leave.
+        A bucket may have been full since, so no more tokens come back than the other sends leave.
         """
         try:
             place = self._ids.index(permit, self._folded)
@@ -150,18 +150,18 @@ class Sends(Record):
         at = self._times[place]
         cost = -self._change(place, 0)
         for burst, (full, till) in self.bursts.items():
-            left = self.between(at - burst.horizon_us - 1, till)  # as if it had been empty then: full again at `at`
+            left = self.between(at - burst.horizon_us - 1, till)  # `at`: an empty bucket is full again by then
             if at <= till and len(left) < MAX_TAKEN_IN:
                 self.bursts[burst] = max(full - cost * burst.every_us, burst.full_after(at, left)), till
         return cost
 
     def _insert(self, name: str, at_us: int, cost: int) -> None:
-        # Where the clock was set back, what stands for a later bucket stands for itself from now on.
+        # If the clock was set back, a bucket that is later than this send counts as a single send from now on.
         self._folded = bisect_right(self._times, at_us, 0, self._folded)
         super()._insert(name, at_us, cost)
 
     def _fold(self, policy: Policy, now_us: int) -> None:
-        """Put what bucketed windows alone ask for into buckets: each stands there as late as its latest does."""
+        """Fold the sends that only bucketed windows need into buckets, each at the time of its latest send."""
         sums, first = self._sums, self._folded
         old = bisect_right(self._times, now_us - policy.exact_us)
         if sums[old] - sums[min(first, old)] < MANY:

@@ -1,4 +1,4 @@
-"""Quiet hours and send hours as values: how they are written, and at which readings of the clock nothing is sent."""
+"""Quiet hours and send hours as values: their text form, and the local times at which nothing is sent."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ALL_CLOSED: Final = (1 << _WEEK) - 1  # one bit a minute, from Monday's midnigh
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Hours of a day, from one time of the clock until another, in µs since midnight, on the days on which they begin.
+    """Hours from one local time until another, in µs since midnight; both are whole minutes.
 
-    Until the day after, where the second is not the later one. Both are whole minutes. days: 0 is Monday, in a row.
+    If `to_us` is not the later one, they end on the next day. days: consecutive days on which they begin; 0 is Monday.
     """
 
     from_us: int
@@ -59,9 +59,9 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Nothing is sent from one reading of the clock until another, in µs since midnight, or since Monday's midnight.
+    """A span of local time in which nothing is sent, in µs since midnight, or since Monday's midnight.
 
-    every_us: a day or a week. Where the first is the later one, it goes on over the end of the day or week.
+    every_us: a day or a week. If `from_us` is the later one, the span continues over the end of the day or week.
     """
 
     from_us: int
@@ -71,7 +71,7 @@ class Closed:
 
 @lru_cache(maxsize=4096)
 def closed_minutes(quiet: tuple[Hours, ...], send: tuple[Hours, ...]) -> int:
-    """The minutes of a week, one bit each, that are quiet, or outside of the send hours, where there are any."""
+    """The minutes of a week, one bit each, that are quiet, or outside of the send hours, if there are any."""
     found = 0
     for hours in quiet:
         found |= hours.minutes
@@ -80,7 +80,7 @@ def closed_minutes(quiet: tuple[Hours, ...], send: tuple[Hours, ...]) -> int:
 
 @lru_cache(maxsize=4096)
 def closed_times(minutes: int) -> tuple[Closed, ...]:
-    """The times that these minutes of a week make, none beside another; of a day, where all days are alike."""
+    """Join these minutes of a week into spans that do not touch; into spans of a day, if all days are alike."""
     day = _WEEK // 7
     of_a_day = minutes & ((1 << day) - 1)
     alike = minutes == sum(of_a_day << n * day for n in EVERY_DAY)
@@ -90,14 +90,14 @@ def closed_times(minutes: int) -> tuple[Closed, ...]:
         begins, at = at, at + len(list(run))
         if bit == "1":
             runs.append((begins, at))
-    if len(runs) > 1 and runs[0][0] == 0 and runs[-1][1] == length:  # one that goes on over the end
+    if len(runs) > 1 and runs[0][0] == 0 and runs[-1][1] == length:  # a span continues over the end
         runs = [*runs[1:-1], (runs[-1][0], runs[0][1])]
     return tuple(Closed(a * MINUTE_US, b % length * MINUTE_US, length * MINUTE_US) for a, b in runs)
 
 
 @lru_cache(maxsize=4096)
 def longest_open_us(minutes: int) -> int:
-    """The longest time of a week in which none of these minutes is, in microseconds."""
+    """The longest time of a week without any of these minutes, in microseconds."""
     if not minutes:
         return WEEK_US
     twice = f"{minutes:0{_WEEK}b}" * 2
@@ -105,7 +105,7 @@ def longest_open_us(minutes: int) -> int:
 
 
 def parse_hours(value: Any, what: str = "quiet hours") -> tuple[Hours, ...]:
-    """Return the hours in `21:00-08:00`, `mon-fri 09:00-18:00, sat 10:00-14:00`, a list of such, or {days: such}.
+    """Return the hours in `21:00-08:00`, `mon-fri 09:00-18:00, sat 10:00-14:00`, a list of these, or {days: hours}.
 
     Raises ValueError, saying what would be right, for another form.
     """
@@ -120,7 +120,7 @@ def parse_hours(value: Any, what: str = "quiet hours") -> tuple[Hours, ...]:
 
 
 def text_of(hours: Iterable[Hours]) -> str:
-    """Hours as `parse_hours` reads them."""
+    """Write hours as `parse_hours` reads them."""
     return ", ".join(map(str, hours))
 
 
@@ -139,12 +139,12 @@ def _each(value: Any, what: str, days: tuple[int, ...] | None = None) -> Iterabl
                 raise ValueError("a list of hours contains text alone")  # noqa: TRY004 - as for all that is not well formed
             yield from _each(each, what, days)
     else:
-        # YAML 1.1 reads 21:00 as a number, were it not for the rest.
+        # YAML 1.1 reads 21:00 alone as a number.
         raise ValueError('must be text such as "21:00-08:00", a list of it, or text by day')
 
 
 def _one(text: str, what: str, days: tuple[int, ...] | None) -> Hours:
-    match = _HOURS.fullmatch(" ".join(text.split()))  # many spaces are looked at once
+    match = _HOURS.fullmatch(" ".join(text.split()))  # so that many spaces cost the pattern no time
     if match is None or (match["days"] and days is not None):
         example = "21:00-08:00" if what == "quiet hours" else "09:00-18:00"
         right = f"such as {example}" + ("" if days is not None else f" or sat-sun {example}")
@@ -169,5 +169,5 @@ def _days(name: Any) -> tuple[int, ...]:
 
 
 def reading(us: int) -> str:
-    """Say what the clock reads so many µs after midnight."""
+    """Return the clock's reading at `us` after midnight, such as 08:00."""
     return f"{us // UNITS['h']:02}:{us % UNITS['h'] // MINUTE_US:02}"

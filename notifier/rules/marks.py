@@ -11,7 +11,7 @@ _MARK: Final = re.compile(r"g(?P<gap>\d+)|(?P<burst>t?)(?P<limit>\d+)/(?P<interv
 
 
 def rule_words(mark: str) -> str:
-    """Return the words of a rule by its mark, as `str` of a policy has them; or none."""
+    """Return the text of the rule that a mark names, as `str` of the rule writes it; or ''."""
     found = _MARK.fullmatch(mark)
     if found is None:
         return ""

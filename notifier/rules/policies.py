@@ -1,4 +1,4 @@
-"""Which rules hold for a user and a category: plain values, resolved without I/O."""
+"""The rules that hold for a user and a category: plain values, found without I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from notifier.rules.policy import NO_RULES, Policy
 from notifier.rules.preferences import Chosen, Mute, Preferences
 from notifier.rules.zones import DEFAULT_ZONE
 
-MAX_CHOSEN: Final = 10_000  # kept in memory, of those that were asked for last
+MAX_CHOSEN: Final = 10_000  # results in memory; a full cache is cleared
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Rules:
 
     @property
     def uses_local_time(self) -> bool:
-        """Whether any of them asks for the user's zone."""
+        """Whether any of them needs the user's zone."""
         return self.user.uses_local_time or self.category.policy.uses_local_time
 
 
@@ -42,15 +42,15 @@ class Policies:
     1. the user's own entry in `users`: rules, or the name of a tier, which stands for the tier's rules;
     2. else the policy of everyone, `user`.
 
-    What a user chose, which stands in Redis, goes before both as far as users may choose: `chosen`.
+    A user's preferences, which are in Redis, come before both, as far as users may choose: see `chosen`.
 
-    What an entry or a tier does not give (windows or gap) is taken from `user` (`Policy.replaced`, done by
+    If an entry or a tier leaves out windows or the gap, those of `user` hold (`Policy.replaced`, done by
     the caller once). On top of the user's rules come the category's: both hold at once, neither replaces
-    the other. A category that is not, or no longer, configured is the category `default`; `default` exists
-    always and has no rules unless it is configured.
+    the other. A category that is not configured, or no longer, counts as `default`. `default` always
+    exists, and has no rules unless it is configured.
 
-    categories: the configured ones by name, and `default`. everyone: the policy of the users that have none of their
-    own; users: the policies of those that have one.
+    categories: the configured ones by name, and `default`. everyone: the policy of users without one of their own;
+    users: the policies of users with one.
     """
 
     __slots__ = (
@@ -83,8 +83,8 @@ class Policies:
     ) -> None:
         """Resolve the tiers once; raise KeyError if a user has one that is not among `tiers`.
 
-        limits: of the platforms that have any. zone: of who names none. lead_us: how long before quiet hours nothing is
-        let go any more: a worker's lease, by whose end it has been received. users_may: the tiers that they may choose.
+        limits: by platform. zone: for users without one. lead_us: for how long before quiet hours nothing may go: a
+        worker's lease, at whose end the provider has received a send. users_may: the tiers that users may choose.
         """
         self.limits = dict(limits or {})
         self.zone = zone
@@ -137,7 +137,7 @@ class Policies:
         return Chosen(policy, None if preferences.unknown_zone else preferences.zone, preferences.mutes)
 
     def is_void(self, user: str, preferences: Preferences) -> bool:
-        """Whether quiet hours were chosen that do not count: beside all other hours they leave no time to send."""
+        """Whether the chosen quiet hours do not count: together with all other hours they leave no time to send."""
         if preferences.quiet_hours is None:
             return False
         policy = self.may_choose.get(preferences.tier or "", self.for_user(user))
@@ -145,7 +145,7 @@ class Policies:
         return any(longest_open_us(closed | also) <= self.lead_us for also in self.also_closed)
 
     def under(self, preferences: Mapping[str, Preferences]) -> Policies:
-        """These rules, with what some users chose in force for them."""
+        """Return these rules with some users' preferences in force."""
         made = copy(self)
         made._put_under({user: self.chosen(user, each) for user, each in preferences.items()})  # noqa: SLF001 - its own kind
         return made
@@ -161,7 +161,7 @@ class Policies:
         return chosen.zone if chosen and chosen.zone else self.zone
 
     def muted(self, user: str, category: str, now_us: int) -> Mute | None:
-        """The mute that holds back a category of a user the longest, one that drops before all; see `under`."""
+        """The mute that holds a category of a user the longest; a mute that drops goes first. See `under`."""
         chosen = self._under.get(user)
         if chosen is None or self.category(category).bypass:
             return None
@@ -169,9 +169,9 @@ class Policies:
         return max(mutes, key=lambda mute: (mute.what == "drop", mute.until_us), default=None)
 
     def category(self, name: str) -> Category:
-        """Return the category of that name; one that is not known is `default`."""
+        """Return the category of that name; `default` if the name is not known."""
         return self.categories.get(name, self._default)
 
     def rules(self, user: str, category: str) -> Rules:
-        """All that applies to a notification of this category for this user."""
+        """Return the rules of a notification of this category for this user."""
         return Rules(self.for_user(user), self.category(category))

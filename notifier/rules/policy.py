@@ -17,8 +17,8 @@ from notifier.units import LARGEST_LIMIT, LONGEST_US
 __all__ = ["Burst", "Policy", "Window"]
 
 MAX_BUCKETS: Final = 1_000
-LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # a time has 7 bytes
-KEPT_US: Final = 10_000_000  # so long a send can be taken back, whatever counts it
+LONGEST_KEPT_US: Final = 1500 * LONGEST_US  # times in Redis have 7 bytes
+KEPT_US: Final = 10_000_000  # a send can be refunded for this long, whichever rules count it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Policy:
     calendar: the calendar windows, in the user's local time.
     quiet: the quiet hours.
     send: the send hours; all other times are quiet.
-    kept_us: for how long a send is kept at least, whichever rules hold.
-    rules: those of sends, in the order in which they decide: of two that let go at once, the first.
+    kept_us: a send is kept for at least this time, whichever rules hold.
+    rules: the gap, the windows and the burst. If two of them let go at the same time, the first decides.
     """
 
     windows: tuple[Window, ...] = ()
@@ -42,7 +42,7 @@ class Policy:
     rules: tuple[RuleOfSends, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise TypeError for what is no rule, ValueError where nothing could go: it would be noticed much later."""
+        """Raise TypeError for a wrong part, ValueError if nothing could ever go: both would show much later."""
         if not isinstance(self.windows, tuple):
             raise TypeError(f"Policy.windows is a tuple of Window, not {type(self.windows).__name__}")
         for window in self.windows:
@@ -64,7 +64,7 @@ class Policy:
 
     @property
     def uses_local_time(self) -> bool:
-        """Whether a rule asks for the user's zone."""
+        """Whether a rule needs the user's zone."""
         return bool(self.calendar or self.quiet or self.send)
 
     @property
@@ -74,12 +74,12 @@ class Policy:
 
     @property
     def closed_minutes(self) -> int:
-        """The same as minutes of a week, one bit each."""
+        """`closed` as minutes of a week, one bit each."""
         return closed_minutes(self.quiet, self.send)
 
     @property
     def is_exact(self) -> bool:
-        """Whether each send is kept as itself for as long as it matters."""
+        """Whether each send is kept by itself for as long as it matters."""
         return self.precision_us == 0
 
     @property
@@ -89,9 +89,9 @@ class Policy:
 
     @property
     def precision_us(self) -> int:
-        """The width of the buckets in which its bucketed windows count, in µs; 0 where there are none.
+        """The width of the buckets in which its bucketed windows count, in µs; 0 if there are none.
 
-        They share their buckets: the finest that one asks for, but never more than so many for the longest.
+        The windows share buckets of the finest precision, but at most MAX_BUCKETS for the longest window.
         """
         bucketed = [window for window in self.windows if window.precision_us]
         if not bucketed:
@@ -101,7 +101,7 @@ class Policy:
 
     @property
     def exact_us(self) -> int:
-        """How long a send is kept as itself, in microseconds: what is older may be counted together with others."""
+        """How long a send is kept by itself, in microseconds; older sends may be counted in buckets."""
         return max((KEPT_US, self._calendar_us, *(rule.exact_us for rule in self.rules)))
 
     @property
@@ -121,9 +121,9 @@ class Policy:
         quiet: tuple[Hours, ...] | None = None,
         send: tuple[Hours, ...] | None = None,
     ) -> Policy:
-        """Put what is given in the place of this policy's own; None leaves a part as it is.
+        """Return this policy with other parts; None leaves a part as it is.
 
-        windows: of both kinds. quiet, send: () is none.
+        windows: rolling windows and calendar windows. quiet, send: () is none.
         """
         rolling, calendar = (self.windows, self.calendar) if windows is None else _parted(windows)
         return Policy(
@@ -137,7 +137,7 @@ class Policy:
 
     @property
     def listed(self) -> tuple[RuleOfSends | CalendarWindow, ...]:
-        """Its rules but those by the hour, as people list them: the windows first."""
+        """Its rules except quiet hours and send hours, as people list them: the windows first."""
         return (*self.windows, *self.calendar, *(rule for rule in self.rules if not isinstance(rule, Window)))
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ NO_RULES: Final = Policy()
 
 
 def check_fits_all(policy: Policy, cost: int, most: int = LARGEST_LIMIT) -> None:
-    """Raise ValueError for what is no cost, or one that some rule never admits."""
+    """Raise ValueError if the cost is wrong, if a rule never admits it, or if the rules reach too far back."""
     if type(cost) is not int or not 1 <= cost <= most:
         raise ValueError(f"cost must be a whole number from 1 to {most}, is {cost!r}")
     for rule in policy.listed:
@@ -161,7 +161,7 @@ def check_fits_all(policy: Policy, cost: int, most: int = LARGEST_LIMIT) -> None
         raise ValueError("rules reach back 1500 years at most: make a burst smaller, or a time shorter")
 
 
-@lru_cache(maxsize=1024)  # for tens of thousands of users there are few
+@lru_cache(maxsize=1024)  # tens of thousands of users share a few
 def _parted(windows: tuple[Window | CalendarWindow, ...]) -> tuple[tuple[Window, ...], tuple[CalendarWindow, ...]]:
     return (
         tuple(window for window in windows if isinstance(window, Window)),

@@ -1,7 +1,7 @@
-"""Preferences: what people choose for themselves in the app that they use, and the rules that follow from it.
+"""Preferences: the choices of users, such as in an app's settings, and the rules that follow from them.
 
-Windows, a gap and quiet hours that are chosen hold beside the configured ones. A tier that is not allowed, or no
-longer, counts as not chosen.
+Chosen windows, a chosen gap and chosen quiet hours hold beside the configured ones. A tier that users may not choose,
+or no longer, counts as not chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from notifier.units import duration_us, format_duration, parse_duration
 
 What = Literal["hold", "drop"]
 
-FOREVER: Final = datetime(2199, 1, 1, tzinfo=UTC)  # until when one is muted who is muted without end
+FOREVER: Final = datetime(2199, 1, 1, tzinfo=UTC)  # the end of a mute without an end
 MAX_WINDOWS: Final = 5
 MAX_MUTES: Final = 20
 
@@ -48,7 +48,7 @@ class Mute:
 
     @property
     def until_us(self) -> int:
-        """Until when, in µs since the epoch."""
+        """`until`, in µs since the epoch."""
         return round(self.until.timestamp() * 1_000_000)
 
 
@@ -69,7 +69,7 @@ class Preferences:
         return self == Preferences()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the choices as plain data in the words of `Notifier.users.set`; `mutes` beside it."""
+        """Return the choices as plain data, named as in `Notifier.users.set`, and `mutes`."""
         given: dict[str, Any] = {"tier": self.tier, "zone": self.zone}
         given["windows"] = None if self.windows is None else [str(window) for window in self.windows]
         given["gap"] = None if self.gap_us is None else format_duration(self.gap_us)
@@ -79,7 +79,7 @@ class Preferences:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Preferences:
-        """From `as_dict`, or what a caller gives. Raises ValueError as '<field>: <why>'."""
+        """Make them from `as_dict`, or from a caller's values. Raises ValueError as '<field>: <why>'."""
         if unknown := given.keys() - FIELDS:
             raise ValueError(f"{min(map(str, unknown))}: is not a preference; known are {', '.join(sorted(FIELDS))}")
         made: dict[str, Any] = {}
@@ -93,24 +93,24 @@ class Preferences:
         return cls(**made)
 
     def encode(self) -> str:
-        """As it stands in Redis; '' where nothing is chosen."""
+        """Return them as Redis has them; '' if nothing is chosen."""
         return "" if self.is_empty else json.dumps(self.as_dict(), ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | bytes) -> Preferences:
-        """From what stands in Redis. Raises ValueError where that was not written by `encode`.
+        """Read them as Redis has them. Raises ValueError if `encode` did not write the text.
 
-        A zone is not checked: it may have been chosen on a host of newer zones.
+        The zone is not checked: a host with newer zones may have accepted it.
         """
         given = json.loads(text) if text else {}
         if not isinstance(given, dict):
-            raise ValueError("preferences: are no object")  # noqa: TRY004 - as for all else that stands there
+            raise ValueError("preferences: are no object")  # noqa: TRY004 - as for all that cannot be read
         zone = given.pop("zone", None)
         return replace(cls.of(given), zone=None if zone is None else _text(zone))
 
     @property
     def unknown_zone(self) -> str:
-        """Why the zone that is chosen cannot be followed here; '' where it can, or there is none."""
+        """Why this host does not know the chosen zone; '' if it does, or if none is chosen."""
         try:
             check_zone(DEFAULT_ZONE if self.zone is None else self.zone)
         except ValueError as error:
@@ -118,12 +118,12 @@ class Preferences:
         return ""
 
     def muted(self, mute: Mute, now: datetime) -> Preferences:
-        """With one mute more. What was said before of the same categories, and what is over by now, goes."""
+        """Return them with one more mute. An old mute of the same categories, and a mute that is over, are dropped."""
         kept = [old for old in self.mutes if old.categories != mute.categories and old.until > now]
         return replace(self, mutes=(*kept, mute))
 
     def unmuted(self, categories: Iterable[str] | None) -> Preferences:
-        """Without mutes of these categories; None is without any."""
+        """Return them without mutes of these categories; None removes all mutes."""
         if categories is None:
             return replace(self, mutes=())
         gone, kept = set(categories), []
@@ -135,7 +135,7 @@ class Preferences:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The effect of preferences under the rules. policy: in the place of the user's."""
+    """The effect of preferences under the rules. policy: it replaces the user's."""
 
     policy: Policy
     zone: str | None = None
@@ -143,7 +143,7 @@ class Chosen:
 
 
 def among(entries: Iterable[Mapping[str, Any]], users: Container[str]) -> dict[str, Preferences]:
-    """Return some users' choices, by entries such as `Notifier.users.export` gives. Raises ValueError."""
+    """Return some users' preferences from entries of `Notifier.users.export`. Raises ValueError."""
     return {
         entry["user"]: Preferences.of({name: value for name, value in entry.items() if name != "user"})
         for entry in entries
@@ -173,7 +173,7 @@ def _text(value: Any) -> str:
 
 
 def _gap(value: Any) -> int:
-    """As in text, so as a timedelta: what could not be read again would void all that the user chose."""
+    """Read a gap by its text form, also a timedelta: `decode` must be able to read every gap that is stored."""
     return parse_duration(format_duration(duration_us(value)))
 
 
@@ -191,10 +191,10 @@ def _mute(given: Any) -> Mute:
 
 
 def mute_of(until: Any = None, categories: Iterable[str] | None = None, what: Any = "hold") -> Mute:
-    """A mute, checked. until: a datetime with a zone, or its ISO text; None is without end. Raises ValueError."""
+    """Check and make a mute. until: a datetime with a zone, or its ISO text; None is without end. Raises ValueError."""
     try:
         moment = datetime.fromisoformat(until) if isinstance(until, str) else FOREVER if until is None else until
-        # In UTC the first and the last moments of another zone have no name.
+        # The first and the last moments of another zone are out of range in UTC.
         ends = min(max(moment, datetime.min.replace(tzinfo=UTC)), FOREVER).astimezone(UTC)
     except (ValueError, TypeError):
         raise ValueError("until: must be a datetime with a time zone") from None
@@ -204,7 +204,7 @@ def mute_of(until: Any = None, categories: Iterable[str] | None = None, what: An
 
 
 def names_of(categories: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Names of categories, in order; None is all. Raises ValueError."""
+    """Return the names of categories, sorted; None is all. Raises ValueError."""
     if categories is None:
         return None
     names = _listed(categories)
@@ -214,10 +214,10 @@ def names_of(categories: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def _mute_as_dict(mute: Mute) -> dict[str, Any]:
-    told: dict[str, Any] = {"until": mute.until.isoformat()}
+    given: dict[str, Any] = {"until": mute.until.isoformat()}
     if mute.categories is not None:
-        told["categories"] = list(mute.categories)
-    return told | {"what": mute.what}
+        given["categories"] = list(mute.categories)
+    return given | {"what": mute.what}
 
 
 FIELDS: Final[Mapping[str, Any]] = {

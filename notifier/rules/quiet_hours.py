@@ -1,4 +1,4 @@
-"""Rules that go by the clock on the user's wall: quiet hours, send hours and calendar windows, and when they let go."""
+"""Rules by the user's local time: when quiet hours, send hours and calendar windows let a notification go."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from notifier.rules.policies import Rules
     from notifier.rules.policy import Policy
 
-Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None where there are fewer
+Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None if there are fewer
 Scope: TypeAlias = Literal["user", "category"]
-Rule: TypeAlias = "RuleOfSends | Mute | Closed | CalendarWindow | str"  # or its words, such as PACE
+Rule: TypeAlias = "RuleOfSends | Mute | Closed | CalendarWindow | str"  # or a text, such as PACE
 Decider: TypeAlias = "tuple[Scope, Rule]"  # whose rule it is, and which
 PACE: Final = "pace after quiet hours"
 
 
 def pace_us(policy: Policy) -> int:
-    """The µs between two of those that waited through quiet hours: what the shortest window admits, and the gap."""
+    """The µs between two notifications that waited through quiet hours, by the shortest window and the gap."""
     shortest, pace = None, 0
     windows = [(window.interval_us, window.limit) for window in policy.windows]
     windows += [(window.span_us, window.limit) for window in policy.calendar]
@@ -38,9 +38,8 @@ def pace_us(policy: Policy) -> int:
 class ByClock:
     """A notification under these rules. `by_the_clock` in `quiet_hours.lua` does the same.
 
-    since_us: when it entered its backlog. lead_us: how long after it is let go it may be received: quiet hours begin
-    later.
-    of_user, of_category: the sends that the two policies judge.
+    since_us: when the notification entered its backlog. lead_us: how long before quiet hours it must go, because the
+    provider may receive it so much later. of_user, of_category: find the sends that the two policies count.
     """
 
     rules: Rules
@@ -51,10 +50,10 @@ class ByClock:
     of_category: Latest
 
     def first_open(self, at_us: int) -> tuple[int, Decider | None]:
-        """The first µs from `at_us` on at which it may go, and the last rule that moved it; None where none did."""
+        """The first µs from `at_us` on at which it may go, and the last rule that delayed it; None if no rule did."""
         at_us, by = self._by_calendar(at_us)
         quiet = list(self._quiet())
-        for _ in range(2 + 8 * len(quiet) if quiet else 0):  # one may begin where another ends, on each day of a week
+        for _ in range(2 + 8 * len(quiet) if quiet else 0):  # hours may begin where others end, on each day
             opens, moved = self._after_quiet(quiet, at_us)
             if opens == at_us:
                 break
@@ -65,7 +64,7 @@ class ByClock:
         by: Decider | None = None
         for scope, policy, latest in self._scopes():
             for window in policy.calendar:
-                # One more fits into the day after the one of the limit-th latest.
+                # One more may go on the day after the day of the limit-th latest send.
                 nth = latest(max(1, window.limit - self.rules.category.cost + 1))
                 start = 0 if nth is None else self.zone.next_start(window.unit, nth)
                 if start > at_us:
@@ -94,7 +93,7 @@ class ByClock:
         yield from (("category", hours) for hours in self.rules.category.policy.closed)
 
     def after(self, hours: Closed, at_us: int) -> int:
-        """When one may go from `at_us` on, by these hours alone."""
+        """The first µs from `at_us` on at which these hours alone let it go."""
         begins = self._begins(hours, at_us)
         return self._ends(hours, begins) if begins < at_us + self.lead_us else at_us
 
@@ -106,9 +105,9 @@ class ByClock:
 
 
 def said(by: Decider, category: str, at_us: int = 0, zone: Zone | None = None) -> str:
-    """Describe what decides: 'user 10/1m', 'chat gap 1.5s', 'user quiet until 08:00 Europe/Berlin'.
+    """Describe the deciding rule: 'user 10/1m', 'chat gap 1.5s', 'user quiet until 08:00 Europe/Berlin'.
 
-    at_us: until when. zone: whose clock decides.
+    at_us: until when it decides. zone: the user's.
     """
     scope, rule = by
     whose = category if scope == "category" else "user"

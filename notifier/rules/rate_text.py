@@ -21,14 +21,14 @@ LONGEST_REFILL_US: Final = 3_650_000 * UNITS["d"]  # it goes to Redis as 64 bits
 _PER: Final = re.compile(r"\s+per\s+")
 _FAMILIAR: Final = {"sec": "s", "min": "m", "hr": "h"}  # units as other limiters write them
 _LAST_WORD: Final = re.compile(rf"(?<![a-z])({'|'.join(_FAMILIAR)})s?$")
-_CALENDAR: Final = re.compile(r"\s*/\s*(?:calendar\s+|(?:1\s*)?(?=month$))")  # a month is one of the calendar's
+_CALENDAR: Final = re.compile(r"\s*/\s*(?:calendar\s+|(?:1\s*)?(?=month$))")  # a month is always a calendar month
 _OF_CALENDAR: Final = ("month", "calendar-day", "calendar-week")
 _BURST: Final = re.compile(r"burst\s+([0-9]{1,15})\s+then\s+(1/.+)")
 
 
 @lru_cache(maxsize=1024)
 def parse_rates(text: str) -> Policy:
-    """Return the policy in text: parts with semicolons or commas between, each a window, a gap or a burst."""
+    """Return the policy in a text of windows, a gap and a burst, with semicolons or commas between them."""
     rules = rules_in_text(text)
     if not rules:
         raise ValueError(f"{shown(text)} holds no rate; {RATES_FORM}")

@@ -1,4 +1,4 @@
-"""The sends on record in this process that the rules of one key judge, each with what it costs."""
+"""The sends on record in this process, each with its cost, for the rules of one key."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ EVER_US: Final = 2**63
 
 
 class Record:
-    """Sends, the earliest first; one of cost 3 counts as three. What has lapsed may stand there: it holds nothing back.
+    """Sends, the earliest first; a send of cost 3 counts as three. Lapsed sends may remain: they hold nothing back.
 
-    bursts: of each when its bucket is full again, with all sends up to which µs in it. It outlasts the sends.
+    bursts: for each, when its bucket is full again (µs), and up to when sends are in it. They outlast the sends.
     """
 
     __slots__ = ("_ids", "_sums", "_times", "bursts")
@@ -20,11 +20,11 @@ class Record:
     def __init__(self) -> None:
         self._times: list[int] = []
         self._ids: list[Any] = []  # of their permits
-        self._sums: list[int] = [0]  # of what they cost: up to the end of each, and before the first
+        self._sums: list[int] = [0]  # of their costs: before the first send, and after each
         self.bursts: dict[Any, tuple[int, int]] = {}
 
     def latest(self, n: int) -> int | None:
-        """The µs of the n-th latest, from 1; None where there are fewer."""
+        """The µs of the n-th latest, from 1; None if there are fewer."""
         before = self._sums[-1] - n
         return self._times[bisect_right(self._sums, before) - 1] if before >= self._sums[0] else None
 
@@ -33,7 +33,7 @@ class Record:
         return self._sums[-1] - self._sums[bisect_right(self._times, us)]
 
     def between(self, after_us: int, until_us: int = EVER_US, most: int = MAX_TAKEN_IN) -> list[tuple[int, int]]:
-        """(µs, cost) of the latest `most` that are later than one moment, and no later than another."""
+        """(µs, cost) of the latest `most` sends that are later than `after_us`, and no later than `until_us`."""
         end, sums = bisect_right(self._times, until_us), self._sums
         first = max(bisect_right(self._times, after_us), end - most)
         return [(self._times[n], sums[n + 1] - sums[n]) for n in range(first, end)]
@@ -51,7 +51,7 @@ class Record:
         sums[place + 1 :] = [sums[place] + cost, *[total + cost for total in sums[place + 1 :]]]
 
     def _change(self, n: int, cost: int) -> int:
-        """Give the n-th another cost, 0 takes it away; returns by how much more it counts."""
+        """Change the cost of the send at index n; 0 removes it. Returns by how much the cost grew."""
         sums = self._sums
         by = cost - (sums[n + 1] - sums[n])
         sums[n + 1 :] = [total + by for total in sums[n + 1 :]]

@@ -1,4 +1,4 @@
-"""The laws, measured at the wire: what the simulators saw, held against the rules that were in force."""
+"""The laws, measured at the wire: the sends that the simulators received, compared with the rules in force."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCEPTED = 200
 class Send:
     """One notification as it arrived at the providers: `first_us` and `last_us` over its devices, wall clock.
 
-    ready_us: when it could have gone had there been no limits.
+    ready_us: when it could have gone without limits.
     """
 
     name: str
@@ -32,10 +32,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Tightness:
-    """How near a user came to the rules of a policy, by the largest count or the smallest gap that was seen.
+    """How near a user's sends came to the rules of a policy: the largest counts and the smallest gap.
 
-    largest: of each window the most that counted in it, a send as much as it costs. broken: the rules that were broken,
-    for people; empty where the law held.
+    largest: for each window, the largest total cost within it. broken: the broken rules, for people; empty if the law
+    held.
     """
 
     user: str
@@ -56,7 +56,7 @@ def tightness(sends: Iterable[Send], policies: Policies) -> list[Tightness]:
     found = []
     for (user, scope), group in groups.items():
         policy = policies.for_user(user) if scope == "user" else policies.category(scope).policy
-        # What bypasses is counted, but nothing held it: it cannot break a rule.
+        # No rule holds a send that bypasses, so it cannot break a rule.
         held = [send for send in group if not policies.category(send.category).bypass]
         if policy.is_empty or not held:
             continue
@@ -68,7 +68,7 @@ def tightness(sends: Iterable[Send], policies: Policies) -> list[Tightness]:
 
 
 def lateness_us(sends: Iterable[Send], policies: Policies) -> list[int]:
-    """For each send, how long after the first moment that the rules allowed, given the user's sends before it."""
+    """For each send, how long it came after the first moment that the rules allowed, by the user's earlier sends."""
     before: defaultdict[tuple[str, str], Sends] = defaultdict(Sends)
     late = []
     for send in sorted(sends, key=lambda send: send.first_us):

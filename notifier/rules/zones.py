@@ -1,6 +1,6 @@
-"""Time zones: what the clock on a user's wall reads. By the package tzdata alone, so that all hosts agree.
+"""Time zones: the local time of users, by the package tzdata alone, so that all hosts agree.
 
-Redis owns the time and knows no zones, so it is told what it needs: offsets over three years, see `quiet_hours.lua`.
+Redis owns the time and knows no zones, so workers write the offsets of three years to it, see `quiet_hours.lua`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import tzdata
 
 DEFAULT_ZONE: Final = "Etc/UTC"
-VERSION: Final = str(tzdata.IANA_VERSION)  # as 2026a, 2026b: the later is the greater
+VERSION: Final = str(tzdata.IANA_VERSION)  # such as 2026a, 2026b: a later version is greater
 DAY_US: Final = 86_400_000_000
 THURSDAY_US: Final = 3 * DAY_US  # since Monday: 1 January 1970 was a Thursday
 EPOCH: Final = date(1970, 1, 1)
@@ -40,15 +40,15 @@ class Zone:
     until_us: int
 
     def wall_us(self, at_us: int) -> int:
-        """Return what the clock reads, as µs since its own 1 January 1970."""
+        """Return the local time, as µs since 1 January 1970 by the same clock."""
         return at_us + self.offset_us[self._index(at_us)]
 
     def first_outside(self, from_us: int, to_us: int, at_us: int, every_us: int = DAY_US) -> int:
-        """The first µs from `at_us` on at which the clock does not read `from_us` or later, and before `to_us`.
+        """The first µs from `at_us` on at which the local time is outside of the span from `from_us` until `to_us`.
 
-        Both are µs since midnight, or since Monday's midnight where every_us is a week; a span over its end has the
-        later one first. What the clock reads decides: an hour that is repeated is inside twice, one that is skipped
-        never comes.
+        Both are µs since midnight, or since Monday's midnight if every_us is a week. If `from_us` is the later one, the
+        span continues over the end. The local time decides: an hour that the clock repeats is inside twice, an hour
+        that the clock skips never comes.
         """
         while True:
             index = self._index(at_us)
@@ -61,7 +61,7 @@ class Zone:
             at_us = self.since_us[index + 1]
 
     def next_start(self, unit: Unit, at_us: int) -> int:
-        """When the first day, ISO week or month after the one of `at_us` begins: as the clock first reads its date."""
+        """When the next day, ISO week or month after `at_us` begins: as soon as the clock reads its date."""
         day = self.wall_us(at_us) // DAY_US
         if unit == "day":
             day += 1
@@ -72,12 +72,12 @@ class Zone:
         return self._first_reading(day * DAY_US)
 
     def encode(self) -> str:
-        """The table as the scripts read it."""
+        """Return the table as the scripts read it."""
         table = {"v": VERSION, "u": self.until_us, "s": self.since_us, "o": self.offset_us, "m": self._months()}
         return json.dumps(table, separators=(",", ":"))
 
     def _months(self) -> list[int]:
-        """The days on which months begin, counted as the clock does."""
+        """The days on which months begin, counted from 1 January 1970 in local time."""
         months = [_month_after(self.since_us[0] // DAY_US)]
         while months[-1] * DAY_US < self.until_us:
             months.append(_month_after(months[-1]))
@@ -87,7 +87,7 @@ class Zone:
         return max(0, bisect_right(self.since_us, at_us) - 1)
 
     def _first_reading(self, wall_us: int) -> int:
-        """The first µs at which the clock reads this or more."""
+        """The first µs at which the local time is `wall_us` or later."""
         for index, (since, offset) in enumerate(zip(self.since_us, self.offset_us, strict=True)):
             at = max(since, wall_us - offset)
             if index + 1 == len(self.since_us) or at < self.since_us[index + 1]:
@@ -101,7 +101,7 @@ def _month_after(day: int) -> int:
 
 
 def check_zone(name: object) -> str:
-    """Return the name of a zone; raise ValueError, saying what would be right, where there is none of this name."""
+    """Return the name of a zone; raise ValueError, saying what would be right, if there is none of this name."""
     if isinstance(name, str) and name in _names():
         return name
     close = get_close_matches(name, _names(), n=1) if isinstance(name, str) and len(name) < 64 else []  # noqa: PLR2004
@@ -111,12 +111,12 @@ def check_zone(name: object) -> str:
 
 
 def zone_at(name: str, now_us: int) -> Zone:
-    """The zone in the years around a moment; raise ValueError where there is none of this name."""
+    """The zone in the years around a moment; raise ValueError if there is none of this name."""
     return _of_year(check_zone(name), datetime.fromtimestamp(now_us // 1_000_000, tz=UTC).year)
 
 
 def zone_or(name: str | None, default: str, now_us: int) -> Zone:
-    """As `zone_at`; the default zone where none is named, or one that does not exist."""
+    """As `zone_at`; the default zone if none is named, or if there is none of this name."""
     try:
         return zone_at(name or default, now_us)
     except ValueError:
@@ -125,7 +125,7 @@ def zone_or(name: str | None, default: str, now_us: int) -> Zone:
 
 @lru_cache(maxsize=1024)
 def _of_year(name: str, year: int) -> Zone:
-    """A zone from the year before to the year after: worked out from `year` alone, so the same wherever it is."""
+    """A zone from the year before to the year after. It depends on `year` alone, so it is the same on every host."""
     info = _load(name)
     begin, end = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) for y in (year - 1, year + 2))
     changes = [(begin, _offset_s(info, begin)), *_changes(info, begin, end)]
@@ -134,7 +134,7 @@ def _of_year(name: str, year: int) -> Zone:
 
 
 def _changes(info: ZoneInfo, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Each change of the offset: when, in s, and what it is from then on. There is one a day at most."""
+    """Each change of the offset: when, in s, and the new offset. There is at most one a day."""
     for day in range(begin, end, 86_400):
         before, after = day, day + 86_400
         offset = _offset_s(info, after)
@@ -155,7 +155,7 @@ def _offset_s(info: ZoneInfo, at_s: int) -> int:
 
 
 def _load(name: str) -> ZoneInfo:
-    # By its file: ZoneInfo(name) would take what the machine has before the package.
+    # By its file: ZoneInfo(name) would prefer the machine's zones to the package's.
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 

@@ -36,19 +36,19 @@ class Burst(RuleOfSends):
         return self.limit * self.every_us
 
     def full_after(self, full_us: int, sends: Iterable[tuple[int, int]]) -> int:
-        """When the bucket is full again, once these sends (µs, cost), the earliest first, have taken theirs."""
+        """When the bucket is full again after these sends (µs, cost), the earliest first."""
         for at, cost in sends:
             full_us = min(max(full_us, at) + cost * self.every_us, at + self.horizon_us)
         return full_us
 
     def state_at(self, sends: Record, us: int) -> tuple[int, int]:
-        """Its state in `bursts` with all sends up to a moment in it."""
+        """Its state after all sends up to `us`, see `Record.bursts`."""
         full, till = sends.bursts.get(self, (0, 0))
-        back = max(0, till - us)  # the clock was set back: as much is used as before
+        back = max(0, till - us)  # if the clock was set back, the bucket stays as full as it was
         full, taken = full - back, sends.between(till - back, us)
         if not taken:
             return full, till - back
-        if len(taken) == MAX_TAKEN_IN:  # the rule is new: as if the bucket had been empty then
+        if len(taken) == MAX_TAKEN_IN:  # the rule is new: the bucket counts as empty at the first of them
             full = taken[0][0] + self.horizon_us
         return self.full_after(full, taken), us
 
@@ -56,10 +56,10 @@ class Burst(RuleOfSends):
         return self.opens_from(*sends.bursts.get(self, (0, 0)), sends, cost)
 
     def opens_from(self, full_us: int, till_us: int, sends: Record, cost: int) -> int:
-        """The same by a state of the bucket, see `Record.bursts`.
+        """As `opens`, by a state of the bucket, see `Record.bursts`.
 
-        When those in flight come is not known. As many as leave room hold nothing back, wherever they are; the others
-        count when their leases end.
+        Nobody knows when the provider receives the sends in flight. As many of them as leave room for `cost` hold
+        nothing back; the others count at the ends of their leases.
         """
         later, free = sends.after(till_us), max(0, self.limit - cost)
         rest = later - free
@@ -70,14 +70,14 @@ class Burst(RuleOfSends):
         return full_us - max(0, free - later) * self.every_us
 
     def used(self, sends: Record, now_us: int) -> int:
-        """How many are missing: all of it is there once it is full again, and each send is so long in coming back."""
+        """How many tokens are missing: by the time until the bucket is full, as one token comes each `every_us`."""
         return -(-max(0, self.opens(sends, self.limit) - now_us) // self.every_us)
 
     def max_in(self, interval_us: int) -> int:
         return (interval_us - 1) // self.every_us + self.limit
 
     def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
-        """How receipts break it, for people: by the one that took most of what a bucket, full at first, had not yet."""
+        """How receipts break it, for people: by the largest overdraft of a bucket that was full at first."""
         full = over = 0
         for receipt in receipts:
             full = max(full, receipt.first_us) + receipt.cost * self.every_us

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gap(RuleOfSends):
-    """So many microseconds at least between two sends."""
+    """At least `us` microseconds between two sends."""
 
     us: int
 

@@ -1,4 +1,4 @@
-"""Rules of sends: all that each kind can say of itself."""
+"""RuleOfSends: the methods that each kind of rule has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Receipt(NamedTuple):
-    """A send as it was received: the µs of its first and its last device, and as how many it counts."""
+    """A send as it was received: the µs of its first and its last device, and its cost."""
 
     first_us: int
     last_us: int
@@ -22,9 +22,9 @@ class Receipt(NamedTuple):
 
 
 class RuleOfSends(ABC):
-    """A rule that asks when, and how many, were let go before. `str` writes it as people do.
+    """A rule that decides by the sends before: by their times, or by their number. `str` writes it as people do.
 
-    A policy has any number of windows, and one of each other kind at most.
+    A policy has any number of windows, and at most one rule of each other kind.
     """
 
     __slots__ = ()
@@ -41,7 +41,7 @@ class RuleOfSends(ABC):
 
     @property
     def exact_us(self) -> int:
-        """How long a send must be kept as itself for it, in microseconds."""
+        """How long it needs each send by itself, in microseconds."""
         return self.horizon_us
 
     @abstractmethod
@@ -49,7 +49,7 @@ class RuleOfSends(ABC):
         """The first µs at which `cost` more keep it; 0 if nothing holds them back. `rules.lua` does the same."""
 
     def used(self, sends: Record, now_us: int) -> int | None:
-        """How many of `max_cost` are used up; None where it counts nothing."""
+        """How many of `max_cost` are used up; None if it counts nothing."""
         del sends, now_us
         return None
 
@@ -59,8 +59,8 @@ class RuleOfSends(ABC):
 
     @abstractmethod
     def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
-        """How receipts break it, for people: what the rule means, without `opens`. The earliest receipt comes first."""
+        """How receipts, the earliest first, break it, for people. Without `opens`, so that tests can check that."""
 
     @abstractmethod
     def write(self, table: dict[str, Any]) -> None:
-        """Enter it in a policy of the rule table, as `rules.lua` reads it."""
+        """Write it into a policy of the rule table, as `rules.lua` reads it."""

@@ -1,4 +1,4 @@
-"""The rolling window: so many sends in any interval."""
+"""The rolling window: at most `limit` sends in any interval."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ class Window(RuleOfSends):
 
     @property
     def exact_us(self) -> int:
-        """How long a send must be kept as itself for it, in microseconds; 0 where it counts in buckets."""
+        """How long it needs each send by itself, in microseconds; 0 if it counts in buckets."""
         return 0 if self.precision_us else self.interval_us
 
     def opens(self, sends: Record, cost: int) -> int:
         """The first µs at which `cost` more fit; 0 if nothing holds them back.
 
-        They fit into (t - interval, t] once the (limit - cost + 1)-th latest has left it. What costs more than the
-        limit, as the rules have changed, goes when nothing else counts.
+        They fit into (t - interval, t] once the (limit - cost + 1)-th latest has left it. If the rules have changed and
+        the cost is above the limit, they fit once no other send counts.
         """
         nth = sends.latest(max(1, self.limit - cost + 1))
         return 0 if nth is None else nth + self.interval_us
@@ -94,7 +94,7 @@ class Window(RuleOfSends):
             yield f"{count} within {self}"
 
     def largest_count(self, receipts: Sequence[Receipt]) -> int:
-        """The most that any half-open interval `(t - interval, t]` holds of receipts, the earliest first."""
+        """The largest total cost of receipts, the earliest first, in any half-open interval `(t - interval, t]`."""
         return largest_count([receipt.first_us for receipt in receipts for _ in range(receipt.cost)], self.interval_us)
 
     def write(self, table: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def parse_window(text: str, *others: str) -> Window:
     Raise ValueError, saying what would be right, for another form, a limit under 1 or over a million, or
     an interval under 1 ms or over 366 days.
     """
-    text = " ".join(text.split())  # what ends in spaces is looked at once, and not once for each of them
+    text = " ".join(text.split())  # so that many spaces cost the pattern no time
     match = _RATE.fullmatch(text)
     if match is None:
         if text.startswith("-"):

@@ -364,6 +364,8 @@ def _why(error: redis.exceptions.RedisError) -> str:
 def _system_error(error: BaseException) -> str:
     """Return the operating system's reason, as redis-py's own text repeats the address."""
     cause = error.__cause__ or error.__context__
+    if isinstance(cause, redis.exceptions.RedisError):  # asyncio wraps its own, and a second try has a first
+        return _system_error(cause)
     if isinstance(cause, ssl.SSLError):  # its numbers are no errno
         return cause.strerror or str(cause)
     if isinstance(cause, OSError) and cause.strerror:

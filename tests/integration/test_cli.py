@@ -379,7 +379,7 @@ def test_an_interruption_while_a_command_is_imported(run: Run, monkeypatch: pyte
             if name == "notifier.cli.app":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "notifier.cli.app")
+    monkeypatch.delitem(sys.modules, "notifier.cli.app", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
     assert run("stats") == Ran(130, "", "")
 

@@ -154,7 +154,7 @@ def test_pages_renew_themselves_and_fit_a_phone(page: Page, config: Path) -> Non
 def test_long_words_make_no_page_wider(page: Page, config: Path, redis: Redis, server: Client) -> None:
     """Names, reasons and answers of one long word fit at 200 % on a laptop, and no short word is broken for them."""
     user, reason, name = "u" * 200, f"https://status.example.com/{'x' * 150}", "0123456789abcdef" * 2
-    asked = server.with_token()
+    asked = server.with_token("n" * 150)
     with worker(config, name=name) as one, notifier(config) as producer:
         one.ready(redis)
         assert asked.post("/api/v1/pause", {"what": f"user:{user}", "reason": reason})[0] == 200

@@ -40,7 +40,7 @@ function direct.read(ids, lane)
     jobs[id] = job
     if job then -- one may go before others of its user that have come too, or take their place: in their backlog
       local before, rare = come[job.user], job.high or job.collapse ~= nil
-      direct.waits[job.user] = direct.waits[job.user] or before ~= nil and (before or rare) or nil
+      if before or rare and before ~= nil then direct.waits[job.user] = true end
       come[job.user] = before or rare
     end
     if job and not (last and last.user == job.user and last.category == job.category) then

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
@@ -51,6 +52,12 @@ SENTINELS: Final = {
     "AuthenticationError": "the sentinels refuse the password; look at redis.sentinel_password_file",
     "CERTIFICATE_VERIFY_FAILED": "the certificate of the sentinels is not believed; look at redis.ca_file",
 }
+# The options that a URL may have: redis-py's, without those whose value is an object, and those that fail only later.
+OPTIONS: Final = re.compile(
+    r"host|port|path|db|username|password|protocol|decode_responses|encoding(_errors)?|client_name|max_connections|"
+    r"socket_(connect_)?timeout|socket_keepalive|socket_read_size|health_check_interval|retry_on_timeout|"
+    r"connection_class|ssl_(ca_certs|ca_data|ca_path|cert_reqs|certfile|check_hostname|keyfile|password)"
+)
 # These replace the URL's own options: programs that want text often use the same URL.
 READ_AS: Final = {"protocol": 2, "decode_responses": False, "encoding": "utf-8", "encoding_errors": "strict"}
 _OF_PIPELINE: Final = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
@@ -111,6 +118,7 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         elif redis_url.is_sentinel(config.url):
             client = sentinel.primary(redis_url.parse(config.url), options, config.read_sentinel_password)
         else:
+            _refuse_others(config.url, options)
             client = redis.Redis.from_url(config.url, **options)
             pool = client.connection_pool
             pool.connection_class = TELLING.get(pool.connection_class, pool.connection_class)
@@ -124,6 +132,13 @@ def client_of(config: RedisSettings, beside: redis.Redis | None = None) -> redis
         which = f" {name[1]!r}" if name else ""
         raise SettingsError(f"the URL of Redis has an option{which} that is not understood") from None
     return client
+
+
+def _refuse_others(url: str, beside: Mapping[str, Any]) -> None:
+    names = parse_url(url).keys()  # type: ignore[no-untyped-call]
+    for name in names:
+        if not OPTIONS.fullmatch(name) or (name == "ssl_keyfile" and "ssl_certfile" not in {*names, *beside}):
+            raise TypeError(f"'{name}'")
 
 
 def connection_options(config: RedisSettings) -> dict[str, Any]:

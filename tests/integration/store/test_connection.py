@@ -331,8 +331,9 @@ def test_certificates_without_tls_are_a_mistake(tmp_path: Path) -> None:
 
 
 def test_an_option_that_is_not_known_is_told_without_the_url() -> None:
-    """A query that redis-py does not understand is refused by its name."""
-    for name in ("flavour", "socket_timeout", "health_check_interval", "ssl_keyfile"):
+    """A query that redis-py does not understand, or not as a text, or that would fail later, is refused by its name."""
+    tls = ("ssl_ocsp_context", "ssl_min_version", "ssl_ciphers", "ssl_keyfile")
+    for name in ("flavour", "socket_timeout", "retry", "retry_on_error", "credential_provider", "parser_class", *tls):
         with pytest.raises(SettingsError, match=f"option '{name}' that is not understood") as caught:
             connect(named(f"redis://:hunter2@127.0.0.1/0?{name}=hunter2"))
         assert "hunter2" not in str(caught.value)

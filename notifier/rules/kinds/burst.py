@@ -53,7 +53,10 @@ class Burst(RuleOfSends):
         return self.full_after(full, taken), us
 
     def opens(self, sends: Record, cost: int) -> int:
-        return self.opens_from(*sends.bursts.get(self, (0, 0)), sends, cost)
+        full, till = sends.bursts.get(self, (0, 0))
+        at, last = self.opens_from(full, till, sends, cost), sends.latest(1)
+        # A send that bypasses the rules leaves the bucket empty at worst.
+        return min(at, last + cost * self.every_us) if last is not None and last > till else at
 
     def opens_from(self, full_us: int, till_us: int, sends: Record, cost: int) -> int:
         """As `opens`, by a state of the bucket, see `Record.bursts`.

@@ -49,7 +49,10 @@ local function burst_next(sent, burst, cost, now)
     full = full_after(full, redis.call('ZREVRANGEBYSCORE', sent, '+inf', '(' .. text(at), 'WITHSCORES', 'LIMIT', free,
       later), burst)
   end
-  return full - math.max(0, free - later) * burst[2]
+  local opens = full - math.max(0, free - later) * burst[2]
+  if later == 0 then return opens end
+  -- A send that bypasses the rules leaves the bucket empty at worst.
+  return math.min(opens, redis.call('ZREVRANGE', sent, '0', '0', 'WITHSCORES')[2] + cost * burst[2])
 end
 
 -- give_back: gives back the tokens of n sends at µs `at` that were never made and are out of the set. The bucket gets

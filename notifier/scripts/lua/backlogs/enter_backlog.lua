@@ -224,10 +224,9 @@ end
 
 -- enter_backlog: puts a job at its place in its user's backlog, from a queue, `later` or a dead worker. Idempotent.
 -- Returns 'entered', the user, the backlog's lane, and whether the backlog, or a head that the wake-up does not know,
--- is
--- new: the caller then looks at the user or sets the wake-up. Or it returns 'rq_job' for a job whose meta names no user
--- and category, or that was handed to RQ before; 'cancelled' for one that RQ cancelled, which the caller ends; nil if
--- nothing is to be done (deleted, ended, or in flight).
+-- is new: the caller then looks at the user or sets the wake-up. Or it returns 'rq_job' for a job whose meta names no
+-- user and category, or that was handed to RQ before; 'cancelled' for one that RQ cancelled, which the caller ends; nil
+-- if nothing is to be done (deleted, ended, or in flight).
 -- join: called with a new candidate; it may give it another job's place.
 -- known: the configured categories, or nil; a job of another category is 'rq_job' until its meta says 'default'.
 -- from: the lane of the queue from which it came.

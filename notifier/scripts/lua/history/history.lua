@@ -3,8 +3,7 @@
 -- The history. While a notification waits, its job's hash notes the reasons that hold it back. When it ends, the notes
 -- become one record of its user.
 --   push_history  in a job's hash, if a history is kept: '<accepted> <µs since then> <reason> …': the µs at which it
--- was
---     accepted, and each reason that held it back, until the next one. The reasons:
+--     was accepted, and each reason that held it back, until the next one. The reasons:
 --     b the backlog before it   u<rule>, c<rule> a rule of the user, of the category   d a limit of a device
 --     p<name> a route, h<name>=<who> a pause, quoted, see routes.lua   q quiet hours   m a mute   g a digest gathers
 --     r a retry   t its own time, send_at   k no worker looked, although the rule let it go
@@ -12,8 +11,8 @@
 --     s all times with a worker together, see *fold*
 --     A rule is text of *rule_mark* in rules.lua, or '<limit>/<unit>' of a calendar window.
 --   @history:{user}:0, …:1  two lists of records, the newest last. Periods of `keep` ms alternate between :0 and :1,
--- and
---     a list expires when the period after its own ends. So a record costs one command, and lasts for at least `keep`.
+--     and a list expires when the period after its own ends. So a record costs one command, and lasts for `keep` at
+--     least.
 --     A record: µs at which it ended, push_history or '', outcome, category, worker, version of the rates, a reason or
 --     the job that took its place, job id; with line breaks between.
 local MAX_NOTED, TRIM_EVERY = 500, 8

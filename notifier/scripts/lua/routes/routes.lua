@@ -22,8 +22,7 @@
 --                              younger job of the backlog goes by the route before them
 -- A head that has met a fault before (push_refusals) waits behind all others: its score is FAR higher.
 -- The states:
---   'open'     only a probe goes. When `until` has passed, *pull* sets `probe` and lets one head go. probe: '' none
--- yet,
+--   'open'     only a probe goes. When `until` has passed, *pull* sets `probe` and lets one head go. probe: '' none,
 --              '1' any head, 'new' a head without push_refusals: a fault that may lie in a message is proved by another
 --              message, at once. prober: the worker that sends the probe
 --   'closing'  all may go; each pull lets a batch of the waiting users go

@@ -22,7 +22,7 @@ from notifier.store.connection import time_us
 from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import audit
 from tests.harness.support import Simulators, apns, client_of, eventually, queue, worker, write_config
-from tests.harness.take import enter
+from tests.harness.take import enter, take
 from workers.loop.parts import Tuning
 from workers.rq.functions import AllowedFunctions
 from workers.rq.jobs import ForkedRqJobs
@@ -99,6 +99,16 @@ def test_whom_an_earlier_job_was_for_is_not_said_of_the_next_of_its_id(redis: Re
     assert [job_id for job_id, *_ in pull({"used": "- fcm:n|earlier"}).asked] == ["used"]
     assert [leased.job_id for leased in pull({"used": "- fcm:n|now"}).leased] == ["used"]
     assert redis.hget("rq:job:used", "push_targets") == b"- fcm:n|now"
+
+
+def test_one_without_data_is_read_as_others_are(redis: Redis) -> None:
+    """Law 2: its worker reports that it says nothing. It does not wait, looked at again and again, before the next."""
+    fields = {"origin": "default", "status": "queued", "meta": '{"user": "ann", "category": "default"}'}
+    redis.hset("rq:job:empty", mapping=fields)
+    redis.rpush("rq:queue:default", "empty")
+    reader = calls.Worker(lanes=["default"], lease_us=10_000_000)
+    pulled = take(redis, reader, calls.Room(9, {"fcm": 9}), RuleTable(Policies()))
+    assert [leased.job_id for leased in pulled.leased] == ["empty"]
 
 
 @pytest.mark.parametrize(("data", "waits"), [(b"x", True), (b"x" * 300_000, False)], ids=["its time", "large"])

@@ -32,7 +32,7 @@ end
 local function ask(look, backlog)
   for _, id in ipairs(redis.call('ZRANGE', backlog.key, 0, MAX_UNREAD - 1)) do
     local data, targets = unpack(redis.call('HMGET', job_key(id), 'data', 'push_targets'))
-    if data and not targets then wants(look, backlog, id, data, '') end
+    if not targets then wants(look, backlog, id, data or '', '') end
   end
   backlog.unread = true
 end

@@ -102,13 +102,14 @@ class Metrics(Collector):
             now = read_now(self._partitions)
             self._count_on()
             uses = list(ask_all(self._partitions, lambda: find_uses(self._projects)).all)
+            limits = self._limits()
         except RedisUnusableError:
             gauges["notifier_redis_up"].add_metric([], 0)
             for at in self._partitions:
                 gauges["notifier_partition_up"].add_metric([str(at.number)], 0)
         else:
             gauges["notifier_redis_up"].add_metric([], not now.away and now.refuses in {"", OUT_OF_MEMORY})
-            _add_now(gauges, now, self._routes, self._limits())
+            _add_now(gauges, now, self._routes, limits)
             for by, of in self._projects.items():
                 gauges["notifier_project_used_ratio"].add_metric([by], sum(used[by] for used in uses) / of.limit)
             # One that falls would seem to begin anew; one that is not there before its first would seem not to grow.

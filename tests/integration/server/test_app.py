@@ -21,10 +21,12 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from notifier.cli.__main__ import main
+from notifier.errors import RedisUnusableError
 from notifier.notification.job import TERMINAL
 from notifier.server import guard, state
 from notifier.server.answers import ProblemError
 from notifier.server.app import _api, _fixed, _Paths
+from notifier.server.metrics import Metrics
 from notifier.server.state import State
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import EVIL, TOKEN, basic, serving
@@ -311,6 +313,13 @@ def test_the_metrics_tell_of_a_redis_that_hangs(tmp_path: Path) -> None:
         with serving(write_config(tmp_path, "", redis=at)) as ask:
             status, text, _ = ask("/metrics")
     assert (status, "notifier_redis_up 0.0" in text, "\nnotifier_workers " in text) == (200, True, False)
+
+
+def test_the_metrics_tell_of_a_redis_that_goes_while_they_are_read(redis: Redis) -> None:
+    """Also after the numbers were read, while the limits in force are asked for."""
+    limits = Mock(side_effect=RedisUnusableError("Redis does not answer"))
+    text = Metrics(redis, [], {}, limits).text().decode()
+    assert (limits.called, "notifier_redis_up 0.0" in text, "\nnotifier_workers " in text) == (True, True, False)
 
 
 def test_the_metrics_tell_of_a_redis_that_refuses_what_is_written(config: Path, redis: Redis) -> None:

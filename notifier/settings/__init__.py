@@ -1,4 +1,4 @@
-"""The configuration: what may stand in the YAML, how it is read, and what is said of it."""
+"""The configuration: the schema of the YAML, its reading, its checks, and advice on it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Advice on a configuration that is right and perhaps not meant: rules that can never bind, tiers that nobody has."""
+"""Warnings about a valid configuration that may be a mistake: rules that never bind, tiers that no user has."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ LONG_RUN_US: Final = 100 * LONGEST_US
 
 
 def advise(settings: Settings, source: Source) -> list[Problem]:
-    """Warnings about settings that were read from this source, each at its place, in the order of the file."""
+    """Return warnings about these settings, each at its place in their source, in the order of the file."""
     cost = max((category.cost for category in settings.categories.values()), default=1)
-    said = [*_of_policy(("user",), settings.user.policy(), cost), *_of_overrides(settings, cost), *_of_tiers(settings)]
+    found = [*_of_policy(("user",), settings.user.policy(), cost), *_of_overrides(settings, cost), *_of_tiers(settings)]
     users = _user_policies(settings)
     for name, category in settings.categories.items():
-        said += _of_category(("categories", name), category, users)
-    placed = [Problem(source.values.get(path) or source.keys.get(path), path, message) for path, message in said]
+        found += _of_category(("categories", name), category, users)
+    placed = [Problem(source.values.get(path) or source.keys.get(path), path, message) for path, message in found]
     return sorted(placed, key=lambda problem: problem.mark or (0, 0))
 
 
-Said = Iterator[tuple[Path, str]]
+Warnings = Iterator[tuple[Path, str]]
 
 
 def implied(rule: RuleOfSends, others: Iterable[RuleOfSends], cost: int = 1) -> RuleOfSends | None:
-    """The rule beside which this one can never hold anything back, if there is one: at once, and in the long run.
+    """Return another rule that is never less strict than this one, so that this one never binds; None if there is none.
 
-    cost: as how many the heaviest send counts; a gap does not count it.
+    Rules are compared at once, over the horizon of this one, and in the long run. cost: the largest cost of a send. A
+    gap limits sends whatever they cost, so each send that it admits counts as this cost.
     """
     spans_us = (1, rule.horizon_us, LONG_RUN_US)
 
@@ -45,18 +46,18 @@ def implied(rule: RuleOfSends, others: Iterable[RuleOfSends], cost: int = 1) -> 
     return next(filter(is_stricter, others), None)
 
 
-def _of_policy(path: Path, policy: Policy, cost: int) -> Said:
+def _of_policy(path: Path, policy: Policy, cost: int) -> Warnings:
     places: list[Path] = [("windows", index) for index in range(len(policy.windows))]
     places = [("gap",)] * (policy.gap_us > 0) + places + [("burst",)] * (policy.burst is not None)
     for index, (place, rule) in enumerate(zip(places, policy.rules, strict=True)):
         later = [other for other in policy.rules[index + 1 :] if not implied(other, [rule], cost)]
-        # Of two that say the same, the first stays.
+        # Of two equal rules, only the second gets a warning.
         if stricter := implied(rule, [*policy.rules[:index], *later], cost):
             at = (*path, *place)
             yield at, f"{rule} can never bind: {stricter} admits no more; delete it, or make it stricter"
 
 
-def _of_overrides(settings: Settings, cost: int) -> Said:
+def _of_overrides(settings: Settings, cost: int) -> Warnings:
     everyone = settings.user.policy()
     for section, entries in (("tiers", settings.tiers), ("users", settings.users)):
         for name, entry in entries.items():
@@ -67,25 +68,25 @@ def _of_overrides(settings: Settings, cost: int) -> Said:
                 yield (section, name), "changes nothing: its rules are those of user"
                 continue
             own = {type(entry).model_fields[name].alias or name for name in entry.model_fields_set}
-            # What it takes from `user` has no place of its own to complain at.
+            # A rule that the entry inherits from `user` has no place in the entry.
             yield from ((at, text) for at, text in _of_policy((section, name), policy, cost) if own & set(at))
 
 
-def _of_tiers(settings: Settings) -> Said:
+def _of_tiers(settings: Settings) -> Warnings:
     entries = (*settings.users_may.tier, *settings.users.values())
-    had = {entry for entry in entries if isinstance(entry, str)}
+    used = {entry for entry in entries if isinstance(entry, str)}
     for name in settings.tiers:
-        if name not in had:
+        if name not in used:
             yield ("tiers", name), "nobody has this tier: name it under users"
 
 
 def _user_policies(settings: Settings) -> list[Policy]:
-    """The rules that users may have in all."""
+    """Return all policies that users may have: of `user`, of entries under `users`, and of tiers."""
     policies, users = settings.policies(), ("", *settings.users)
     return list({*map(policies.for_user, users), *policies.tiers.values()})
 
 
-def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]) -> Said:
+def _of_category(path: Path, category: CategorySettings, users: Sequence[Policy]) -> Warnings:
     policy = category.policy()
     if category.bypass:
         if not policy.is_empty:

@@ -1,7 +1,7 @@
-"""The checks of single values of the configuration, and the reading of the secrets that it names.
+"""Check single values of the configuration, and read the secrets that it names.
 
-A check raises ValueError with what is wrong and what would be right. What may hold a secret by mistake (a
-URL, a path) is never quoted. (Always ValueError: pydantic lets a TypeError through as a fault of ours.)
+A check raises ValueError, which says what is wrong and what would be right. It never quotes a value that may hold a
+secret by mistake (a URL, a path). It never raises TypeError, which pydantic does not turn into a ValidationError.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ APPLE_CHANNELS: Final = {
 # Apple answers 403 to a contact at localhost, whatever the key.
 _CONTACT: Final = re.compile(r"(?:mailto:[^@\s]+@|https://)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}(?:/[!-~]*)?")
 
-# What editors are told of a value; the parsers in `units` say more.
+# Patterns and examples for editors, by the JSON Schema. The parsers in `units` check more.
 _NUMBER: Final = r"[0-9]+(\.[0-9]+)?"
 DURATION_TEXT: TypeAlias = Annotated[
     str, Field(pattern=rf"^\s*{_NUMBER}\s*({'|'.join(UNITS)})\s*$", examples=["1500ms", "1.5s", "10m", "2d"])
@@ -69,7 +69,7 @@ LIMIT_TEXT: TypeAlias = Annotated[
 
 
 def kind(value: object) -> str:
-    """Name what a YAML value is, in a person's words."""
+    """Name the type of a YAML value in plain words."""
     match value:
         case None:
             return "empty"
@@ -86,7 +86,7 @@ def kind(value: object) -> str:
 
 
 def wrong_at(paths: str | Sequence[str], message: str) -> PydanticCustomError:
-    """Return the error of a check that sees several keys, to be shown at the ones that are at fault."""
+    """Return an error that is shown at these keys, for a check that compares several keys."""
     at = [paths] if isinstance(paths, str) else list(paths)
     return PydanticCustomError("wrong_at", "{message}", {"message": message, "at": at})
 
@@ -95,7 +95,7 @@ def duration(*, least_us: int) -> PlainValidator:
     def check(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"must be a duration such as 1500ms, 10s or 7d, is {kind(value)}")  # noqa: TRY004
-        return parse_duration(str(value), least_us=least_us)  # of a bare number, it asks for the unit
+        return parse_duration(str(value), least_us=least_us)  # refuses a bare number, and asks for its unit
 
     return PlainValidator(check, json_schema_input_type=DURATION_TEXT)
 
@@ -141,11 +141,11 @@ def _is_ipv6(text: str) -> bool:
 def _webhook(value: object) -> str:
     try:
         parts = urlsplit(value if isinstance(value, str) and re.fullmatch("[!-~]+", value) else "")
-        host = (parts.hostname or "").encode("idna")  # as it is looked up: not every text is a name
+        host = (parts.hostname or "").encode("idna")  # as DNS looks it up; an error if the text is no host name
         a_server = parts.scheme in {"https", "http"} and host and parts.port != 0
         if a_server and "@" not in parts.netloc and not parts.fragment:
             return parts.geturl()
-    except ValueError:  # told below, without quoting it
+    except ValueError:  # raised again below, without the value
         pass
     raise ValueError("is not an address to post to; write https://host/path, without user and password")
 
@@ -167,7 +167,7 @@ def _hosts(value: object) -> tuple[str, ...]:
         if match is None or (match[1] and int(match[1]) not in PORTS):
             said = shown(host) if isinstance(host, str) else kind(host)
             raise ValueError(f"{said} is not a host; write push.example.com, push.example.com:8443 or '*.example.com'")
-    return tuple(host.removesuffix(":443") for host in value)  # as a browser writes it
+    return tuple(host.removesuffix(":443") for host in value)  # a browser leaves this port out
 
 
 def _contact(value: str) -> str:
@@ -182,7 +182,7 @@ CHECKED: Final = {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"1", "tr
 
 
 def redis_url(value: object) -> str:
-    """Return the URL of a Redis; raise ValueError, without quoting it, if it is none."""
+    """Return the value if it is the URL of a Redis; else raise ValueError, which does not quote the value."""
     wrong = "is not the URL of a Redis; write redis://host:6379/0, rediss://host:6379/0, unix:///path/to/socket, "
     wrong += f"{several.SENTINEL_FORM} or {several.CLUSTER_FORM}"
     if not isinstance(value, str):
@@ -198,10 +198,10 @@ def redis_url(value: object) -> str:
     if url.scheme == "unix":
         good = len(url.path) > 1
     else:
-        # Port 0 parses, and connects to nothing.
+        # `urlsplit` accepts port 0, to which nothing can connect.
         database = re.fullmatch(r"/?|/[0-9]{1,5}", url.path)
         good = url.scheme in {"redis", "rediss"} and bool(url.hostname) and port != 0 and database is not None
-    # redis-py asks for the scheme as it is written; `urlsplit` takes blanks before it, and capitals.
+    # `urlsplit` accepts a scheme in capitals, or after blanks; redis-py does not.
     if not good or url.fragment or not value.startswith(f"{url.scheme}://"):
         raise ValueError(wrong)
     for option, right in CHECKED.items():
@@ -292,7 +292,7 @@ def read_secret(path: Path, key: str) -> str:
 
 
 def from_environment_or_file(environ: Mapping[str, str], variable: str, path: Path | None, key: str) -> tuple[str, str]:
-    """Return a secret's text and, for errors, where it came from; raise SettingsError if it is nowhere."""
+    """Return a secret's text and, for errors, its origin; raise SettingsError if neither origin gives it."""
     if environ.get(variable):
         return environ[variable], variable
     if path is None:
@@ -301,16 +301,16 @@ def from_environment_or_file(environ: Mapping[str, str], variable: str, path: Pa
 
 
 def private_pem(text: str, where: str) -> str:
-    """Return a private key's PEM text, put right; raise SettingsError, naming where it came from, if it is none."""
-    # Many hosts can only keep one line in a variable, with \n written out.
+    """Return a private key in PEM, its line breaks restored; raise SettingsError if it is none. where: its origin."""
+    # Many hosts keep a variable in one line, in which \n stands for a line break.
     pem = text.replace("\\n", "\n").strip() + "\n"
-    if not _PRIVATE_KEY.search(pem):  # openssl ecparam writes the curve's parameters before it
+    if not _PRIVATE_KEY.search(pem):  # openssl ecparam writes the curve's parameters first
         raise SettingsError(f"{where} is not a private key in PEM, which begins with a line BEGIN PRIVATE KEY")
     return pem
 
 
 def one_line(text: str, where: str) -> str:
-    """Return a secret that is one line; raise SettingsError, naming where it came from, for anything else."""
+    """Return a secret of one line; raise SettingsError for any other text. where: its origin."""
     secret = text.strip()
     if not secret or not secret.isascii() or not secret.isprintable():
         raise SettingsError(f"{where} is not a secret: it must be one line of plain characters")

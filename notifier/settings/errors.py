@@ -1,4 +1,4 @@
-"""Messages for the person who wrote the file, from what pydantic finds wrong: line, key, what would be right."""
+"""Turn pydantic's errors into messages for the author of the file: line, key, what is wrong, what would be right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MUST: Final = {
     "tuple_type": "a list",
     "string_type": "text, in quotes where it looks like something else",
     "string_too_long": "text of at most {max_length} characters",
-    # Of all forms pydantic asks for this one alone: `FunctionName`.
+    # `FunctionName` is the only type whose pattern pydantic checks.
     "string_pattern_mismatch": "the name of a module or function, such as shop.tasks or blog.mail.send",
 }
 
@@ -33,7 +33,7 @@ MAX_SHOWN: Final = 64  # as long as a name may be
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An error at its place in the source. To write its message takes long, and of very many only some are shown."""
+    """An error at its place in the source. `explain` writes its message, which is slow, only if the error is shown."""
 
     mark: Mark | None
     path: KeyPath
@@ -54,9 +54,9 @@ def findings(error: ValidationError, source: Source) -> list[Finding]:
 
 
 def _place(details: ErrorDetails) -> tuple[KeyPath, bool]:
-    """Return the path in the file, and whether the key itself is wrong and not its value."""
+    """Return the path in the file, and whether the key is wrong rather than its value."""
     path = details["loc"]
-    # Pydantic's own marks in a path: which form of a user's entry it looked at, and that it means the key.
+    # Remove what is not in the file: the tag of a user's entry, and `[key]`, by which pydantic marks a wrong key.
     if path[0:1] == ("users",) and path[2:3] in {("<tier>",), ("<rules>",)}:
         path = (*path[:2], *path[3:])
     if details["type"] == "value_error" and path[-1:] == ("[key]",):
@@ -74,7 +74,7 @@ def line_of(name: str, problem: Problem) -> str:
 def _mark(path: KeyPath, source: Source, *, of_key: bool) -> Mark | None:
     if not of_key and path in source.values:
         return source.values[path]
-    # What is missing is shown at the key, or the item of a list, that should contain it.
+    # A missing key is shown at the key or list item that should contain it.
     while path:
         places = source.values if isinstance(path[-1], int) else source.keys
         if path in places:
@@ -114,7 +114,7 @@ def _not_a_mapping(path: KeyPath, value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Quote a wrong value if it is short and plain, else say what kind it is."""
+    """Quote a wrong value if it is short and plain, else name its type."""
     if isinstance(value, bool | int | float):
         return str(value).lower()
     return shown(value) if isinstance(value, str) else kind(value)
@@ -138,7 +138,7 @@ def _keys(section: Any) -> dict[str, Any]:
 def _section(path: KeyPath, schema: Any) -> Any:
     """Return the section of the schema that stands at a path of the file, or None."""
     for part in path:
-        if isinstance(part, int):  # of a list: `_alternative` has its sections' type already
+        if isinstance(part, int):  # in a list: `schema` is the type of its items already
             continue
         of_names = get_origin(schema) is dict
         schema = _alternative(get_args(schema)[1] if of_names else _keys(schema).get(str(part)))
@@ -146,8 +146,8 @@ def _section(path: KeyPath, schema: Any) -> Any:
 
 
 def _alternative(annotation: Any) -> Any:
-    """Return the one among a type's alternatives that has keys: `X` of `X | None`, or of `str | X`."""
-    annotation = getattr(annotation, "json_schema_input_type", annotation)  # of a validator: what may stand in the file
+    """Return the alternative of a type that has keys, such as `X` of `X | None` or of `str | X`; None if none has."""
+    annotation = getattr(annotation, "json_schema_input_type", annotation)  # a validator says what a file may contain
     if isinstance(annotation, type) or get_origin(annotation) is dict:
         return annotation if get_origin(annotation) is dict or issubclass(annotation, BaseModel) else None
     found = (_alternative(inner) for inner in get_args(annotation))

@@ -1,4 +1,4 @@
-"""Reading the configuration: which file, its YAML, and every problem in it with its line and key at once."""
+"""Read the configuration: find the file, parse it, and report all its problems at once, each with line and key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READ: Final = (
     "NOTIFIER_SERVER_TOKEN_FILE",
     "NOTIFIER_WEBHOOK_SECRET",
 )
-# Behind these may stand the name of an app: NOTIFIER_APNS_KEY_DRIVER.
+# The name of an app may follow each of these: NOTIFIER_APNS_KEY_DRIVER.
 OF_APPS: Final = (
     "NOTIFIER_APNS_KEY",
     "NOTIFIER_EXPO_TOKEN",
@@ -51,7 +51,7 @@ Seen: TypeAlias = tuple[tuple[int, int, int, int], ...] | None
 def settings_path(path: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the file to read: `path`, else NOTIFIER_CONFIG, else config/notifier.yaml where it exists.
 
-    Raise SettingsError if nothing names a file and that one does not exist.
+    Raise SettingsError if nothing names a file and config/notifier.yaml does not exist.
     """
     if path is not None:
         return Path(path)
@@ -75,8 +75,8 @@ def load_settings(
     """Return the settings in the file that `settings_path` finds, with NOTIFIER_REDIS_URL instead of `redis.url`,
     and for the one partition that NOTIFIER_PARTITION names.
 
-    Relative paths in it are relative to its folder. rates: plain data that stands in the place of all sections of
-    the file that are rates. of: where they stand, else they are those that were published.
+    Relative paths in the file are relative to its folder. rates: plain data that replaces all sections of rates in the
+    file. of: the source of these rates, for errors; None: they are the published ones.
     Raise SettingsError with one line for each problem.
     """
     found = settings_path(path, environ)
@@ -101,7 +101,7 @@ def _at(redis: RedisSettings, number: str) -> RedisSettings:
 
 
 def _read_text(path: Path, hint: str = "") -> str:
-    """Return the text of a configuration file; raise SettingsError where there is none. hint: who named it."""
+    """Return the text of a configuration file; raise SettingsError if it cannot be read. hint: what named the file."""
     try:
         with path.open("rb") as file:
             return decode(file.read(MAX_BYTES + 1))
@@ -112,7 +112,7 @@ def _read_text(path: Path, hint: str = "") -> str:
 
 
 def read_source(path: Path) -> Source:
-    """Return the data in a configuration file with the places of its keys; raise SettingsError where it is no YAML."""
+    """Return the data of a configuration file with the places of its keys; raise SettingsError if it is not YAML."""
     return _source_of(_read_text(path), name=str(path))
 
 
@@ -128,13 +128,13 @@ def _source_of(text: str, *, name: str) -> Source:
 
 
 def fingerprint(path: Path, users_from: Path | None) -> Seen:
-    """Return a value that changes when one of the files of a configuration does; None if it is not there."""
+    """Return a value that changes when a file of the configuration changes; None if one of the files is missing."""
     try:
-        found = [os.stat(path)]  # noqa: PTH116 - the one of a link's target, which is what a deployment replaces
+        found = [os.stat(path)]  # noqa: PTH116 - follows a link, whose target a deployment replaces
         found += [file.stat() for file in files_at(users_from)] if users_from is not None else []
     except OSError:
         return None
-    return tuple((at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino) for at in found)  # ctime: of a chmod
+    return tuple((at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino) for at in found)  # a chmod changes ctime
 
 
 def parse_settings(
@@ -149,9 +149,9 @@ def parse_settings(
 
 
 def parse_rates(text: str, path: Path, *, name: str) -> Settings:
-    """Return the settings of the file at `path` with the rates of this text in the place of its own.
+    """Return the settings of the file at `path`, with the rates of this text instead of the file's.
 
-    What else stands in the text counts for nothing. name: what to call it in errors.
+    Other sections of the text are ignored. name: the name of the text in errors.
     Raise SettingsError with one line for each problem. No file that the text names is read.
     """
     source = _source_of(text, name=name)
@@ -169,11 +169,11 @@ def parse_rates(text: str, path: Path, *, name: str) -> Settings:
 
 
 def _with_rates(own: Source, rates: Mapping[str, Any], of: Source) -> Source:
-    """Put these rates, which stand in `of`, in the place of its own."""
+    """Replace the sections of rates in `own` by `rates`, whose places are in `of`."""
     if isinstance(own.data, dict):
         own.data = {key: own.data[key] for key in own.data if key not in (*SECTIONS, "users_from")} | dict(rates)
         own.rates = of
-        own.problems = [each for stand in (own, of) for each in stand.problems if own.of(each.path) is stand]
+        own.problems = [each for source in (own, of) for each in source.problems if own.of(each.path) is source]
     return own
 
 
@@ -184,9 +184,9 @@ def _checked(source: Source) -> Settings:
     try:
         settings = Settings.model_validate(source.data, context=context)
     except ValidationError as error:
-        # What is already said of a key is not said again, and a secret's text does not come back quoted.
-        said = {problem.path for problem in problems}
-        problems += [finding for finding in findings(error, source) if finding.path not in said]
+        # A second message for the same key would add nothing, and would quote a secret that the first one withholds.
+        reported = {problem.path for problem in problems}
+        problems += [finding for finding in findings(error, source) if finding.path not in reported]
     if not problems:
         more = UsersFiles()
         if settings.users_from is not None:
@@ -196,15 +196,15 @@ def _checked(source: Source) -> Settings:
         source.forget_places()
         return settings
     first = nsmallest(MAX_PROBLEMS, problems, key=lambda problem: problem.mark or Mark(1, 1))
-    told = (each.explain(Settings) if isinstance(each, Finding) else each for each in first)
-    lines = [line_of(source.of(each.path).name, each) for each in told]
+    shown_first = (each.explain(Settings) if isinstance(each, Finding) else each for each in first)
+    lines = [line_of(source.of(each.path).name, each) for each in shown_first]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"{name}: and {len(problems) - MAX_PROBLEMS} more")
     raise SettingsError("\n".join(lines))
 
 
 def unread(environ: Mapping[str, str], platforms: Mapping[str, Any]) -> list[str]:
-    """A line for each variable of our name that nothing reads. platforms: of packages too, which have their own."""
+    """Return a line for each NOTIFIER_ variable that nothing reads. A package reads those with its platform's name."""
     apps = {secret: getattr(platforms.get(secret.split("_")[1].lower()), "apps", ()) for secret in OF_APPS}
     known = (*READ, *OF_APPS, *(f"{secret}_{suffix_of(app)}" for secret in OF_APPS for app in apps[secret]))
     prefixes = tuple(f"{OURS}{name.upper()}_" for name in platforms if name not in OWN)

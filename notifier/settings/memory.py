@@ -10,7 +10,7 @@ _FORM: Final = re.compile(r"([1-9][0-9]{0,11}) ?(%|KB|MB|GB)")
 
 
 def check_memory(text: str) -> str:
-    """Return an amount as it is written; raise ValueError if it is none."""
+    """Return the text unchanged; raise ValueError if it is no amount of memory."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(

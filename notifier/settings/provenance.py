@@ -1,4 +1,4 @@
-"""Which line of the configuration each rule comes from. Follows the order of resolution that `Policies` states."""
+"""Find the line of the configuration that a rule comes from, in the order of resolution that `Policies` states."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where rules stand. path: of their section in the file.
+    """The places of the rules of one user or category. path: their section in the file, for people.
 
-    at: where one stands, as `file:line`, by its key, of a window also its number; '' for what is not in the file.
+    at: returns the place of one rule as `file:line`, or '' if the file does not give the rule. Its arguments are the
+    rule's key and, of a window, the index.
     """
 
     path: str
@@ -27,15 +28,14 @@ class Places:
 
 
 class Provenance:
-    """The places of the rules in one configuration, which must have been found right before."""
+    """The places of the rules in one configuration, which must be valid."""
 
     def __init__(self, settings: Settings, source: Source, name: str) -> None:
-        """source: where they stand in their file. name: the file; of rates that have no places, what to call them."""
+        """source: the places of the rates, empty if they are in no file. name: of the file, or of rates in no file."""
         self._rates, self._in_files = settings.rates, settings.places_in_files
         self._source, self._name = source, name
 
     def of_user(self, user: str) -> Places:
-        """Of the rules in force for a user."""
         entry = _get(self._rates, "users", user)
         own = [("tiers", entry)] if isinstance(entry, str) else [("users", user)] if entry is not None else []
         named = ".".join(own[0]) if own else "user"
@@ -46,7 +46,7 @@ class Provenance:
         return Places(named, partial(self._at, [*own, ("user",)]))
 
     def of_category(self, category: str) -> Places:
-        """Of the rules of a category, or of those of `default`, which it follows where it is not in the file."""
+        """Return the places of a category's rules. A category that is not in the file follows `default`."""
         known = _get(self._rates, "categories", category) is not None
         name = category if known else DEFAULT_CATEGORY
         return Places(f"categories.{name}", partial(self._at, [("categories", name)]))

@@ -1,4 +1,4 @@
-"""The sections of a configuration that are rates, the version that tells them from others, and what changes in them."""
+"""The sections of a configuration that are rates: their version, and the changes from some rates to others."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ SECTIONS: Final = ("zone", "user", "tiers", "users", "users_may", "categories", 
 
 
 def version_of(rates: Mapping[str, Any]) -> str:
-    """Return the version of rates: the same on every host for the same sections, whatever the file around them."""
+    """Return the version of rates: the same on every host for equal rates, whatever else the file contains."""
     whole = hashlib.sha256()
     for name in SECTIONS:
         given = rates.get(name) or {}
         entries = given if isinstance(given, Mapping) else {"": given}
-        for key in sorted(entries):  # one by one: no call is so long that a worker's sends would wait for it
+        for key in sorted(entries):  # one by one: a long call would hold up the worker's sends
             whole.update(json.dumps([name, key, entries[key]], sort_keys=True).encode())
     return whole.hexdigest()[:12]
 
 
 def rates_in(data: Any) -> dict[str, Any]:
-    """The sections of a configuration that are rates, out of its plain data."""
+    """Return the sections that are rates from a configuration's plain data."""
     return {name: data[name] for name in SECTIONS if name in data} if isinstance(data, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From the rates in force to others. lines: what changes, a line for each entry. lost: sections that would go."""
+    """A change of rates. lines: each entry that goes (`-`) or comes (`+`). lost: sections that the new rates lack."""
 
     lines: list[str]
     lost: list[str]
@@ -41,7 +41,7 @@ def change_to(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """List the changes from old to new rates, a line an entry: `- users.42: quiet`, `+ users.42: {gap: 5s}`."""
+    """Yield a line for each entry that goes or comes: `- users.42: quiet`, `+ users.42: {gap: 5s}`."""
     for name in SECTIONS:
         old, new = _entries(before, name), _entries(after, name)
         for key in [*old, *(key for key in new if key not in old)]:

@@ -1,4 +1,4 @@
-"""The URLs of several servers: ``redis+sentinel://host:26379,…/service/0`` and ``redis+cluster://host:6379,…``."""
+"""URLs of Sentinel and of clusters: ``redis+sentinel://host:26379,…/service/0`` and ``redis+cluster://host:6379,…``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PORTS: Final = range(1, 65_536)
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The parts of a URL: hosts and ports of sentinels, or of some nodes. name: the primary that the sentinels know."""
+    """The parts of a URL. hosts: sentinels, or nodes of a cluster. name: the name that sentinels give the primary."""
 
     hosts: tuple[tuple[str, int], ...]
     tls: bool
@@ -38,7 +38,7 @@ def is_cluster(url: str) -> bool:
 
 
 def parse(url: str) -> Servers:
-    """Read a URL of one of these kinds; raises ValueError, without quoting it, for another form."""
+    """Parse a URL of either kind; raise ValueError, without quoting the URL, if its form is wrong."""
     kind, found = _kind(url), _URL.fullmatch(url)
     hosts = _hosts(found[3], _PORT[kind]) if found else ()
     if not found or not hosts or bool(found[4]) != (kind == "sentinel"):
@@ -55,7 +55,7 @@ def _kind(url: str) -> str:
 
 
 def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
-    """The hosts of a list with commas, each with its port, or this one; none where one of them is no host."""
+    """Return the hosts of a list with commas; () if one of them is no host. port: of hosts that give none."""
     found = [_HOST.fullmatch(part) for part in text.split(",")]
     if not all(host and int(host[2] or port) in _PORTS for host in found):
         return ()

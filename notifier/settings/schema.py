@@ -1,8 +1,7 @@
 """The schema of `notifier.yaml`: every key, its default, and the objects that are built from it.
 
-Durations are whole microseconds in here (`gap_us`) and text with a unit in the file (`gap: 1.5s`). Nothing
-is read while a file is checked; the methods that read a secret do so when called, because a producer that
-only enqueues has no keys and must be able to load the same file.
+Durations are whole microseconds here (`gap_us`) and text with a unit in the file (`gap: 1.5s`). Validation reads no
+secret, because a producer that only enqueues has none and loads the same file. Methods read secrets when called.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from notifier.settings.schema_types import Section
 from notifier.settings.users_files import Entry, UsersFiles
 from notifier.units import format_duration
 
-# What a send may take beyond its provider's timeout: the way to Redis and back, and a busy event loop.
+# A send may take this much longer than its provider's timeout: round trips to Redis, and a busy event loop.
 LEASE_MARGIN_US: Final = 2 * SECOND
 
-MAX_OVERALL: Final = 100_000  # sends that stand in Redis, of a category
+MAX_OVERALL: Final = 100_000  # Redis keeps a record of each of these sends
 
 QuietOrIgnore = Annotated[tuple[Hours, ...] | Literal["ignore"], hours.QUIET_OR_IGNORE]
 COUNTED: Final = "A text of the one message; {count} in it becomes how many it stands for."
 
 
 class UsersMaySettings(Section):
-    """Choices of users, by `Notifier.users`. They can always choose to receive less."""
+    """Choices that users may make, by `Notifier.users`. Users can always choose to receive less."""
 
     tier: list[Tier] = Field(default_factory=list)
 
 
 class DigestSettings(Section):
-    """How those that wait become one message: `when_blocked: digest`."""
+    """How waiting notifications become one message: `when_blocked: digest`."""
 
     after: int = Field(ge=2, le=1_000_000, description="It is sent when so many wait.")
     within_us: Positive = Field(alias="within", description="It is sent when the first has waited so long.")
@@ -120,7 +119,7 @@ def _shape(value: object) -> str:
     return "<tier>" if isinstance(value, str) else "<rules>"
 
 
-# The tags stand in pydantic's error paths; `settings/errors.py` takes them out again.
+# Pydantic puts the tags into the paths of errors; `settings/errors.py` removes them.
 UserEntry = Annotated[
     Annotated[Tier, Tag("<tier>")] | Annotated[UserSettings, Tag("<rules>")],
     Discriminator(_shape),
@@ -172,7 +171,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _lease_outlasts_every_send(self) -> Self:
-        # A lease that ends before the answer lets a second worker send the same again.
+        # If a lease ends before the answer, a second worker sends the notification again.
         for name, provider in self.providers.platforms().items():
             least = provider.timeout_us + LEASE_MARGIN_US
             if self.worker.lease_us < least:
@@ -194,7 +193,7 @@ class Settings(Section):
         return self
 
     def _without_time(self, own: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
-        """Which of the categories, or of these beside each category, have hours that leave no time to send."""
+        """Yield path and message of hours that leave no time to send: a category's, or an entry's with a category's."""
         lead_us = self.worker.lease_us
         held = {f"categories.{name}": each for name, each in self.categories.items() if not each.bypass}
         for path, category in held.items():
@@ -231,23 +230,23 @@ class Settings(Section):
 
     @property
     def rates_version(self) -> str:
-        """The version of the rates in this; see `notifier.settings.published`."""
+        """The version of these rates; see `notifier.settings.rates.version_of`."""
         return self._rates_version
 
     @property
     def rates(self) -> Mapping[str, Any]:
-        """The sections that are rates, as they are written; the users of `users_from` stand among `users`."""
+        """The sections that are rates, as they are written, with the users of `users_from` among `users`."""
         return self._rates
 
     @property
     def places_in_files(self) -> Mapping[str, str]:
-        """Where each user of `users_from` stands, as `users.jsonl:2`."""
+        """The place of each user of `users_from`, such as `users.jsonl:2`."""
         return self._places_in_files
 
     def complete(self, rates: Mapping[str, Any], more: UsersFiles) -> None:
-        """Take the users of `users_from`, and keep the rates as they are written.
+        """Add the users of `users_from`, and keep the rates as they are written.
 
-        Raises SettingsError for hours of a user that leave no time.
+        Raise SettingsError if the hours of a user leave no time to send.
         """
         for path, why in self._without_time(more.entries):
             user, _, key = path.rpartition(".")
@@ -259,11 +258,11 @@ class Settings(Section):
 
     @property
     def max_waiting_here(self) -> int | None:
-        """How many may wait in each partition, of all users together; None is any number."""
+        """How many notifications of all users together may wait in one partition; None: any number."""
         return None if self.max_waiting is None else self.max_waiting // self.redis.partitions
 
     def policies(self) -> Policies:
-        """Return the rules of this file, resolved and fast; see `Policies` for the order of resolution."""
+        """Return the rules of this file, ready for look-ups; see `Policies` for the order of resolution."""
         everyone = self.user.policy()
         return Policies(
             everyone,

@@ -16,7 +16,7 @@ from notifier.units import UNITS, format_duration
 SECOND: Final = UNITS["s"]
 MINUTE: Final = UNITS["m"]
 DAY: Final = UNITS["d"]
-MAX_HISTORY: Final = 10_000  # records of a user
+MAX_HISTORY: Final = 10_000  # records of one user
 
 
 class BackoffSettings(Section):
@@ -54,7 +54,7 @@ class WebhookSettings(Section):
     timeout_us: Positive = Field(default=10 * SECOND, alias="timeout", description="How long one request may take.")
 
     def read_secret(self, environ: Mapping[str, str]) -> str:
-        """The secret that signs: of NOTIFIER_WEBHOOK_SECRET, else of the file. Raise SettingsError."""
+        """Return the signing secret: NOTIFIER_WEBHOOK_SECRET, else the file's. Raise SettingsError if there is none."""
         if environ.get("NOTIFIER_WEBHOOK_SECRET"):
             return environ["NOTIFIER_WEBHOOK_SECRET"]
         if self.secret_file is None:

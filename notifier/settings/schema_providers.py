@@ -1,4 +1,4 @@
-"""The section `providers` of `notifier.yaml`: the platforms, their apps, and whose secrets are read where.
+"""The section `providers` of `notifier.yaml`: the platforms, their apps, and the secrets of each app.
 
 Each platform brings its own section; see `Platform.settings`.
 """
@@ -31,11 +31,10 @@ App = TypeVar("App", bound=Section)
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A text that an app signs in with: in an environment variable, or else in the file that `key` names.
+    """A text with which an app signs in: in an environment variable, or else in the file that `key` names.
 
-    form: makes of the text what the provider takes; it is told where the text came from, and raises SettingsError.
-    with_it: the keys of which an app that gives one of them must have the secret for itself. optional: it is '' where
-    there is none.
+    form: turns the text and its origin into the value that the provider takes; raises SettingsError if it cannot.
+    with_it: keys; an app that gives one of them needs a secret of its own. optional: a missing secret is ''.
     """
 
     variable: str
@@ -46,10 +45,10 @@ class Secret:
 
 
 class PlatformSettings(Section, Generic[App]):
-    """The keys that platforms share: named apps, of which each inherits what it does not give.
+    """The keys that platforms share. A named app inherits each value that it does not give from the section.
 
-    A section with named apps is an app itself, the one without a name, only if it gives `identity`. needed: the keys
-    that each app has to give. advice: what is said where one is missing; {client} in it is the client.
+    A section with named apps is itself an app, the one without a name, only if it gives `identity`. needed: the keys
+    that each app must give or inherit. advice: the end of the error if one is missing; {client} in it is the client.
     """
 
     platform: ClassVar[str]
@@ -80,24 +79,24 @@ class PlatformSettings(Section, Generic[App]):
         return self
 
     def lacks(self) -> Sequence[str]:
-        """The keys that this app has to give, and does not."""
+        """Return the keys that this app needs and does not have."""
         return [key for key in self.needed if not getattr(self, key)]
 
     @property
     def app_names(self) -> Sequence[str | None]:
-        """The apps that can be sent to; None is the one without a name."""
+        """The names of the apps that can send; None is the app without a name."""
         unnamed = not self.apps or bool(getattr(self, self.identity))
         return [*([None] if unnamed else []), *self.apps]
 
     def app(self, name: str | None) -> Self:
-        """Return this section as it is for one app, what that one gives put over it; raise KeyError for no app."""
+        """Return this section with the values of one app in place of its own; raise KeyError for an unknown app."""
         if name is None:
             return self
         given = self.apps[name]
         return self.model_copy(update={key: getattr(given, key) for key in given.model_fields_set})
 
     def why_not(self, name: str | None) -> str | None:
-        """Say why nothing can be sent by this app, or None if it can."""
+        """Say why this app cannot send, or None if it can."""
         if name in self.app_names:
             return None
         where, known = f"providers.{self.platform}", ", ".join(self.apps)
@@ -106,18 +105,18 @@ class PlatformSettings(Section, Generic[App]):
         return f"{name!r} is not among {where}.apps; {f'known are {known}' if known else 'there are none'}"
 
     def why_not_to(self, token: str, app: str | None) -> str | None:  # noqa: ARG002 - most platforms have one server
-        """Say why a device with a well-formed token cannot be sent to by this app, or None if it can."""
+        """Say why this app cannot send to a device with this well-formed token, or None if it can."""
         return None
 
     def check(self, notification: Notification, app: str | None) -> None:
-        """Raise InvalidNotificationError for what the platform takes, but not of this app as it is configured."""
+        """Raise InvalidNotificationError if the platform takes the notification, but not from this app's settings."""
 
     def is_dry_run(self, app: str | None) -> bool:  # noqa: ARG002 - most platforms have no such thing
         """Whether the platform only checks what this app sends, so that nothing reaches a device."""
         return False
 
     def services(self, app: str | None) -> Sequence[str]:  # noqa: ARG002 - most platforms are one service
-        """The hosts behind this app that the configuration names in full, for a platform that is several services."""
+        """Return the hosts that the configuration names in full for this app, if the platform is several services."""
         return ()
 
     def has_service(self, app: str | None, host: str) -> bool:
@@ -126,24 +125,24 @@ class PlatformSettings(Section, Generic[App]):
 
     @property
     def in_force(self) -> PlatformLimits:
-        """The limits of the platform itself: what its section `limits` says, if it has one."""
+        """The platform's own limits, from its section `limits` if it has one."""
         given: Iterable[tuple[str, Any]] = getattr(self, "limits", ())
         limits: dict[str, Any] = {key: Policy(each) if isinstance(each, tuple) else each for key, each in given}
         return PlatformLimits(**limits)
 
     def files(self) -> set[Path]:
-        """The files that its apps are built from: keys, certificates and accounts."""
+        """Return the files from which its apps are built: keys, certificates and accounts."""
         return {value for app in self.app_names for _, value in self.app(app) if isinstance(value, Path)}
 
     @property
     def prints(self) -> bool:
-        """Whether what would be sent is printed, and nothing is sent."""
+        """Whether messages are printed instead of sent."""
         return self.client == "console"
 
     def read_secret(self, environ: Mapping[str, str], app: str | None = None) -> Any:
-        """Return what an app signs in with: its own, if it has any, goes before the section's.
+        """Return the secret of an app: its own, else the one that it inherits from the section.
 
-        Raise SettingsError if there is none, or it cannot be read, or it has another form.
+        Raise SettingsError if there is none, or if it cannot be read or has the wrong form.
         """
         secret, variable, where = self.secret, self.secret.variable, f"providers.{self.platform}"
         given: Section = self
@@ -158,16 +157,16 @@ class PlatformSettings(Section, Generic[App]):
 
 
 def suffix_of(app: str) -> str:
-    """Return an app's name as it ends the names of its environment variables."""
+    """Return the suffix of the names of an app's environment variables."""
     return app.upper().replace("-", "_")
 
 
 class ProvidersSettings(Section):
-    """Whom to send through; a platform that is not named here cannot be sent to."""
+    """The push services to send through. Only platforms that are named here can be sent to."""
 
     @classmethod
     def keys(cls) -> dict[str, Any]:
-        """The platforms that are installed, with the section of each; one that is broken has none."""
+        """Return each installed platform with its section. A broken platform is left out."""
         found = {}
         for name in installed():
             with contextlib.suppress(SettingsError):
@@ -179,13 +178,13 @@ class ProvidersSettings(Section):
         return {name: section for name, section in found.items() if section is not None}
 
     def limits(self) -> dict[str, PlatformLimits]:
-        """Return the platforms' own limits, of those that are configured and have any."""
+        """Return the own limits of each configured platform that has any."""
         found = {name: section.in_force for name, section in self.platforms().items()}
         return {name: limits for name, limits in found.items() if not limits.is_empty}
 
 
 def _section_of(name: str) -> type[PlatformSettings[Any]]:
-    """The section that an installed platform brings. Raises SettingsError where that is broken."""
+    """Return the section of an installed platform. Raise SettingsError if the platform is broken."""
     platform = find(name)
     assert platform is not None, name
     return platform.settings()
@@ -193,7 +192,7 @@ def _section_of(name: str) -> type[PlatformSettings[Any]]:
 
 @lru_cache(maxsize=256)
 def providers_of(names: tuple[str, ...]) -> type[ProvidersSettings]:
-    """`ProvidersSettings` with a key for each of these platforms. Raises the error of one that is broken."""
+    """Return `ProvidersSettings` with a key for each of these platforms; raise an error at the key of a broken one."""
     fields: dict[str, Any] = {}
     for name in names:
         try:
@@ -204,7 +203,7 @@ def providers_of(names: tuple[str, ...]) -> type[ProvidersSettings]:
 
 
 def _with_platforms(value: object, info: ValidationInfo) -> object:
-    """Read each platform's section by the schema that the platform brings."""
+    """Validate each platform's section by the schema of the platform."""
     if not isinstance(value, dict) or not value:
         return value
     names = tuple(sorted({str(name) for name in value} & set(installed())))

@@ -20,7 +20,7 @@ from notifier.units import UNITS
 class RedisSettings(Section):
     """Where the queues and the limiter live."""
 
-    # Not in the repr: NOTIFIER_REDIS_URL may bring a password into it.
+    # Not in the repr: the URL from NOTIFIER_REDIS_URL may contain a password.
     url: RedisUrl = Field(default="redis://localhost:6379/0", repr=False)
     prefix: Prefix = Field(
         default="notifier",
@@ -46,7 +46,7 @@ class RedisSettings(Section):
 
     @property
     def partition(self) -> int | None:
-        """The one partition that is meant, of several."""
+        """The partition that these settings are for; None: all of them."""
         return self._partition
 
     def at(self, partition: int) -> Self:
@@ -61,13 +61,13 @@ class RedisSettings(Section):
         return self
 
     def read_password(self) -> str | None:
-        """Return what stands in `password_file`, without the line's end; None where no file is named."""
+        """Return the password in `password_file`, without the line's end; None if no file is named."""
         return _password(self.password_file, "redis.password_file")
 
     def tls_options(self) -> dict[str, str]:
-        """Return the options by which redis-py opens TLS, if files are named.
+        """Return redis-py's TLS options for the files that are named.
 
-        Raise SettingsError if a file cannot be used, or if the URL is not one of TLS.
+        Raise SettingsError if a file cannot be used, or if the URL does not use TLS.
         """
         files = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "cert_key_file"}
         given = {option: key for option, key in files.items() if getattr(self, key) is not None}
@@ -80,23 +80,23 @@ class RedisSettings(Section):
         return {option: str(getattr(self, key)) for option, key in given.items()}
 
     def _try_files(self) -> None:
-        """Load them as a connection will: what it cannot use would look like a Redis that is away."""
+        """Load the files as a connection will, in which a bad file would look like an unreachable Redis."""
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        password = parse_qs(urlsplit(self.url).query).get("ssl_password", [""])[0]  # else OpenSSL would ask for it
-        what, needed = f"ca_file: cannot use {self.ca_file}", "it is to hold certificates in PEM"
+        password = parse_qs(urlsplit(self.url).query).get("ssl_password", [""])[0]  # for None, OpenSSL would prompt
+        wrong, needed = f"ca_file: cannot use {self.ca_file}", "it is to hold certificates in PEM"
         try:
             if self.ca_file:
                 tls.load_verify_locations(self.ca_file)
-            what = f"cert_file: cannot use {self.cert_file} with the key in {self.cert_key_file or self.cert_file}"
+            wrong = f"cert_file: cannot use {self.cert_file} with the key in {self.cert_key_file or self.cert_file}"
             needed = "both are to be in PEM, belong together, and have no password"
             if self.cert_file:
                 tls.load_cert_chain(self.cert_file, self.cert_key_file, password)
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or type(error).__name__
-            raise SettingsError(f"redis.{what}: {why}; {needed}") from None
+            raise SettingsError(f"redis.{wrong}: {why}; {needed}") from None
 
     def read_sentinel_password(self) -> str | None:
-        """Return what stands in `sentinel_password_file`, as `read_password` does."""
+        """Return the password in `sentinel_password_file`, as `read_password` does."""
         return _password(self.sentinel_password_file, "redis.sentinel_password_file")
 
 

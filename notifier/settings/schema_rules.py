@@ -17,9 +17,9 @@ from notifier.settings.checks import DURATION_TEXT, INTERVAL_TEXT, RATE_TEXT, WI
 from notifier.settings.schema_types import Section
 from notifier.units import LARGEST_LIMIT, LONGEST_US, UNITS, format_duration, parse_duration, shown
 
-MAX_AUTOMATIC: Final = 1_000  # a larger limit is counted in buckets, if nobody says otherwise
+MAX_AUTOMATIC: Final = 1_000  # without a precision, a larger limit is counted in buckets
 MAX_EXACT: Final = 10_000  # about 1 MB for each user who fills it
-AUTOMATIC_BUCKETS: Final = 96  # of a day a quarter of an hour
+AUTOMATIC_BUCKETS: Final = 96  # a bucket of a day is a quarter of an hour
 MAX_CAPACITY: Final = 100
 
 BurstRule = Burst | Literal["none"]
@@ -32,7 +32,7 @@ def _without_default(schema: dict[str, Any]) -> None:
 def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"must be text such as 1d, is {kind(value)}")  # noqa: TRY004
-    return str(value)  # of a bare number, the parser asks for the unit
+    return str(value)  # the parser refuses a bare number, and asks for its unit
 
 
 class WindowForm(Section):
@@ -61,7 +61,7 @@ class WindowForm(Section):
 
 
 class BurstForm(Section):
-    """A burst: so many at once, and then one more each time."""
+    """A burst: `capacity` sends at once, then one more at each `refill`."""
 
     capacity: int = Field(ge=1, le=MAX_CAPACITY, description="So many at once.")
     refill: Rate = Field(description="How fast there is room for more: one more each time.")
@@ -85,7 +85,7 @@ def _window(value: object) -> Window | CalendarWindow:
 
 
 def automatic(rate: Window) -> Window:
-    """The window itself, or one that counts in buckets where the limit is large."""
+    """Return the window, or one that counts in buckets if the limit is large."""
     if rate.limit <= MAX_AUTOMATIC:
         return rate
     return replace(rate, precision_us=-(-rate.interval_us // AUTOMATIC_BUCKETS))
@@ -126,7 +126,7 @@ MaxWaiting = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class RuleSettings(Section):
-    """Rules that a section may give; None is not given."""
+    """Rules that a section may give. None: the section does not give the rule."""
 
     windows: Windows | None = None
     gap_us: Duration | None = Field(default=None, alias="gap")
@@ -134,19 +134,19 @@ class RuleSettings(Section):
     send: SendOrNone | None = Field(default=None, alias="send_hours")
 
     def policy(self, everyone: Policy = NO_RULES) -> Policy:
-        """Return these rules, and those of everyone for what is not given."""
+        """Return these rules, and everyone's for those that are not given."""
         quiet, send = self.quiet_hours, self.send
         return everyone.replaced(self.windows, gap_us=self.gap_us, burst=self.burst, quiet=quiet, send=send)
 
     @property
     def hours_key(self) -> str:
-        """The key of the hours given here, if any; the first, where there are both."""
+        """The key of the hours given here; if both are given, `quiet_hours`."""
         return "send_hours" if self.quiet_hours is None else "quiet_hours"
 
     def without_time(self, lead_us: int, user: RuleSettings, also: Mapping[str, int]) -> str:
-        """Why the hours given here leave no time to send; '' where they leave some, or none are given.
+        """Say why the hours given here leave no time to send; '' if they leave some, or none are given.
 
-        user: whose hours stand for those that are not given. also: the minutes that others close, by their place.
+        user: its hours hold if hours are not given here. also: the minutes that other sections close, by section.
         """
         if self.quiet_hours is self.send is None:
             return ""
@@ -155,9 +155,9 @@ class RuleSettings(Section):
         closed = closed_minutes(quiet, send)
         for other, minutes in {"": 0, **also}.items():
             if longest_open_us(closed | minutes) <= lead_us:
-                told = " and ".join(filter(None, (text_of(quiet), f"send_hours {text_of(send)}" if send else "")))
+                given = " and ".join(filter(None, (text_of(quiet), f"send_hours {text_of(send)}" if send else "")))
                 beside = f", beside the hours of {other}," if other else ""
-                return f"{told}{beside} leaves no time to send; leave more than worker.lease"
+                return f"{given}{beside} leaves no time to send; leave more than worker.lease"
         return ""
 
     @property
@@ -171,7 +171,7 @@ class RuleSettings(Section):
 
 
 class UserSettings(RuleSettings):
-    """Limits of a tier, or of one user. What is not given is as under `user`."""
+    """Limits of a tier, or of one user. Rules that are not given are those under `user`."""
 
     quiet: QuietOrNone | None = Field(default=None, alias="quiet_hours")
 
@@ -181,6 +181,6 @@ class UserSettings(RuleSettings):
 
 
 class EveryoneSettings(UserSettings):
-    """Limits of each user in all, and how many notifications of one user may wait."""
+    """Limits of each user, for all categories together, and how many notifications of one user may wait."""
 
     max_waiting: MaxWaiting | None = None

@@ -1,4 +1,4 @@
-"""Files with secrets that are followed: a new one is taken up once it is whole, without a restart."""
+"""Follow files with secrets: a process uses a new secret once its file is whole, without a restart."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 from notifier.errors import SettingsError
 
 SECRETS: Final = ("key_file", "password_file", "secret_file", "service_account")
-MAX_BYTES: Final = 1_000_000  # a bundle of all the authorities of a system is a quarter of it
-NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for a FIFO that nobody writes to; Windows has none
+MAX_BYTES: Final = 1_000_000  # four times the size of a system's bundle of authorities
+NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # a FIFO without a writer must not block; Windows has no such flag
 Stat: TypeAlias = tuple[int, int, int, int] | None
 
 
 def read_regular(path: Path, key: str) -> bytes:
-    """Return what is in the file that `key` names; raise SettingsError if it cannot be read, or is no regular file."""
+    """Return the content of the file that `key` names; raise SettingsError if it cannot be read or is not regular."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAIT)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -34,16 +34,16 @@ def read_regular(path: Path, key: str) -> bytes:
 
 
 class LastGood:
-    """A secret that is read whenever it is asked for; where that fails, the last one that could be."""
+    """A secret that is read at each call. If a read fails, the last good one stays in force."""
 
     def __init__(self, whose: str, read: Callable[[], str | None]) -> None:
-        """whose: for the log. read: raises SettingsError, here too."""
+        """whose: for the log. Raise SettingsError if the first `read` does."""
         self._whose, self._read = whose, read
         self._value = read() or ""
         self._problem = ""
 
     def __call__(self) -> str:
-        """The secret. A new problem is logged, once."""
+        """Return the secret. A new problem is logged once."""
         try:
             self._value, problem = self._read() or "", ""
         except SettingsError as error:
@@ -55,20 +55,20 @@ class LastGood:
 
 
 def refuse(whose: str, problem: str) -> None:
-    """Log that a new secret cannot be used, so that the old one stays in force."""
-    import structlog  # noqa: PLC0415 - a producer loads it where it has something to say
+    """Log that a new secret cannot be used, and that the old one stays in force."""
+    import structlog  # noqa: PLC0415 - a producer imports it only if it has to log
 
     if structlog.is_configured():
         structlog.get_logger(__name__).error("secrets_refused", platform=whose, problems=problem.splitlines())
-    else:  # somebody else's program, to whose output structlog would print
+    else:  # another program, whose output structlog would write to
         logging.getLogger("notifier").error("new secrets of %s refused, the old ones stay: %s", whose, problem)
 
 
 class SecretFiles:
     """Some files that belong together, such as a certificate and its key. Not for two threads at once.
 
-    A changed file counts once it is the same at two looks in a row. What counts is its content: where Kubernetes
-    changes one secret, it writes the others beside it anew.
+    A change counts once two checks in a row see the same files. Only the content counts: if one secret changes,
+    Kubernetes also writes the others beside it again.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -77,7 +77,7 @@ class SecretFiles:
         self._digest = self._read()
 
     def changed(self) -> bool:
-        """Whether they hold something else than at the start, or than when this was true last."""
+        """Whether their content changed since the start, or since this last returned True."""
         stats = self._stats()
         settled, self._before = stats == self._before, stats
         if stats == self._seen or not settled:
@@ -95,10 +95,10 @@ class SecretFiles:
 
 def _stat(file: Path) -> Stat:
     try:
-        found = file.stat()  # of a link's target, which is what Kubernetes replaces
+        found = file.stat()  # follows a link, whose target Kubernetes replaces
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # ctime: of a chmod
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino  # a chmod changes ctime
 
 
 def _digest(file: Path) -> str:
@@ -109,12 +109,12 @@ def _digest(file: Path) -> str:
 
 
 def read_by_others(settings: object, at: str = "") -> Iterator[str]:
-    """Warn of each file with a secret, anywhere in these settings, that every user of this host may read."""
+    """Yield a warning for each file with a secret, anywhere in the settings, that every user of this host may read."""
     fields = getattr(settings, "__dict__", None) if not isinstance(settings, dict) else settings
     for name, value in (fields or {}).items():
         where = f"{at}.{name}" if at else str(name)
         if isinstance(value, Path) and str(name).endswith(SECRETS):
-            with suppress(OSError):  # one that is not there is told of elsewhere
+            with suppress(OSError):  # another check reports a missing file
                 if value.stat().st_mode & stat.S_IROTH:
                     yield f"{where}: every user of this host may read {value}; chmod 600 it"
         elif isinstance(value, dict) or hasattr(value, "model_fields_set"):

@@ -1,4 +1,4 @@
-"""Users with rules of their own in files beside the configuration, a JSON object a line, for tens of thousands."""
+"""Users with rules of their own, even tens of thousands, in files beside the configuration: a JSON object a line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAX_BYTES: Final = 50_000_000
 MAX_PROBLEMS: Final = 50
 
 Entry: TypeAlias = str | UserSettings  # the name of a tier, or rules
-Written: TypeAlias = str | Mapping[str, Any]  # the same as it would stand under `users` in the configuration
+Written: TypeAlias = str | Mapping[str, Any]  # the entry as people write it under `users`
 
 
 @dataclass(slots=True)
 class UsersFiles:
-    """The users in some files. places: where each stands, as `users.jsonl:2`."""
+    """The users in some files. places: the place of each, such as `users.jsonl:2`."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     written: dict[str, Written] = field(default_factory=dict)
@@ -35,9 +35,9 @@ class UsersFiles:
 
 
 def files_at(place: Path) -> list[Path]:
-    """The file at a place, or the .jsonl files of the folder there, by name. Empty where there is none.
+    """Return the file at a place, or the .jsonl files of the folder there, sorted by name; [] if there is none.
 
-    A name that begins with a dot is a side file of an editor, or of a system that copies.
+    Names that begin with a dot are left out: editors and copying tools write such files.
     """
     if place.is_dir():
         return sorted(path for path in place.iterdir() if path.suffix.lower() == ".jsonl" and path.name[0] != ".")
@@ -45,11 +45,11 @@ def files_at(place: Path) -> list[Path]:
 
 
 def read_users(place: Path, tiers: Collection[str], users: Collection[str], at: str) -> UsersFiles:
-    """Read the files at a place. tiers: those there are. users: who has an entry in the configuration itself.
+    """Read the files at a place. tiers: the known ones. users: those with an entry in the configuration itself.
 
     at: where the configuration names the place, for errors.
 
-    Raises SettingsError with a line for each problem: file, line, what is wrong; two entries for one user are one.
+    Raise SettingsError with a line for each problem: file, line, what is wrong. A second entry for a user is a problem.
     """
     paths = files_at(place)
     if not paths:
@@ -95,8 +95,8 @@ def _decoded(raw: bytes, path: Path) -> str:
 
 
 def _entries(text: str, tiers: Collection[str]) -> Iterator[tuple[int, str, tuple[Entry, Written] | Problem]]:
-    """Line, user and entry of each line that is not blank; a file that is only being written may have none yet."""
-    entries: dict[str, tuple[Entry, Written] | Problem] = {}  # there are few rules and many users
+    """Yield number, user and entry of each line that is not blank. An empty file is refused: it may be half written."""
+    entries: dict[str, tuple[Entry, Written] | Problem] = {}  # by their text: many users have the same rules
     if not text.strip():
         yield 1, "", Problem(None, (), f"is empty; write a JSON object {SUCH_AS}")
     for number, line in enumerate(io.StringIO(text), 1):

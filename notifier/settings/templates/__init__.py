@@ -15,7 +15,7 @@ def template(name: str) -> str:
 
 
 def schema_text() -> str:
-    """Return the JSON Schema of the configuration, for editors: the package's own, in a clone that of its `config`."""
+    """Return the JSON Schema of the configuration, for editors: from the package, or in a clone from `config`."""
     packaged = resources.files(__package__).joinpath(SCHEMA)
     found = packaged if packaged.is_file() else Path(__file__).parents[3] / "config" / SCHEMA
     return found.read_text(encoding="utf-8")

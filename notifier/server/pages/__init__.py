@@ -1,1 +1,1 @@
-"""The pages, made on the server of what the API tells: each value escaped, and each usable without a script."""
+"""The pages: HTML from the data of the API. Every value is escaped, and every page works without a script."""

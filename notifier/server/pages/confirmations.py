@@ -1,4 +1,4 @@
-"""The pages that ask before something is done: a pause, and the cancelling of many."""
+"""The pages Pause and Log, and the page that asks before many notifications are cancelled."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _form(told: dict[str, Any]) -> Html:
 
 
 def sure_page(told: dict[str, Any], view: View) -> str:
-    """Ask before all that waits for a user is cancelled."""
+    """Ask whether to cancel all waiting notifications of a user."""
     user = tag("span", told["user"], class_="id")
     some = counted(told["waiting"], "notification")
     return document(

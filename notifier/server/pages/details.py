@@ -1,4 +1,4 @@
-"""The tables below the first page: lanes, workers, minutes."""
+"""The tables at the end of the page Now: lanes, workers, minutes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from notifier.server.html import Html, at_most, moment, span, table, tag
 
 
 def details(told: dict[str, Any]) -> Html:
-    """All of them, folded away."""
     now = told["now"]
     body = [
         tag("h2", "Lanes"),

@@ -17,7 +17,7 @@ ITEM: Final = re.compile(r"^(?:- |\d+\. )")
 
 
 def read_help(name: str) -> str:
-    """The page of this name, as it is written. Raises ProblemError."""
+    """Return the Markdown of a page. Raises ProblemError."""
     folder = resources.files("notifier.server").joinpath("help")
     if not NAME.fullmatch(name) or not folder.joinpath(f"{name}.md").is_file():
         raise ProblemError(404, "Unknown", "there is no such page of the runbook")

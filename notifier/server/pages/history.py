@@ -1,4 +1,4 @@
-"""Show what became of a user's notifications: a coloured bar of what held each one back, and the words beside it."""
+"""Show a user's history: for each notification, a coloured bar of its delays and the same in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def history_table(told: dict[str, Any]) -> Any:
 
 
 def held_back(record: dict[str, Any]) -> Any:
-    """A bar of what held it back, each part as wide as its time, and the same in words."""
+    """A bar of a notification's delays, each part as wide as its time, and the same in words."""
     parts = [part for part in record["delays"] if part["why"] != "sending"]
     if not parts or not record["held"]:
         return "nothing"

@@ -1,4 +1,4 @@
-"""Build what all pages have: their head, links to the others, and sentences on what was done or is wrong."""
+"""Build the parts that all pages share: the head, links to the others, and messages on results and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES: Final = (
     ("/limits", "Limits"),
 )
 RENEW_S: Final = 5
-# What a form says when it is done: pages are led to by one of these words, so that no link can put others in our mouth.
+# The results of forms. A query has only the word, so that no link can put another text into a page.
 DONE: Final = {
     "cancelled": (True, "Cancelled. It will not be sent."),
     "sending": (False, "Not cancelled: a worker is sending it now."),
@@ -40,10 +40,10 @@ DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """For whom a page is made. at: which page. may_act: whether the token allows it. done: see DONE.
+    """How to show a page. at: its path. may_act: whether the token allows actions. done: a word of DONE.
 
-    is_long: all is shown, not the first alone. in_parts: Redis has partitions. answered: when Redis did last; None
-    where it never has, or has parts. refused: what is wrong with the configuration, so that the last one holds on.
+    is_long: show all rows, not only the first. in_parts: Redis has partitions. answered: when Redis last answered; None
+    if never, or if in_parts. refused: the mistakes of the configuration file; the last good one stays in force.
     """
 
     at: str
@@ -56,7 +56,7 @@ class View:
 
 
 def document(view: View, title: str, *body: Any, renew: bool = False, plots: bool = False) -> str:
-    """A whole page. renew: it shows what is now, and page.js renews it. plots: live.js draws in it."""
+    """A whole page. renew: page.js renews it. plots: live.js draws in it."""
     shown = f"{title} · push-throttle"
     head = [
         tag("meta", charset="utf-8"),
@@ -94,7 +94,7 @@ def document(view: View, title: str, *body: Any, renew: bool = False, plots: boo
 
 
 def problem_page(view: View, title: str, detail: str, help_: str | None = None, *more: Any, renew: bool = False) -> str:
-    """Show what is wrong. renew: the next time it may be well. help_: a page of the runbook."""
+    """Show an error. renew: page.js tries again. help_: the path of a page of the runbook."""
     if help_ is None:
         return document(view, title, tag("h1", title), tag("p", lines(detail)), *more, renew=renew)
     says = detail if detail.startswith(title) else f"{title}: {detail}"
@@ -109,7 +109,7 @@ def problem_page(view: View, title: str, detail: str, help_: str | None = None, 
 
 
 def wrong(detail: str, *before: Html) -> Html:
-    """Show what was wrong with an input, line by line. before: what is said first."""
+    """Show the mistakes of an input, one a line. before: the elements above them."""
     each = tag("ul", [tag("li", line) for line in detail.splitlines()])
     return tag("div", *before, each, class_="said wrong", role="alert")
 
@@ -123,14 +123,14 @@ def link(path: str, shown: Any, **query: str) -> Html:
 
 
 def job_link(job_id: str, **query: str) -> Html:
-    """A way to the page of a notification, in a table: its id may be long."""
+    """A link to the page of a job, for a table: the style sheet shortens a long id."""
     return tag("a", job_id, href=f"/job?{urlencode({'id': job_id, **query})}", title=job_id, class_="job")
 
 
 def act(path: str, label: str, *more: Html, mild: bool = False, says: str | None = None, **fields: str) -> Html:
-    """A button that does something. more: what is asked for. says: what it does, where the label is too short.
+    """A form with one button. more: its inputs. says: the button's name for screen readers, if the label is too short.
 
-    fields: as in a link, percent-encoded, because a browser changes line breaks and NUL in the fields of a form.
+    fields: sent in the query, because a browser changes line breaks and NUL in the inputs of a form.
     """
     button = tag("button", label, type="submit", class_="mild" if mild else None, aria_label=says)
     action = f"{path}?{urlencode(fields)}" if fields else path

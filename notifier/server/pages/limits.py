@@ -1,4 +1,4 @@
-"""The page Limits: what the program's own limiters have counted, by namespace, by key and over the last hour."""
+"""The page Limits: the counted usage of a program's own limiters, by namespace, by key and over the last hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page: what is wrong and since when, how many wait and why, when it will be empty; who changed what."""
+"""The page Now: problems, how many wait and why, when nothing will wait any more, and the last change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from notifier.server.html import Html, at_most, column, facts, hint, moment, rat
 from notifier.server.pages.details import details
 from notifier.server.pages.layout import View, act, document, link
 
-LONGEST: Final = 80  # characters of what came of a change
+LONGEST: Final = 80  # characters of a change's answer
 SIGNS: Final = {"stopped": "✖", "slow": "⚠", "working": "✔", "unknown": "?"}
 
 
@@ -72,14 +72,14 @@ def _figures(told: dict[str, Any]) -> Html:
 
 
 def _waits(told: dict[str, Any]) -> list[Html]:
-    """Why they wait, as it was counted when it was decided."""
+    """How many wait for each reason: the one that was last decided for their backlog."""
     found = sorted(told["now"]["waits"], key=itemgetter("waiting"), reverse=True)
     rows = [(each["what"], column(each["waiting"], found[0]["waiting"], _level(each))) for each in found]
     return [tag("h2", "Why they wait"), table(("for", "how many"), rows, "Nothing waits.", slim=True)]
 
 
 def _level(waits: dict[str, Any]) -> str:
-    """How a bar is drawn: in an outage what waits for it is no calm figure."""
+    """The class of a bar, which gives its colour. A slow route has the colour of a warning."""
     return "near" if waits["what"].endswith(" slow") else f"why-{waits['kind']}"
 
 
@@ -99,7 +99,7 @@ def _behind(told: dict[str, Any]) -> list[Html]:
 
 
 def _plots() -> Html:
-    """Where live.js draws; hidden without it."""
+    """The places in which live.js draws; hidden until it does."""
     drawn = (
         ("throughput", "Notifications a minute", "Notifications accepted and ended by minute, in the last hour"),
         (

@@ -1,4 +1,4 @@
-"""The page Problems: what was rejected, failed or expired, and dead tokens; by reason, and one by one."""
+"""The page Problems: rejected, failed and expired notifications and dead tokens, by reason and one by one."""
 
 from __future__ import annotations
 

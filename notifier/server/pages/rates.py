@@ -1,4 +1,4 @@
-"""The page Rates: what is in force and who follows it; a new YAML is previewed on recorded traffic, then applied."""
+"""The page Rates: the rates in force, the workers that follow them, and a form to preview and apply new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LINES = 100
 
 
 def rates_page(told: dict[str, Any], view: View, *, given: str | None = None, problem: str = "") -> str:
-    """The page. given: what somebody has pasted. problem: what is wrong with it."""
+    """The page. given: pasted rates. problem: their mistakes."""
     shown = told["rates"] if given is None else given
     body = [
         tag("h1", "Rates"),

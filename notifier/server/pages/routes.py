@@ -1,4 +1,4 @@
-"""The page Routes: circuits with their reasons, how much goes at once, projects' use, what was answered lately."""
+"""The page Routes: circuits with their reasons, sends at once, use of projects' limits, recent results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page User: the rules and what is used of each, what waits, when it should go, and why it waits."""
+"""The page User: the rules and their use, the history, and the waiting notifications with reasons and times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from notifier.server.html import Html, bar, facts, hint, moment, table, tag, tex
 from notifier.server.pages.history import history_table
 from notifier.server.pages.layout import View, act, document, job_link, link
 
-FIRST: Final = 20  # of what waits in backlogs; the others are a link away
+FIRST: Final = 20  # waiting notifications; a link shows the others
 
 
 def user_page(told: dict[str, Any], view: View) -> str:
@@ -64,7 +64,7 @@ def _what_is_left(told: dict[str, Any], standing: list[dict[str, Any]]) -> Itera
 
 
 def why(each: dict[str, Any], now: datetime) -> str:
-    """Why one that stands in a backlog waits."""
+    """Say why a notification in a backlog waits."""
     at = each["expected_at"]
     told = [each["not_before"], each["held_by"] and f"the rule {each['held_by']}"]
     if any(told):
@@ -87,7 +87,7 @@ def _cancel_all(told: dict[str, Any], view: View) -> Html | None:
 
 
 def _stopped(told: dict[str, Any]) -> Any:
-    """Show what people have stopped, so that no rule matters."""
+    """The suspension or pause that holds the user, whatever the rules admit."""
     if told["suspended"]:
         return "rq suspend: no worker looks for work until rq resume"
     if told["paused"] is None:

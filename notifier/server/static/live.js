@@ -1,4 +1,4 @@
-// The two plots of the page Now, by the numbers that /api/v1/live sends as they change.
+// Draws the two plots of the page Now from the minutes that /api/v1/live sends when they change.
 (() => {
   const HOUR = 60;
   const HEIGHT = 130;
@@ -7,7 +7,7 @@
   const plots = [];
   let source = null;
 
-  // As seconds_text of notifier/units.py.
+  // Like seconds_text of notifier/texts.py.
   const two = (number) => String(number).padStart(2, "0");
   const span = (seconds) => {
     if (seconds === null || seconds === undefined) return "–";
@@ -20,7 +20,7 @@
   };
   const most = (seconds) => (seconds === null || seconds === undefined ? "–" : `≤ ${span(seconds)}`);
   const whole = (number) => (number ?? 0).toLocaleString("en");
-  const some = (number) => number || null; // a minute without any is not drawn; a lone one is a point
+  const some = (number) => number || null; // 0 is not drawn; a value between two gaps is a point
   const POINTS = { points: { show: true, size: 5 } };
   const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 16);
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name);
@@ -35,7 +35,7 @@
   const line = (label, name, value, more) => ({
     label, stroke: colour(name), width: 2, value: (_, number) => value(number), ...more,
   });
-  // While nobody points at a minute, the newest one's numbers stand below.
+  // If the pointer is at no minute, the legend shows the newest.
   const tell = (plot) => (plot.cursor.left ?? -1) < 0 && plot.data[0].length && plot.setLegend({ idx: plot.data[0].length - 1 });
   const draw = (id, series, y, scale, columns) => {
     const place = document.getElementById(id);
@@ -83,7 +83,7 @@
     for (const { plot, columns } of plots) plot.setData(columns(known));
   };
 
-  // A browser opens six connections to a host and no more: a page that nobody sees holds none.
+  // A browser opens at most six connections to a host, so a hidden page keeps none.
   const follow = () => {
     source?.close();
     source = null;
@@ -91,7 +91,7 @@
     source = new EventSource("/api/v1/live");
     source.addEventListener("numbers", (event) => take(JSON.parse(event.data)));
     source.addEventListener("error", () => {
-      // A browser comes again by itself where the stream broke, but not where it was refused.
+      // A browser reconnects by itself if the stream broke, but not if the server refused it.
       if (source?.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN_MS);
     });
   };

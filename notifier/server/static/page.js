@@ -1,4 +1,4 @@
-// Renews a page that shows what is now, as long as nobody works in it.
+// Renews a page at intervals, except while the user works in it.
 (() => {
   const every = Number(document.body.dataset.renew) * 1000;
   if (!every) return;
@@ -9,7 +9,7 @@
     const place = document.getElementById("updated");
     if (place) place.textContent = `${Math.round((Date.now() - renewed) / 1000)} s ago`;
   };
-  // A click on any text of the page focuses main: nobody works there.
+  // A click on any text focuses main itself, which is not yet work in the page.
   const isQuiet = () => !document.hidden && !document.activeElement?.closest("main *") && !String(getSelection());
   const renew = async () => {
     if (isQuiet()) {
@@ -17,12 +17,12 @@
         const answer = await fetch(here, { signal: AbortSignal.timeout(10000) });
         const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
         if (found && isQuiet()) {
-          // A screen reader reads what is new, and not again what was said before.
+          // Without its role, a screen reader does not read a message again that the page had before.
           for (const each of found.querySelectorAll("[data-about]")) {
             const said = `main [data-about=${CSS.escape(each.dataset.about)}]`;
             if (document.querySelector(said)) each.removeAttribute("role");
           }
-          // What live.js has drawn stays. A page that began without it begins anew.
+          // Keep the plots that live.js has drawn. If the page was loaded without them, load it again.
           const drawn = found.querySelector("#plots");
           if (drawn && !plots) location.reload();
           drawn?.replaceWith(plots);

@@ -1,4 +1,4 @@
-"""Act for people: cancel, preview and apply rates, record traffic, enqueue. All is logged."""
+"""The actions of pages and API: cancel, pause, change rates, enqueue. All but previews and sends are logged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from notifier.store.published import HOLDS_IN_US, publish
 from notifier.store.published import withdraw as take_back
 from notifier.units import parse_duration
 
-OF_KIND: Final = ("category", "collapse_id", "tag")  # the fields of what cancels many
+OF_KIND: Final = ("category", "collapse_id", "tag")  # the fields that select a user's notifications to cancel
 PASTED: Final = "the new rates"
 KEY_FORM: Final = "an Idempotency-Key is 1 to 200 printable ASCII characters"
 LONGEST_KEY: Final = 200
@@ -46,7 +46,7 @@ LONGEST_MESSAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An action. who and address: for the log. given: its fields. key: of a request that may be repeated."""
+    """A requested action. who, address: the caller, for the log. given: its fields. key: its Idempotency-Key."""
 
     who: str
     address: str
@@ -59,14 +59,14 @@ class Asked:
         return cls(request.scope.get(WHO, ""), address, given, request.headers.get("idempotency-key"))
 
     def text(self, name: str) -> str:
-        """A field that is text, '' where it is not given. Raises ProblemError."""
+        """A text field, '' if it is missing. Raises ProblemError."""
         value = self.given.get(name, "")
         if not isinstance(value, str):
             raise ProblemError(422, "Not valid", f"{name}: must be text", field=name)
         return value
 
     def flag(self, name: str) -> bool:
-        """A field that is true or false; a form says "1" where it is true."""
+        """A boolean field; a form sends "1" for true. Raises ProblemError."""
         value = self.given.get(name, False)
         if value != "1" and not isinstance(value, bool):
             raise ProblemError(422, "Not valid", f"{name}: must be true or false", field=name)
@@ -91,7 +91,7 @@ def cancel_of(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
-    """As `cancel_of`, for a form: it asks first how sure somebody is."""
+    """As `cancel_of`, for a form: if `sure` is missing, only count the user's backlogs."""
     user = asked.text("user")
     if asked.flag("sure"):
         return cancel_of(state, asked)
@@ -101,7 +101,7 @@ def cancel_if_sure(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def pause(state: State, asked: Asked) -> dict[str, Any]:
-    name, reason = _what(asked, state.in_force.read().settings), asked.text("reason")
+    name, reason = _pause_name(asked, state.in_force.read().settings), asked.text("reason")
     try:
         lasts_us = parse_duration(asked.text("for"), least_us=1) if "for" in asked.given else 0
     except ValueError as error:
@@ -111,12 +111,12 @@ def pause(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def resume(state: State, asked: Asked) -> dict[str, Any]:
-    name = _what(asked)
+    name = _pause_name(asked)
     resumed = resume_it(state.redis, name, asked.who, partial(_log, state, asked))
     return {"what": paused_words(name), "resumed": resumed}
 
 
-def _what(asked: Asked, settings: Settings | None = None) -> str:
+def _pause_name(asked: Asked, settings: Settings | None = None) -> str:
     try:
         return check_what(asked.text("what"), settings)
     except PauseError as error:
@@ -149,7 +149,7 @@ def preview(state: State, asked: Asked) -> dict[str, Any]:
 
 @contextmanager
 def _alone(state: State) -> Iterator[None]:
-    """Keep others from reading rates meanwhile: those of many users take much memory."""
+    """Let one request at a time parse rates, because the rates of many users take much memory. Raises ProblemError."""
     if not state.previewing.acquire(blocking=False):
         raise ProblemError(409, "Busy", "somebody previews or applies rates; try again when that is done")
     try:
@@ -159,7 +159,7 @@ def _alone(state: State) -> Iterator[None]:
 
 
 def apply(state: State, asked: Asked) -> dict[str, Any]:
-    """Publish rates to all workers. before: the version in force that they were compared with."""
+    """Publish rates to all workers. before: the version in force when the caller previewed them."""
     with _alone(state):
         known = state.in_force.read()
         settings = parse_rates(asked.text("rates"), state.path, name=PASTED)
@@ -186,7 +186,7 @@ def withdraw(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def record(state: State, asked: Asked) -> dict[str, Any]:
-    """Record what is accepted, for so many minutes; 0 ends a recording."""
+    """Record accepted notifications for the given minutes; 0 ends the recording."""
     given = str(asked.given.get("minutes", ""))
     if not re.fullmatch("[0-5]?[0-9]|60", given):
         raise ProblemError(422, "Not valid", "minutes: must be a number from 0 to 60", field="minutes")
@@ -203,7 +203,7 @@ def record(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def enqueue(state: State, asked: Asked) -> dict[str, Any]:
-    """Accept a notification, as `Notifier.send`; under a key that was used before it is the earlier one."""
+    """Accept a notification, as `Notifier.send`. If its key was used before, return the earlier job id."""
     fields, key = dict(asked.given), asked.key
     job_id = fields.pop("job_id", None)
     if key is not None:
@@ -223,7 +223,7 @@ def enqueue(state: State, asked: Asked) -> dict[str, Any]:
 
 
 def _log(state: State, asked: Asked, action: str, of: str, answer: str) -> None:
-    """Write an action down: in the log of this process, and in Redis where that is possible."""
+    """Log an action in this process, and in Redis if Redis takes it."""
     log = structlog.get_logger("notifier.server")
     log.info("action", who=asked.who, address=asked.address, action=action, of=of, answer=answer)
     try:

@@ -15,19 +15,19 @@ HEADERS: Final = {
     "connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    # A browser tells the origin of a form only where it may tell where the form stood.
+    # With no-referrer a browser sends `Origin: null` with a form, and the guard refuses that.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
 
 REDIS_DOWN: Final = "/help/redis-down"
-MAX_TOLD: Final = 100
-_told: set[tuple[str, int]] = set()
+MAX_LOGGED: Final = 100
+_logged: set[tuple[str, int]] = set()
 
 
 class ProblemError(Exception):
-    """Raised to answer with a problem in place of what was asked for. more: further fields of the problem."""
+    """Raised to answer a request with a problem. more: further fields of the problem."""
 
     def __init__(self, status: int, title: str, detail: str, **more: Any) -> None:
         super().__init__(f"{title}: {detail}")
@@ -35,19 +35,19 @@ class ProblemError(Exception):
 
 
 def tell_unreadable(error: Exception) -> str:
-    """Say for people that reading Redis ended in an error; the log has its traceback, once."""
+    """Return the message for unreadable data in Redis. The traceback is logged once for each type and line of error."""
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     kind = type(error).__name__, where.tb_lineno if where is not None else 0
-    if kind not in _told and len(_told) < MAX_TOLD:
-        _told.add(kind)
+    if kind not in _logged and len(_logged) < MAX_LOGGED:
+        _logged.add(kind)
         structlog.get_logger("notifier.server").error("unreadable", exc_info=error)
     return "Redis holds something that cannot be read; see the server's log, and notifier audit"
 
 
 def json_answer(value: Any, status: int = 200, media_type: str = "application/json") -> Response:
-    """A value as JSON: times in ISO 8601."""
+    """Answer with a value as JSON; times are in ISO 8601."""
     return Response(json.dumps(value, default=_plain), status, media_type=media_type, headers=HEADERS)
 
 
@@ -56,9 +56,9 @@ def html_answer(text: str, status: int = 200) -> Response:
 
 
 def problem(status: int, title: str, detail: str, **more: Any) -> Response:
-    """Answer with a problem, as RFC 9457 says."""
-    told = {"title": title, "status": status, "detail": detail, **more}
-    return json_answer(told, status, "application/problem+json")
+    """Answer with a problem in the form of RFC 9457."""
+    body = {"title": title, "status": status, "detail": detail, **more}
+    return json_answer(body, status, "application/problem+json")
 
 
 def _plain(of: Any) -> Any:

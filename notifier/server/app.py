@@ -1,4 +1,4 @@
-"""The application: which path leads to what, and how it is answered in time."""
+"""The application: its routes, and their answers within a time limit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from notifier.server.pages.routes import routes_page
 from notifier.server.pages.user import user_page
 from notifier.server.state import PREVIEW_S, State
 
-MAX_BYTES: Final = 1_000_000  # of what is posted
+MAX_BYTES: Final = 1_000_000  # of a request's body
 MAX_FIELDS: Final = 20
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES: Final = ("style.css", "page.js", "live.js", "icon.svg", "uplot/uPlot.css", "uplot/uPlot.js")
@@ -62,7 +62,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
-    """The application. token: what who asks must give; '' for none. is_open: by any name of the host."""
+    """Build the application. token: returns the token, or the lines of its file; '' if callers need none.
+
+    is_open: if there is no token, accept any Host header.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -77,7 +80,7 @@ def build(state: State, token: Callable[[], str], *, is_open: bool) -> ASGIApp:
         exception_handlers={HTTPException: _not_here, Exception: _broke},
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # it would lead to http://, also behind a proxy with TLS
+    app.router.redirect_slashes = False  # it would redirect to http://, even behind a proxy with TLS
     return Bodies(Guard(app, token, is_open=is_open))
 
 
@@ -130,33 +133,33 @@ def _api(at: _Paths) -> list[Route]:
 
 
 class _Paths:
-    """Makes the routes: each reads or acts in a thread, within a time, and answers as its kind does."""
+    """Makes the routes. Each reads or acts in a thread within a time limit, and answers with a page or with JSON."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def page(self, path: str, look: Look, show: Show) -> Route:
-        """A page, or the way to another. It is made in the thread, too."""
+        """Serve a page, or a redirect. The thread makes the HTML too, so that the event loop stays free."""
 
         async def answer(request: Request, view: View) -> Response:
             def made() -> Response:
-                told = look(self._state, request)  # by which the configuration may have been read anew
+                told = look(self._state, request)  # may read the configuration again, which sets `refused`
                 return _answered(show(told, replace(view, refused=self._state.in_force.refused)))
 
             return await self._state.in_time(made)
 
-        return self._shown(path, answer)
+        return self._as_page(path, answer)
 
     def json(self, path: str, look: Look) -> Route:
         async def answer(request: Request) -> Response:
             return await self._state.in_time(lambda: json_answer(look(self._state, request)))
 
-        return _told(path, answer)
+        return _as_json(path, answer)
 
     def form(
         self, path: str, do: Do, then: Callable[[dict[str, Any], View], str], *, seconds: float | None = None
     ) -> Route:
-        """Serve what a form of a page asks for. then: where to go on, or the page that shows it."""
+        """Serve a form of a page. then: returns the path to redirect to, or the page that shows the result."""
 
         async def answer(request: Request, view: View) -> Response:
             request.state.given = _form(await _body(request)) | dict(parse_qsl(request.url.query))
@@ -167,10 +170,10 @@ class _Paths:
                 return await self._wrong_rates(request, view, asked, str(error))
             return _answered(then(told | {"back": asked.given}, view))
 
-        return self._shown(path, answer, "POST")
+        return self._as_page(path, answer, "POST")
 
     async def _wrong_rates(self, request: Request, view: View, asked: Asked, why: str) -> Response:
-        """The page Rates once more, with what was pasted and what is wrong with it."""
+        """Show the page Rates again, with the pasted rates and their mistakes."""
 
         def show() -> Response:
             told = page_data.rates(self._state, request)
@@ -187,9 +190,9 @@ class _Paths:
         *,
         seconds: float | None = None,
     ) -> Route:
-        """Serve what is asked for as JSON. What is accepted for later is told with where to ask for it.
+        """Serve an action as JSON. An answer of 202 has the path of the accepted job in its Location.
 
-        known: the fields that it takes. Another is refused: a filter that nobody reads would let all be cancelled.
+        known: the accepted fields. Others are refused: an ignored filter, if misspelt, would let all be cancelled.
         """
 
         async def answer(request: Request) -> Response:
@@ -207,10 +210,10 @@ class _Paths:
                 answered.headers["Location"] = f"/api/v1/jobs?id={told['job_id']}"
             return answered
 
-        return _told(path, answer, "POST")
+        return _as_json(path, answer, "POST")
 
-    def _shown(self, path: str, answer: Callable[[Request, View], Awaitable[Response]], method: str = "GET") -> Route:
-        """Answer with a page, also where something is wrong."""
+    def _as_page(self, path: str, answer: Callable[[Request, View], Awaitable[Response]], method: str = "GET") -> Route:
+        """Answer with a page, also if there is an error."""
 
         async def endpoint(request: Request) -> Response:
             view = self._view(request)
@@ -218,7 +221,7 @@ class _Paths:
                 return await answer(request, view)
             except Exception as error:  # noqa: BLE001 - see `_problem`
                 found = _problem(error)
-                reads = method == "GET"  # the path of a form shows another page then, or none
+                reads = method == "GET"  # page.js renews by GET; a form's path has another page, or none
                 more = None if reads else _back(request, view.at)
                 page = problem_page(view, found.title, found.detail, found.more.get("help"), more, renew=reads)
                 return html_answer(page, found.status)
@@ -243,7 +246,7 @@ def _fixed(state: State) -> list[Route]:
         return json_answer({"alive": True})
 
     async def metrics(_: Request) -> Response:
-        text = await state.in_time(state.metrics.text, apart=True)  # an alert is about just that nobody is answered
+        text = await state.in_time(state.metrics.text, apart=True)  # however many ask: alerts depend on it
         return Response(text, media_type=CONTENT_TYPE, headers=HEADERS)
 
     async def live(request: Request) -> Response:
@@ -255,7 +258,7 @@ def _fixed(state: State) -> list[Route]:
 
     return [
         Route("/healthz", health),
-        _told("/metrics", metrics),
+        _as_json("/metrics", metrics),
         Route("/api/v1/live", live),
         *(_file(name) for name in FILES),
     ]
@@ -270,8 +273,8 @@ def _file(name: str) -> Route:
     return Route(f"/{name}", endpoint)
 
 
-def _told(path: str, answer: Endpoint, method: str = "GET") -> Route:
-    """Answer with JSON where something is wrong."""
+def _as_json(path: str, answer: Endpoint, method: str = "GET") -> Route:
+    """Answer with JSON, also if there is an error."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -284,14 +287,14 @@ def _told(path: str, answer: Endpoint, method: str = "GET") -> Route:
 
 
 def _answered(shown: str) -> Response:
-    """Answer with a page, or lead to the one at this path."""
+    """Answer with a page, or redirect if `shown` is a path."""
     if shown.startswith("/"):
         return Response(status_code=303, headers={**HEADERS, "Location": shown})
     return html_answer(shown)
 
 
 def _problem(error: Exception) -> ProblemError:
-    """Answer with a problem in place of what was asked for. What Redis holds may be anybody's."""
+    """The problem that answers an error. Any exception may come: other programs can write anything into Redis."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RedisAwayError):
@@ -300,8 +303,7 @@ def _problem(error: Exception) -> ProblemError:
         return ProblemError(422, "Not valid", str(error), field=error.field)
     if isinstance(error, NotifierError):
         return ProblemError(503, "Not usable", str(error))
-    told = tell_unreadable(error)
-    return ProblemError(503, "Unreadable", told)
+    return ProblemError(503, "Unreadable", tell_unreadable(error))
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
@@ -333,7 +335,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _json_body(request: Request) -> dict[str, Any]:
-    """The object in a body; of an empty one, an empty object."""
+    """The JSON object in a body; {} if the body is empty."""
     raw = await _body(request)
     if not raw:
         return {}
@@ -346,12 +348,12 @@ async def _json_body(request: Request) -> dict[str, Any]:
 
 
 def _form(raw: bytes) -> dict[str, Any]:
-    """The fields of a form. One that was left empty is not given."""
+    """The fields of a form; empty ones are left out."""
     try:
         pairs = parse_qsl(raw.decode(), max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:
         raise ProblemError(400, "Not a form", "the body must be a form, urlencoded in UTF-8") from None
-    # A browser writes each line break of a textarea as two characters.
+    # A browser sends each line break of a textarea as CRLF.
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
 
 
@@ -377,5 +379,5 @@ def _after_cancel_of(told: dict[str, Any], view: View) -> str:
 
 
 def _to(path: str, key: str, well: str, otherwise: str) -> Callable[[dict[str, Any], View], str]:
-    """Where a form leads to: to the page at this path, with one word or the other for what `key` tells."""
+    """Redirect to the page at `path`. Its message is `well` if the result has a true `key`, else `otherwise`."""
     return lambda told, _: f"{path}?done={well if told[key] else otherwise}"

@@ -1,7 +1,7 @@
-"""Connections of the server: how many there may be, and how long each may take to ask, and to take its answers.
+"""Limits on the server's connections: their number, and the time to send a request and to read the answer.
 
-uvicorn waits without end for the head and the body of a request, and until its answer is taken. So who sends neither,
-or reads nothing, could hold every connection.
+uvicorn itself waits for ever for a request, and for the client to read the answer. Clients that send or read nothing
+could hold every connection.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from notifier.server.answers import problem
 
-HEAD_S: Final = 10.0  # from the first moment of a connection, or the end of the last answer, to the end of a head
+HEAD_S: Final = 10.0  # from the start of a connection, or the end of the last answer, to the end of a request's head
 BODY_S: Final = 20.0
-TAKE_S: Final = 20.0  # from when no more of an answer can be written to when most of it was taken
-MAX_OF_ADDRESS: Final = 128  # as many as a proxy needs before this server
+TAKE_S: Final = 20.0  # from a full send buffer until the client has read most of it
+MAX_OF_ADDRESS: Final = 128  # enough for a proxy in front of this server
 MAX_OPEN: Final = 512
 SAID_S: Final = 60.0
-MAX_SAID: Final = 3  # of a kind, in this time
+MAX_SAID: Final = 3  # lines of a kind, in SAID_S
 
 
 class Crowd:
-    """The connections of one server. Where there are too many, the one that has owed its head the longest is closed."""
+    """The connections of one server. If there are too many, it closes the one that has owed a head longest."""
 
     def __init__(self) -> None:
         self._owing: OrderedDict[LimitedProtocol, None] = OrderedDict()
         self._of_address: Counter[str] = Counter()
 
     def admit(self, address: str) -> bool:
-        """Count a new connection; False where it is one too many, and no other can be closed for it."""
+        """Count a new connection. False if there are too many and none of them can be closed for it."""
         if self._of_address[address] >= MAX_OF_ADDRESS and not self._close_oldest(address):
             return False
         if self._of_address.total() >= MAX_OPEN and not self._close_oldest(None):
@@ -62,7 +62,7 @@ class Crowd:
 
 
 class LimitedProtocol(H11Protocol):
-    """uvicorn's, with deadlines for heads and answers, one of the crowd. crowd: of the server; set by a subclass."""
+    """uvicorn's protocol, with deadlines for heads and answers. crowd: the server's connections; a subclass sets it."""
 
     crowd: Crowd
 
@@ -85,7 +85,7 @@ class LimitedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._counted and (self.cycle is None or self.cycle.response_complete):
-            self._owe_head()  # also where it closes, which waits until the answer is taken
+            self._owe_head()  # even if it is to close: that waits until the client has read the answer
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -123,14 +123,14 @@ class LimitedProtocol(H11Protocol):
 
 
 def limited() -> type[LimitedProtocol]:
-    """A protocol with a crowd of its own."""
+    """A protocol class for one server, with a crowd of its own."""
     return type("Limited", (LimitedProtocol,), {"crowd": Crowd()})
 
 
 class Bodies:
-    """Closes the connection behind an answer to a request whose body has not come to its end, and bounds the wait.
+    """Bounds the wait for a request's body, and closes the connection if the answer comes before the body's end.
 
-    A request that gives its length in two ways is refused: a proxy before this server might see its end elsewhere.
+    It refuses a request that gives its length in two ways: a proxy in front of it might see another end.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -166,7 +166,7 @@ class Bodies:
 
 
 class Brake(logging.Filter):
-    """Lets a few lines of a kind through in a minute, and says how many it kept back."""
+    """Lets MAX_SAID lines of a kind through in SAID_S, and later says how many more there were."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The minutes of the page Now as they change, as Server-Sent Events; read once for all who watch."""
+"""Server-Sent Events with the changing minutes of the page Now. All clients share one read of Redis."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from notifier.server.answers import HEADERS, ProblemError, tell_unreadable
 EVERY_S: Final = 1.0
 HEARTBEAT_S: Final = 15.0
 MAX_STREAMS: Final = 32
-MINUTES: Final = 60  # that a stream begins with
-NEWEST: Final = 2  # that may have changed since; one more, as Redis's clock turns them
-AGAIN_MS: Final = 2_000  # after which a browser comes again, where its stream ended
+MINUTES: Final = 60  # that a stream sends first
+NEWEST: Final = 2  # that may still change, as Redis's clock turns the minute
+AGAIN_MS: Final = 2_000  # after which a browser reconnects if its stream has ended
 
 Minutes = list[dict[str, Any]]
 
 
 class Feed:
-    """Reads while somebody watches, once a second however many do. watching: how many do.
+    """Reads once a second for all clients together, if there are any. watching: their number.
 
-    read: so many minutes, the newest last, as `notifier.operations.stats.Stats.by_minute` tells them.
+    read: returns the given number of minutes as `notifier.operations.stats.Stats.by_minute` does, the newest last.
     """
 
     def __init__(self, read: Callable[[int], Awaitable[Minutes]]) -> None:
         self._read = read
-        self._readings: dict[int, tuple[float, asyncio.Future[Minutes]]] = {}  # of so many minutes: when, what
+        self._readings: dict[int, tuple[float, asyncio.Future[Minutes]]] = {}  # by number: start, result
         self.watching = 0
         self._ended = asyncio.Event()
 
@@ -48,38 +48,38 @@ class Feed:
         return _Stream(self)
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield what one watcher is told: at first all minutes, then those that have changed; a comment if none has.
+        """Yield one client's events: first all minutes, then the changed ones; a comment if none changes for a while.
 
-        After a trouble it is told all of them again, and where it reads so slowly that minutes have passed.
+        All minutes come again after an error, and if a client reads so slowly that it has missed minutes.
         """
         yield f"retry: {AGAIN_MS}\n\n"
-        known, trouble, told_at = Minutes(), "", monotonic()
+        known, trouble, sent_at = Minutes(), "", monotonic()
         while not self._ended.is_set():
-            found, why, told = Minutes(), "", ""
+            found, why, event = Minutes(), "", ""
             try:
                 found = await self._last(NEWEST if known else MINUTES)
-                if known and found[0]["at"] > known[-1]["at"]:  # who reads slowly was not asked for those between
+                if known and found[0]["at"] > known[-1]["at"]:  # a slow client has missed minutes
                     known = found = Minutes()
                     found = await self._last(MINUTES)
             except (ProblemError, NotifierError) as error:
                 why = str(error)
-            except Exception as error:  # noqa: BLE001 - whatever somebody has written there, the stream goes on
+            except Exception as error:  # noqa: BLE001 - the stream goes on, whatever Redis holds
                 why = tell_unreadable(error)
             if new := [each for each in found if each not in known]:
-                told = _event("numbers", {"minutes": new})
+                event = _event("numbers", {"minutes": new})
             elif why != trouble:
-                told = _event("trouble", {"detail": why})
-            elif monotonic() - told_at >= HEARTBEAT_S:
-                told = ": nothing has changed\n\n"
+                event = _event("trouble", {"detail": why})
+            elif monotonic() - sent_at >= HEARTBEAT_S:
+                event = ": nothing has changed\n\n"
             known, trouble = found, why
-            if told:
-                told_at = monotonic()
-                yield told
+            if event:
+                sent_at = monotonic()
+                yield event
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), EVERY_S)
 
     async def _last(self, minutes: int) -> Minutes:
-        """The last minutes; read, unless that is done for another, or was just now."""
+        """The last minutes. Clients share a read that is under way, or that began less than EVERY_S / 2 ago."""
         began, reading = self._readings.get(minutes, (0.0, None))
         if reading is None or (reading.done() and monotonic() - began >= EVERY_S / 2):
             reading = asyncio.ensure_future(self._read(minutes))
@@ -88,10 +88,10 @@ class Feed:
 
 
 class _Stream(StreamingResponse):
-    """Counted as long as it lasts: until the client goes, or the server ends."""
+    """A stream, counted until the client leaves or the server stops."""
 
     def __init__(self, feed: Feed) -> None:
-        unbuffered = {"X-Accel-Buffering": "no"}  # nginx would keep events back until some KB have come
+        unbuffered = {"X-Accel-Buffering": "no"}  # nginx would collect some KB of events before it passes them on
         super().__init__(feed.events(), media_type="text/event-stream", headers=HEADERS | unbuffered)
         self._feed = feed
 
@@ -103,5 +103,5 @@ class _Stream(StreamingResponse):
             self._feed.watching -= 1
 
 
-def _event(name: str, told: dict[str, Any]) -> str:
-    return f"event: {name}\ndata: {json.dumps(told)}\n\n"
+def _event(name: str, data: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

@@ -1,4 +1,4 @@
-"""Decide who may ask: by the token, the name of the host, and for changes by the same origin."""
+"""Decide whether a request is allowed: by its token, its Host header, and for changes its origin."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from notifier.server.tokens import caller, callers_of, is_this_host
 OPEN: Final = frozenset({"/healthz", "/readyz"})
 READING: Final = frozenset({"GET", "HEAD"})
 FORGET_S: Final = 300.0
-SLOWER_S, SLOWEST_S = 0.05, 2.0  # so much for each wrong token of late
-# At once; far fewer than MAX_OF_ADDRESS, as who waits holds a connection, and all of a proxy's have one address.
+SLOWER_S, SLOWEST_S = 0.05, 2.0  # the delay grows with each recent wrong token, up to a maximum
+# At once; far fewer than MAX_OF_ADDRESS, because each holds a connection, and all clients of a proxy share an address.
 MAX_SLOWED: Final = 16
-# In the scope: the name of the token, or the one that was given with everybody's; whether its holder may act.
+# Keys of the scope: the name of the token, or the user name sent with a shared token; whether the caller may act.
 WHO: Final = "notifier.who"
 MAY_ACT: Final = "notifier.may_act"
 
 
 class Guard:
-    """Lets through who has the token; /healthz and /readyz, which tell nothing, need none.
+    """Lets requests with a token through; /healthz and /readyz reveal nothing and need none.
 
-    Without a token the host must be named as this one: a page of somebody else could make its own name lead here.
-    What changes something needs the token always, and must come from a page of this server or from no browser.
+    Without a token, and if not is_open, the Host header must name this host: another site could point its name here.
+    A request that changes something always needs a token, and must come from a page of this server or no browser.
     """
 
     def __init__(self, app: ASGIApp, token: Callable[[], str], *, is_open: bool) -> None:
-        """token: is asked at each request, because its file may change."""
+        """token: called at each request, because its file may change."""
         self._app, self._token, self._is_open = app, token, is_open
-        self._wrong, self._wrong_at = 0, 0.0  # tokens in a row of minutes
+        self._wrong, self._wrong_at = 0, 0.0  # wrong tokens; FORGET_S without one resets it
         self._slowed = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN:
             return await self._app(scope, receive, send)
-        headers = dict(reversed(scope["headers"]))  # the first of each
+        headers = dict(reversed(scope["headers"]))  # the first of each name counts
         known = callers_of(self._token())
         who, given = _given(headers.get(b"authorization", b""))
         asks = caller(known, given)
@@ -69,7 +69,7 @@ class Guard:
         return await self._app(scope, receive, send)
 
     async def _slow_down(self) -> None:
-        """Let who tries tokens wait, and log how many were tried: one, ten, a hundred and so on."""
+        """Delay the answer to a wrong token. Log the count at 1, 10, 100 and so on."""
         now = time.monotonic()
         if now - self._wrong_at > FORGET_S:
             self._wrong = 0
@@ -85,7 +85,7 @@ class Guard:
 
 
 def _given(authorization: bytes) -> tuple[str, bytes]:
-    """The name and the token in this header: a bearer token, or the password of whichever user."""
+    """The user name and the token in an Authorization header: a bearer token, or the password of any user name."""
     kind, _, value = authorization.partition(b" ")
     if kind.lower() == b"bearer":
         return "", value.strip()
@@ -99,7 +99,7 @@ def _given(authorization: bytes) -> tuple[str, bytes]:
 
 
 def _is_same_origin(headers: Mapping[bytes, Any]) -> bool:
-    """Whether a page of this server asks, or what is no browser: each browser names the origin of a POST."""
+    """Whether a page of this server sent a request, or no browser did: every browser names the origin of a POST."""
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site is not None and site != b"same-origin":
         return False

@@ -1,4 +1,4 @@
-"""HTML by calls: whatever is not HTML already is escaped, so no value can become a tag or leave its attribute."""
+"""Make HTML by calls. All text but `Html` is escaped, so no value can become a tag or leave its attribute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOID: Final = frozenset({"br", "input", "link", "meta"})
 
 
 class Html(str):
-    """Text that is HTML already. Only this module, and what draws SVG, makes it of plain text."""
+    """Text that is HTML already. Only this module makes it of plain text, and `preview` of its SVG."""
 
     __slots__ = ()
 
@@ -21,7 +21,7 @@ class Html(str):
 def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
     """An element. children: text, Html, None for nothing, or several in a list. attributes: `class_` is class.
 
-    An attribute that is None or False is left out; one that is True stands without a value.
+    An attribute that is None or False is left out; one that is True has no value.
     """
     given = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID:
@@ -40,9 +40,9 @@ def text(children: Any) -> Html:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "", *, slim: bool = False) -> Html:
-    """A table, or what to say where it has no rows.
+    """A table; if it has no rows, the text `empty`.
 
-    On a phone each row is a list of its cells with their columns, unless the table is slim.
+    On a phone each row becomes a list of its cells with their columns, unless the table is slim.
     """
     lines = [tag("tr", [_cell(column, value) for column, value in zip(columns, row, strict=True)]) for row in rows]
     if not lines:
@@ -74,7 +74,7 @@ def bar(used: int, limit: int) -> Html:
 
 
 def column(number: int, most: int, level: str = "some") -> Html:
-    """A number beside others, as a bar: as long as it is of the largest."""
+    """A number with a bar for its share of the largest number."""
     return _bar(round(100 * number / most) if most else 0, level, f"{number:,}")
 
 
@@ -92,7 +92,7 @@ def _bar(share: int, level: str, says: str) -> Html:
 
 
 def moment(at: datetime | None, now: datetime | None = None) -> Html | None:
-    """A moment: how long until then, or since then, and the clock, in UTC."""
+    """A time in UTC. If `now` is given, also how long until then, or since then."""
     if at is None:
         return None
     shown = at.strftime("%H:%M:%S") if now is not None and at.date() == now.date() else at.strftime("%Y-%m-%d %H:%M:%S")
@@ -103,17 +103,17 @@ def moment(at: datetime | None, now: datetime | None = None) -> Html | None:
 
 
 def span(seconds: float) -> str:
-    """As `seconds_text`, in one piece."""
+    """As `seconds_text`, but no line can break in it."""
     return seconds_text(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def at_most(seconds: float | None) -> str:
-    """The end of a histogram's bucket: so much of them took no longer; '' where there are none."""
+    """A quantile: the upper end of its bucket in a histogram; '' if the histogram is empty."""
     return "" if seconds is None else f"≤\N{NO-BREAK SPACE}{span(seconds)}"
 
 
 def rate(per_second: float) -> str:
-    """How many a second, for people: a few of them a minute."""
+    """A rate for people: a second, or a minute if it is below 1/s."""
     if 0 < per_second < 1:
         return f"{per_second * 60:.0f}/min"
     return f"{per_second:,.0f}/s"

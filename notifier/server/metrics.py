@@ -29,11 +29,11 @@ from notifier.store.connection import OUT_OF_MEMORY
 from notifier.store.partitions import Partitions
 from notifier.store.pipelining import ask_all
 
-# Read when it starts: what is counted there already, Redis's clock was set back from. Minutes.
+# Minutes. The first reading looks so far ahead for minutes counted before Redis's clock was set back.
 AHEAD: Final = 12 * 60
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = dict.fromkeys(("accepted", "refused", *TERMINAL), 0)
-# (name, help, labels) of each gauge of what is now.
+# The gauges of the present state: by name, the help text and the labels.
 GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "notifier_redis_up": ("whether Redis answers and takes what is written, in all partitions", ()),
     "notifier_partition_up": ("whether the node of a partition answers", ("partition",)),
@@ -62,7 +62,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Metrics(Collector):
-    """Counts on from the numbers of the minutes, and reads what is now, at each scrape.
+    """Adds the growth of the minutes' numbers to the counters, and reads the present state, at each scrape.
 
     Counters begin at 0 when the process starts, as Prometheus expects. A minute is read until it has ended.
     """
@@ -74,20 +74,20 @@ class Metrics(Collector):
         projects: Mapping[str, Window],
         limits: Callable[[], Container[str]],
     ) -> None:
-        """routes: that are configured. projects: the limits of those that have one, by route. limits: that are
-        configured for more than one user, as they are when it is asked.
+        """routes: the configured ones. projects: the limits of projects, by route. limits: returns the limits that the
+        configuration in force has for more than one user.
         """
         self._routes = routes
         self._partitions = Partitions.around(redis)
         self._projects = projects
         self._limits = limits
         self._totals = Numbers()
-        # Of each partition: the newest minute at the last reading, and the fields of it and of later ones.
+        # By partition: the newest minute at the last reading, and the fields of that minute and of later ones.
         self._seen: dict[int, tuple[int, dict[int, dict[str, int]]]] = {}
         self._scraping = threading.Lock()
 
     def text(self) -> bytes:
-        """One scrape at a time, as each goes on from the last."""
+        """One scrape at a time, because each counts on from the last."""
         with self._scraping:
             return generate_latest(self)
 
@@ -112,7 +112,7 @@ class Metrics(Collector):
             _add_now(gauges, now, self._routes, limits)
             for by, of in self._projects.items():
                 gauges["notifier_project_used_ratio"].add_metric([by], sum(used[by] for used in uses) / of.limit)
-            # One that falls would seem to begin anew; one that is not there before its first would seem not to grow.
+            # A total that falls looks like a restart; a counter that does not begin at 0 hides its first increase.
             for word, n in ({} if now.away else EVENTS | now.totals).items():
                 events.add_metric([word], n)
         yield from gauges.values()
@@ -127,11 +127,11 @@ class Metrics(Collector):
             return range(max(first, newest - KEPT_MINUTES), min(last, newest + KEPT_MINUTES) + 1)
 
         for number, (newest, found) in ask_all(self._partitions, lambda: find_fields(choose)).found.items():
-            last, seen = self._seen.get(number, (math.inf, {}))  # it begins at 0
+            last, seen = self._seen.get(number, (math.inf, {}))  # at the first reading nothing is new
             for minute, fields in found.items():
-                # What Redis's clock comes to again, set back, was counted before.
+                # If Redis's clock was set back, minutes before `last` were counted earlier.
                 old = seen.get(minute, {} if minute >= last else fields)
-                # Where Redis has lost what it had counted, it counts anew, and all of that is new.
+                # If a number has fallen, Redis has lost data and counts from 0: the whole number is new.
                 grown = {field: n - old.get(field, 0) for field, n in fields.items()}
                 self._totals.add({field: fields[field] if n < 0 else n for field, n in grown.items()})
             self._seen[number] = newest, {minute: of for minute, of in (seen | found).items() if minute >= newest}
@@ -155,7 +155,7 @@ class Metrics(Collector):
 
 
 def _by_why(now: Now, limits: Container[str]) -> Counter[str]:
-    """How many wait for what; users who are paused, and limits of single users, have no label of their own."""
+    """Count waiting notifications by reason. Paused users share one label, and so do the limits of single users."""
     found: Counter[str] = Counter()
     for each in with_limits(now.waits, limits):
         found["the pause of a user" if each.what.startswith("the pause of user:") else each.what] += each.waiting

@@ -1,4 +1,4 @@
-"""Read Redis for each page, as plain data: the API tells the same. It changes nothing."""
+"""Read the data of each page from Redis, which it never changes. The API returns the same data."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ CHANGES: Final = frozenset(
 MAX_MINUTES: Final = 180
 MAX_ACTIONS: Final = 50
 RECORDS: Final = 50  # on the page of a user
-MAX_STANDING: Final = 200  # of what waits for a user in backlogs
-MAX_USERS: Final = 200  # with rates of their own, as far as they are shown
+MAX_STANDING: Final = 200  # notifications that wait in the backlogs of a user
+MAX_USERS: Final = 200  # with rates of their own; if there are more, the rates are not shown
 ROUTE_MINUTES: Final = 10
 
 
 def ready(state: State, _: Request) -> dict[str, Any]:
-    """Redis lets us read, and the configuration can be used. Anybody may ask, so only the log says why not."""
+    """Check that Redis and the configuration can be used. Anybody may ask, so only the log has the reason if not."""
     title = "Not usable"
     try:
         state.in_force.read()
@@ -73,7 +73,7 @@ def stats(state: State, request: Request) -> dict[str, Any]:
 
 
 def user(state: State, request: Request) -> dict[str, Any]:
-    """The rules for a user and what is used of them, what waits, when it should go and why it waits."""
+    """The rules for a user and their use, the history, and the waiting notifications with reasons and times."""
     name = _user_of(request)
     known = state.in_force.read()
     with state.redis.at(name) as redis:
@@ -108,7 +108,7 @@ def _number(request: Request, name: str, default: int, known: range) -> int:
 
 
 def _refuse(request: Request, name: str, what: str) -> None:
-    """Refuse a word of a query, so that a program with a slip reads no empty answer. A page shows what it can."""
+    """Refuse a wrong parameter in the API, so that a mistake gives no empty answer. A page shows what it can."""
     if request.url.path.startswith("/api/"):
         raise ProblemError(422, "Not valid", f"{name}: must be {what}", field=name)
 
@@ -162,7 +162,7 @@ def routes(state: State, _: Request) -> dict[str, Any]:
 
 
 def _ended(ended: Any, route: str, *, delivered: bool) -> int:
-    """How many of a route were delivered, or ended otherwise."""
+    """Count the notifications of a route that were delivered, or that ended otherwise."""
     of = {key: n for key, n in ended.items() if key[2] == route and key[0] not in UNENDED}
     return sum(n for (word, *_), n in of.items() if (word == "delivered") == delivered)
 
@@ -186,14 +186,14 @@ def rates(state: State, _: Request) -> dict[str, Any]:
 
 
 def pauses(state: State, request: Request) -> dict[str, Any]:
-    """Return what is paused; what: to be paused, for the form."""
+    """Return all pauses, and the `what` of the query, with which the form begins."""
     every = by_route(ask_all(state.redis, find_pauses).all)
     found = [held.as_json() | {"what": paused_words(held.route)} for held in every]
     return {"at": state.now(), "pauses": found, "what": request.query_params.get("what", "")}
 
 
 def bad(state: State, request: Request) -> dict[str, Any]:
-    """Return what ended badly lately; in the query part of an id, an outcome and a page."""
+    """Return notifications that ended badly lately. In the query: `part` of an id, an `outcome`, a `page`."""
     query = request.query_params
     part, outcome = query.get("part", "")[:200], query.get("outcome", "").replace("_", " ")
     if outcome not in OUTCOMES:
@@ -204,9 +204,9 @@ def bad(state: State, request: Request) -> dict[str, Any]:
 
 
 def limits(state: State, request: Request) -> dict[str, Any]:
-    """All namespaces that count usage; with `id` in the query the keys of one, ranked, and a series."""
+    """All namespaces that count usage; with `id` in the query, the ranked keys of one and a series."""
     if (name := request.query_params.get("id")) is None:
-        with under(state.redis[0].prefixes):  # the partition in which a program's own limits are counted
+        with under(state.redis[0].prefixes):  # a program's own limiters count in the first partition
             return {"at": state.now(), "namespaces": view_namespaces(state.redis[0].client)}
     by, key = request.query_params.get("by", "total"), request.query_params.get("key", "")
     if by not in RANKS:
@@ -226,7 +226,7 @@ def runbook(_: State, request: Request) -> dict[str, Any]:
 
 
 def find(state: State, request: Request) -> str:
-    """Where the page is of what somebody looks for: of a job of this id, if there is one, or of a user."""
+    """The path of the page for an id: of the job with this id, if there is one, else of the user."""
     given = request.query_params.get("id", "").strip()
     is_job = JOB_ID.fullmatch(given) and state.notifier().status(given) is not None
     return f"/{'job' if is_job else 'user'}?{urlencode({'id': given})}"

@@ -16,7 +16,7 @@ from notifier.server.connections import Brake, LimitedProtocol, limited
 from notifier.server.state import State
 from notifier.settings.schema_processes import LogSettings
 
-END_S: Final = 20  # for answers that are under way when it is told to stop
+END_S: Final = 20  # for answers under way when the server is told to stop
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -31,22 +31,19 @@ def run(path: Path, log: LogSettings, listening: socket.socket, token: Callable[
 
 
 def make_server(path: Path, token: Callable[[], str], *, is_open: bool, **options: Any) -> uvicorn.Server:
-    """The server. token: what who asks must give, asked for at each request; '' for none.
-
-    is_open: by any name of the host. options: uvicorn's. Raises SettingsError.
-    """
+    """Make the server. token, is_open: as for `build`. options: uvicorn's. Raises SettingsError."""
     state = State(path)
     app = build(state, token, is_open=is_open)
-    # Whoever asks may write X-Forwarded-For, and the log says from where each action came.
+    # Any client may write X-Forwarded-For, and the log of actions must name the true address.
     options |= {"ws": "none", "server_header": False, "proxy_headers": False, "timeout_graceful_shutdown": END_S}
     server = _Server(state, uvicorn.Config(app, http=limited(), **options))
-    for name in ("uvicorn.error", "asyncio"):  # after uvicorn has configured its own; strangers cause these lines
+    for name in ("uvicorn.error", "asyncio"):  # uvicorn has configured its loggers; strangers can cause these lines
         logging.getLogger(name).addFilter(Brake())
     return server
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams when it is told to stop, as uvicorn waits for all answers; at last it cuts who took none."""
+    """Ends the streams at shutdown, because uvicorn waits for all answers; then cuts the connections still open."""
 
     def __init__(self, state: State, config: uvicorn.Config) -> None:
         super().__init__(config)

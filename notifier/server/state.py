@@ -1,4 +1,4 @@
-"""Hold what the endpoints share: the connections, the settings in force, and threads that wait for Redis."""
+"""The state that all endpoints share: connections, settings in force, and threads that wait for Redis."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from notifier.store.partitions import connect_all
 from notifier.units import moment
 
 T = TypeVar("T")
-ANSWER_S: Final = 4.0  # a Redis that hangs is answered for by then
+ANSWER_S: Final = 4.0  # after this, the answer is a problem
 PREVIEW_S: Final = 60.0
 THREADS: Final = 8
-MAX_ASKED: Final = 1_000  # at once; more are turned away, so that a Redis that hangs fills no memory
+MAX_ASKED: Final = 1_000  # at once; more are refused, so that requests do not fill the memory while Redis hangs
 TOO_MANY: Final = ("Too many ask", "more ask at once than can be answered in time; try again later")
 
 
 def _hasty(settings: Settings) -> Settings:
-    """The same, but a Redis that hangs is given up before ANSWER_S, though it is asked twice: so it is told of."""
+    """Shorten the socket timeout: two in a row must end before ANSWER_S, so that the answer names the cause."""
     redis = settings.redis
     waits_us = min(redis.socket_timeout_us, 1_000_000 if redis.partitions > 1 else 1_500_000)
     return settings.model_copy(update={"redis": redis.model_copy(update={"socket_timeout_us": waits_us})})
 
 
 class State:
-    """The one of a server. redis: all partitions."""
+    """The state of one server. redis: all partitions."""
 
     def __init__(self, path: Path) -> None:
         """Raises SettingsError."""
@@ -52,7 +52,7 @@ class State:
         settings = load_settings(path, rates={})
         self.redis = connect_all(_hasty(settings).redis)
         for owner in filter(None, (owner_of(at.client) for at in self.redis)):
-            owner.rest_s = ANSWER_S  # a page asks often, and has the time to wait once
+            owner.rest_s = ANSWER_S  # an answer has time for one wait for a silent node
         self.redis.agree()
         self.in_force = InForce(path, self.redis, settings)
         self.metrics = Metrics(self.redis, routes_of(settings), limited_routes(settings), self._limits)
@@ -65,12 +65,12 @@ class State:
         self._made: tuple[Known, Notifier] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
         self._asked = 0
-        self.answered_at: datetime | None = None  # when Redis did last; of a scrape nobody knows
+        self.answered_at: datetime | None = None  # when Redis last answered; scrapes do not set it
 
     async def in_time(self, do: Callable[[], T], seconds: float | None = None, *, apart: bool = False) -> T:
-        """Do it in a thread, when one is free; raise ProblemError where that takes too long, or too many ask.
+        """Run `do` in a thread when one is free. Raises ProblemError if that takes too long, or if too many wait.
 
-        apart: however many ask.
+        apart: in a thread of another pool, however many wait.
         """
         if self._asked >= MAX_ASKED and not apart:
             raise ProblemError(503, *TOO_MANY)
@@ -88,10 +88,10 @@ class State:
 
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._asked -= 1
-        _ = future.cancelled() or future.exception()  # nobody else may be left who asks for it
+        _ = future.cancelled() or future.exception()  # reads the exception: its caller may have gone
 
     def notifier(self) -> Notifier:
-        """A producer by the settings that hold now."""
+        """A producer with the settings in force."""
         known = self.in_force.read()
         self.answered_at = datetime.now(UTC)
         with self._making:
@@ -102,7 +102,7 @@ class State:
     def _limits(self) -> Collection[str]:
         try:
             return self.in_force.read().limits
-        except SettingsError:  # no reason to tell no numbers
+        except SettingsError:  # the other metrics are still right
             return ()
 
     def stats(self, minutes: int) -> Stats:

@@ -1,4 +1,4 @@
-"""The tokens of `notifier serve`: one token for all, or a line for each name, with what it may do and its token."""
+"""The tokens of `notifier serve`: one shared token, or a line for each caller with a name, a role and a token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE: Final = "a line for each name: NAME look|act TOKEN"
 
 
 class Caller(NamedTuple):
-    """Somebody with a token. name: '' where the token is everybody's."""
+    """The holder of a token. name: '' if the token is shared."""
 
     name: str
     may_act: bool
@@ -43,18 +43,18 @@ def read_callers(text: str, where: str) -> list[Caller]:
 
 @lru_cache(maxsize=1)
 def callers_of(text: str) -> list[Caller]:
-    """As `read_callers`, of a text that was found right; none of an empty one."""
+    """As `read_callers`, for a text that was checked before; [] for an empty one."""
     return read_callers(text, "the token") if text else []
 
 
 def caller(known: list[Caller], given: bytes) -> Caller | None:
-    """Find whose token this is. Each is compared, in the same time whether it is right or wrong."""
+    """Find the caller with this token. The time of each comparison does not depend on where the tokens differ."""
     found = [each for each in known if hmac.compare_digest(given, each.token)]
     return found[0] if found else None
 
 
 def is_this_host(name: str) -> bool:
-    """Whether no other host has this address or name, so that no token is needed. Other names may be led here."""
+    """Whether this address or name always means this host. Anybody can point any other name here."""
     try:
         return ip_address(name).is_loopback
     except ValueError:

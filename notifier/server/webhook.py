@@ -1,8 +1,7 @@
-"""The webhook: posts the events, signed, in their order, until they are taken.
+"""The webhook: posts signed events in order, each at least once.
 
-Each request holds up to MAX_EVENTS events. It is repeated until the receiver answers 2xx: each event comes at least
-once. A receiver that answers 4xx does not want it, and is not asked again. While one is repeated, those behind it
-wait; they are kept for `events.keep`.
+A request has up to MAX_EVENTS events. It is repeated until the receiver takes it (2xx) or refuses it (4xx, except
+AGAIN). Meanwhile later events wait; Redis keeps them for `events.keep`.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ from notifier.store.exchange import Search
 from notifier.store.partitions import Partitions, search_at
 
 GROUP: Final = "webhook"
-CONSUMER: Final = "serve"  # one process posts: after a restart it is given at once what it had not posted
+CONSUMER: Final = "serve"  # one process posts; by the same name it gets its unposted events at once after a restart
 MAX_EVENTS: Final = 100
 LEASE: Final = timedelta(minutes=5)
-LOOK_EVERY_S: Final = 0.5  # for more, once all is posted: so that it can be stopped at any time
-STOP_S: Final = 2.0  # how long a request that is under way is waited for
+LOOK_EVERY_S: Final = 0.5  # for events, once all are posted; a read that waits could not be stopped
+STOP_S: Final = 2.0  # how long `stop` waits for a request under way
 BACKOFF: Final = ExponentialBackoff(cap=60, base=1)  # seconds
-MAX_ANSWER: Final = 65_536  # bytes, up to the end of its head
-AGAIN: Final = frozenset({408, 425, 429})  # of the 4xx, those that ask for another try
+MAX_ANSWER: Final = 65_536  # bytes of an answer, up to the end of its head
+AGAIN: Final = frozenset({408, 425, 429})  # the 4xx that ask for a retry
 
 
 class Webhook:
-    """Posts the events, in a thread of its own. taken, refused: how many events so far."""
+    """Posts the events in a thread of its own. taken, refused: the number of events so far."""
 
     def __init__(self, redis: Any, settings: WebhookSettings, read_secret: Callable[[], str]) -> None:
-        """read_secret: what signs; read again for each post. Raises SettingsError, here too."""
+        """read_secret: returns the key of the signature; called now and for each post. Raises SettingsError."""
         self._settings, self._secret = settings, LastGood("webhook", read_secret)
         self._url = urlsplit(settings.url)
         self._stop = threading.Event()
         self._log = structlog.get_logger("notifier.webhook")
         self.taken = self.refused = 0
-        # Kept: the end of a loop waits for the thread that looks for a host, however long that takes.
+        # One loop for all posts: to close a loop waits for its thread that resolves the host name, however long.
         self._runner = asyncio.Runner()
         self._thread = threading.Thread(target=self._run, args=(Partitions.around(redis),), name="webhook", daemon=True)
 
@@ -64,7 +63,7 @@ class Webhook:
         self._thread.start()
 
     def stop(self) -> None:
-        """Post no more. What was not taken is posted by the next one."""
+        """Stop posting. The next process posts all events that were not taken."""
         self._stop.set()
         self._thread.join(STOP_S)
 
@@ -73,7 +72,7 @@ class Webhook:
             self._post_all(partitions)
 
     def _post_all(self, partitions: Partitions) -> None:
-        told, failed = "", 0
+        logged, failed = "", 0
         while not self._stop.is_set():
             problem, away = "", 0
             for at in partitions:
@@ -81,25 +80,25 @@ class Webhook:
                     for batch in search_at(at, partial(_find, at.count)):
                         if not self._deliver(batch):
                             return
-                except Exception as error:  # noqa: BLE001 - nothing that is in Redis ends the thread
+                except Exception as error:  # noqa: BLE001 - the thread goes on, whatever Redis holds
                     away += 1
                     problem = str(error) if isinstance(error, NotifierError) else tell_unreadable(error)
-            if problem and problem != told:
+            if problem and problem != logged:
                 self._log.warning("events_not_read", reason=problem)
-            told = problem
+            logged = problem
             is_away = away == len(partitions)
             self._stop.wait(BACKOFF.compute(failed) if is_away else LOOK_EVERY_S)
             failed = failed + 1 if is_away else 0
 
     def _deliver(self, batch: Sequence[Ended]) -> bool:
-        """Post until it is taken or refused; False where it was to stop before."""
+        """Post until the batch is taken or refused; False if `stop` came first."""
         body, failed = _body(batch), 0
         while not self._stop.is_set():
             try:
                 timeout_s = self._settings.timeout_us / 1e6
                 status = self._runner.run(post(self._url, body, self._secret().encode(), timeout_s))
                 reason = f"status {status}"
-            except Exception as error:  # noqa: BLE001 - nor does anything that is answered
+            except Exception as error:  # noqa: BLE001 - the thread goes on, whatever the answer
                 status, reason = 0, type(error).__name__
             if 200 <= status < 300:  # noqa: PLR2004 - HTTP
                 self.taken += len(batch)
@@ -120,13 +119,13 @@ def _find(partitions: int) -> Search[list[Ended]]:
 
 
 def sign(secret: bytes, at: int, body: bytes) -> str:
-    """The signature of a body that was posted at this second: the receiver makes it too, and compares."""
+    """Sign a body that is posted at this second. The receiver makes the same signature, and compares."""
     made = hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={made}"
 
 
 async def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float) -> int:
-    """Post once; returns the status. No redirection is followed. Raises OSError, ProtocolError."""
+    """Post once; returns the status. It follows no redirect. Raises OSError, ProtocolError."""
     headers = {
         "Host": url.netloc.rpartition("@")[2],
         "Content-Type": "application/json",
@@ -140,7 +139,7 @@ async def post(url: SplitResult, body: bytes, secret: bytes, timeout_s: float) -
 
 
 async def _exchange(url: SplitResult, asked: h11.Request, body: bytes) -> int:
-    """Send it, and read as far as the status. Nothing here has a deadline of its own: the whole has one."""
+    """Send a request and read the status of its answer. The caller sets the deadline."""
     tls = ssl.create_default_context() if url.scheme == "https" else None
     reader, writer = await asyncio.open_connection(url.hostname, url.port or (443 if tls else 80), ssl=tls)
     try:
@@ -166,6 +165,6 @@ def _body(batch: Sequence[Ended]) -> bytes:
 
 
 def _plain(ended: Ended) -> dict[str, Any]:
-    """As JSON: what is empty is left out."""
-    told = asdict(ended) | {"at": ended.at.isoformat()}
-    return {name: value for name, value in told.items() if value not in {"", None}}
+    """An event for JSON, without its empty fields."""
+    fields = asdict(ended) | {"at": ended.at.isoformat()}
+    return {name: value for name, value in fields.items() if value not in {"", None}}

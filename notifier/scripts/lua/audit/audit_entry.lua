@@ -1,13 +1,12 @@
--- audit_entry: judges what stands in backlogs, leases and registries: whether there is such a job, and it belongs
--- there.
--- ARGV 1 clock  2 '1' to take out what does not belong there  3 lease µs  4.. for each: the key, its member
--- returns {finding, …} (see audit.lua). Whether a job that belongs there should stand there now is judged by audit_job.
--- A lease of a job that somebody deleted is no fault until it ends: its worker may have the job still.
+-- audit_entry: judges entries of backlogs, leases and registries: whether the job exists, and may ever be there.
+-- ARGV 1 clock  2 '1' to take out wrong entries  3 lease µs  4.. for each entry: the key, its member
+-- returns {finding, …} (see audit.lua). Whether a job should be there now is judged by *audit_job*.
+-- If somebody deleted a leased job, its lease is no fault until it ends: the worker may still have the job.
 --! needs backlog_key backlogs_key finding findings job_key now_us steered
 local now, repair, LEASE = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
-local SLACK = 2 -- s: registries count in whole ones
+local SLACK = 2 -- s: registries count in whole seconds
 
--- live_lease: no worker holds one for longer than LEASE from now; what says so was not written by one.
+-- live_lease: does not believe a lease that ends later than LEASE from now: no worker wrote it.
 local function live_lease(id)
   local lease = tonumber(redis.call('ZSCORE', '@leases', id) or 0)
   return lease > now and lease <= now + LEASE + SLACK * 1000000
@@ -20,7 +19,7 @@ local function take_out(key, member, id)
   return 'taken out'
 end
 
--- queue_again: one of which nobody can tell whose it is goes to its queue: whoever pulls it there reads its data.
+-- queue_again: puts a job whose meta names no user back in its queue. The worker that pulls the job reads its data.
 local function queue_again(key, id, origin)
   if not repair then return '' end
   redis.call('ZREM', key, id)
@@ -31,13 +30,13 @@ local function queue_again(key, id, origin)
   return 'put back in its queue'
 end
 
--- fading: of what has ended the registry may remember for a moment longer than the job is kept.
+-- fading: a registry may keep the entry of an ended job for a moment longer than Redis keeps the job.
 local function fading(kind, score)
   local ends = (kind == 'failed' or kind == 'canceled') and score
   return ends and ends <= now / 1000000 + SLACK
 end
 
--- deleted: by RQ's hands, from a backlog that is known. It is no fault: the look at its user passes over it.
+-- deleted: RQ deleted a job of a noted backlog. That is no fault: the next visit to the user skips the entry.
 local function deleted(key)
   local user, category = key:match('^@backlog:{(.+)}:([^}]+)$')
   return user and redis.call('HEXISTS', backlogs_key(user), category) == 1

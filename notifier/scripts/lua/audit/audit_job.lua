@@ -1,24 +1,24 @@
--- audit_job: judges jobs, each in one step: whether it stands where its status says, and nowhere else.
--- ARGV 1 clock  2 '1' to put right what is not, at once  3 lanes, JSON  4 lease µs  5.. for each: job id, and
---      '' for a job that the keyspace holds, or 'unlisted' for one whose queue was read since and did not name it
--- returns {{id of a job that its queue must hold, …}, how many were notifications, {finding, …} (see audit.lua)}
--- Repairs: who is in flight stays in flight, and leaves whatever else names it; who has ended stays ended; who waits in
--- a backlog or in `later` stays there, in one of them; who stands nowhere goes to its backlog. Of what a live lease
--- holds nothing is changed. A lease that ended is *pull*'s affair.
+-- audit_job: judges jobs, each in one step: whether a job is in the places that its status asks for, and no others.
+-- ARGV 1 clock  2 '1' to repair at once  3 lanes, JSON  4 lease µs  5.. for each job: its id, and '' if the caller
+--      found the job in the keyspace, or 'unlisted' if the caller has since read the job's queue and not found it there
+-- returns {{id of a job that must be in its queue, …}, number of notifications, {finding, …} (see audit.lua)}
+-- Repairs: a job in flight stays in flight and leaves all other places. An ended job stays ended. A job in a backlog or
+-- in `later` stays in one of the two. A job that is nowhere goes to its backlog. A lease stays as it is until it ends;
+-- then *pull* deals with it.
 --! needs backlog_key date_permit ensure_wake_up enter_backlog finding findings waits_for_route is_text job_key note_due
 --! needs now_us seconds sent_key steered text waits
 local now, repair, lease, rank = now_us(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[4]), {}
 for i, lane in ipairs(cjson.decode(ARGV[3])) do rank[lane] = i end
 local queued, notifications = {}, 0
 local ENDED = {failed = true, canceled = true}
-local FAR = 4102444800000000 -- as in routes.lua: the rest of a notification that waits for a route alone
-local MAX_FROM_TAIL = 2000 -- what came back to its queue meanwhile stands there
-local FADING = 2000 -- ms before a job's own end in which RQ may have cleared its registry already
+local FAR = 4102444800000000 -- as in routes.lua: the time in `later` of a notification's rest that waits for a route
+local MAX_FROM_TAIL = 2000 -- a job that has come back to its queue meanwhile is near the tail
+local FADING = 2000 -- ms: so long before a job's hash ends, RQ may have cleared the job's registry entry
 
 local function read(id)
   local job = redis.pcall('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_order', 'push_outcome',
     'push_rq_job', 'push_deadline', 'push_orphan')
-  if job.err or not job[1] or not rank[job[1]] then return nil end -- RQ's sets beside its jobs, and other queues
+  if job.err or not job[1] or not rank[job[1]] then return nil end -- a set of RQ's, or a job of another queue
   local j = {id = id, key = job_key(id), origin = job[1], status = job[2] or 'none', permit = job[4], order = job[5],
     outcome = job[6], ends = job[8], orphan = job[9]}
   j.user, j.category = steered(job[3], job[7])
@@ -49,18 +49,17 @@ local function places(j)
   return #found > 0 and 'in ' .. table.concat(found, ' and in ') or 'nowhere'
 end
 
--- fades: its hash goes within moments, so RQ may have cleared its registry.
 local function fades(j)
   local left = redis.call('PTTL', j.key)
   return left >= 0 and left < FADING
 end
 
--- wrong_place: what would be right, in words; or nil where the places fit the status. One for each status.
+-- by_status: for each status, a function that returns the right state in words, or nil if the job's places are right.
 local by_status = {}
 function by_status.queued(j)
   if j.in_backlog or j.in_later then return 'it is scheduled' end
-  -- A job whose meta was read only when a worker had leased it stays queued meanwhile.
-  -- With an outcome it had ended, and was enqueued again: *pull* begins it anew.
+  -- If a worker can read a job's user only from its data, the job stays queued under the lease.
+  -- A queued job with an outcome had ended and was enqueued again: *pull* starts the job afresh.
   if (j.failed or j.canceled) and not j.outcome or (not j.permit) ~= (not j.lease) then return 'in its queue alone' end
   if not j.lease then
     if j.unlisted and not redis.call('LPOS', '@rq:queue:' .. j.origin, j.id, 'RANK', -1, 'MAXLEN', MAX_FROM_TAIL) then
@@ -72,7 +71,7 @@ end
 function by_status.scheduled(j)
   if j.lease or j.permit or j.failed or j.canceled then return 'in its backlog alone' end
   if j.in_backlog and j.in_later then return 'in one of them' end
-  -- What RQ's own enqueue_in left there goes to its queue when its time has come.
+  -- A job of RQ's own enqueue_in is in RQ's registry alone: RQ queues the job when its time comes.
   if not j.in_backlog and not j.in_later and (j.order or not j.scheduled) then return 'in its backlog' end
   if not j.scheduled then return 'in @rq:scheduled:' .. j.origin .. ' too' end
   if j.in_backlog and (not j.order or tonumber(j.order) ~= tonumber(j.in_backlog)) then
@@ -97,11 +96,11 @@ function by_status.failed(j)
   if not j.failed and not fades(j) and is_text(j.id) then return 'in @rq:failed:' .. j.origin end
   if not j.outcome then return 'with an outcome' end
 end
-function by_status.canceled(j) -- RQ's own cancel leaves it where it waited, and *pull* passes over it
+function by_status.canceled(j) -- RQ's own cancel leaves a job where it waits, and *pull* skips the job
   if j.failed then return 'in @rq:canceled:' .. j.origin .. ' alone' end
   if not j.canceled and not fades(j) then return 'in @rq:canceled:' .. j.origin end
 end
-function by_status.deferred(j) -- by RQ, until what it depends on is done
+function by_status.deferred(j) -- by RQ, until the jobs that it depends on are done
   if j.order or j.permit or j.in_backlog or j.in_later then return 'in its backlog' end
 end
 
@@ -123,21 +122,21 @@ local function end_again(j)
   drop_permit(j)
   remove(j, j.backlog, '@later', '@leases', '@rq:scheduled:' .. j.origin, has_failed and canceled or failed)
   if has_failed and not j.outcome then redis.call('HSET', j.key, 'push_outcome', 'failed') end
-  local endless = has_failed and '+inf' or seconds(now) -- *sweep* ends what is not counted yet
+  local endless = has_failed and '+inf' or seconds(now) -- from now on *sweep* ends a cancelled job, if none did
   local ends = kept > 0 and seconds(now + kept * 1000) or endless
   redis.call('ZADD', has_failed and failed or canceled, 'NX', ends, j.id)
   return 'kept as ' .. j.status .. ', and nowhere else'
 end
 
--- lapse: it is known no longer until when it is held. By the end of a lease from now whoever holds it has settled it,
--- or *pull* puts it back, as it does the work of the dead.
+-- lapse: gives a job a lease in place of a lost one. If a worker still has the job, that worker settles it before the
+-- new lease ends; else *pull* puts the job back, like a job of a dead worker.
 local function lapse(j)
   redis.call('ZADD', '@leases', text(now + lease), j.id)
   note_due(now + lease)
   return 'given a lease: when that has ended it is put back'
 end
 
--- fly_on: what is in flight, or was when its worker died.
+-- fly_on: keeps a job in flight whose worker is sending it, or died while it was sending.
 local function fly_on(j)
   remove(j, j.backlog, '@later', '@rq:scheduled:' .. j.origin, '@rq:failed:' .. j.origin, '@rq:canceled:' .. j.origin)
   if not j.held and j.permit then
@@ -151,7 +150,7 @@ local function wait_on(j)
   remove(j, '@leases', '@rq:failed:' .. j.origin, '@rq:canceled:' .. j.origin)
   drop_permit(j)
   local of_its_own = j.in_later and tonumber(j.in_later) < FAR
-  -- What waits for a time of its own is scheduled for that time.
+  -- A job in both places waits for a time of its own only if RQ's registry has that time too.
   if of_its_own and j.in_backlog then
     of_its_own = j.scheduled and math.abs(j.scheduled * 1000000 - j.in_later) < 1000
   end
@@ -188,7 +187,7 @@ local function mend(j)
   if j.delivered then return forget(j) end
   if ENDED[j.status] then return end_again(j) end
   if not by_status[j.status] then return 'left: nobody can tell what became of it' end
-  -- A lease without a permit holds nothing, save for a worker that has the job still.
+  -- A lease without a permit counts only for a started job: its worker may still have the job.
   if j.lease and (j.permit or j.status == 'started') then return fly_on(j) end
   if j.permit and not j.in_backlog and not j.in_later then return fly_on(j) end
   return wait_on(j)
@@ -198,7 +197,7 @@ local function judge(id, unlisted)
   local j = read(id)
   if not j then return end
   local what = 'job ' .. id
-  if not j.user then -- RQ's affair, but for what *pull* has leased
+  if not j.user then -- a job of RQ's, which only a permit of *pull*'s concerns
     if j.permit and not j.lease then
       finding(what, 'was taken under a permit and stands in no lease', 'under a lease', repair and lapse(j))
     end

@@ -1,18 +1,18 @@
--- audit_key: judges what is no job's, each in one step: whether everybody who waits is looked at, and nobody for
--- nothing; whether claims, circuits and permits have an end.
--- ARGV 1 clock  2 '1' to put right what is not, at once  3 lanes, JSON  4 lease µs
+-- audit_key: judges keys other than jobs, each in one step: whether each user with a backlog has a wake-up, and no
+-- other user has one; whether claims, circuits and permits have an end.
+-- ARGV 1 clock  2 '1' to repair at once  3 lanes, JSON  4 lease µs
 --      5.. for each: a key of a user, @backlogs:{user} or @backlog:{user}:<category>, a claim, a route, or
 --          @waiting_for_route:<route>, and ''; or a set of users, @wakeups:<lane> or @waiting_for_route:<route>, and
---          its member; or where sends stand, and a permit of the future that belongs to nothing in flight
+--          its member; or a sorted set of sends, and a permit in it that is dated ahead and is not in flight
 -- returns {finding, …} (see audit.lua)
--- A backlog that was emptied stays noted until its user is looked at: so it needs a wake-up as well.
+-- An emptied backlog stays noted until a worker visits its user, so it needs a wake-up too.
 --! needs backlog_key backlogs_key date_permit ensure_wake_up finding findings has_wake_up job_key lanes_of look_by
 --! needs note_due now_us read_backlogs text waits_for_route
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
-local LATEST = now + ARGV[4] + 2000000 -- who is being looked at is looked at again after a lease
-local MAX_CIRCUIT = 2 * 86400000000 -- a provider is asked again within a day
+local LATEST = now + ARGV[4] + 2000000 -- when a worker visits a user, it sets the user's wake-up a lease ahead
+local MAX_CIRCUIT = 2 * 86400000000 -- the next probe is at most a day ahead
 
--- note: the backlog is of the lane of the first in it that has a job.
+-- note: notes a backlog, in the lane of the first job in it.
 local function note(user, category, backlog)
   local lane = lanes[#lanes]
   for _, id in ipairs(redis.call('ZRANGE', backlog, 0, 9)) do
@@ -57,7 +57,7 @@ local function judge_backlogs(backlogs, user)
   end
 end
 
--- judge_stray: who has a wake-up in a lane, or waits there for a route, has a backlog in it.
+-- judge_stray: a user who has a wake-up in a lane, or waits there for a route, must have a backlog in that lane.
 local function judge_stray(key, member, user, lane)
   if not redis.call('ZSCORE', key, member) then return end
   if lanes_of(read_backlogs(user))[lane] then return end
@@ -65,7 +65,7 @@ local function judge_stray(key, member, user, lane)
     repair and redis.call('ZREM', key, member) and 'taken out')
 end
 
--- judge_wake_up: it opens when the first of the heads in its lane is expected, or before.
+-- judge_wake_up: a wake-up is not to be later than the first expected time of the user's heads in the lane.
 local function judge_wake_up(user, lane)
   local at, first = tonumber(redis.call('ZSCORE', '@wakeups:' .. lane, user) or 0), nil
   if at <= LATEST or waits_for_route('u' .. lane .. ' ' .. user) then return end
@@ -88,11 +88,11 @@ local function judge_claim(claim)
     repair and redis.call('DEL', claim) and 'removed')
 end
 
--- judge_circuit: a person who pauses says until when, and may say for ever.
+-- judge_circuit: passes over a pause: a person may pause a route for any time, also for ever.
 local function judge_circuit(circuit)
   local state, ends = unpack(redis.call('HMGET', circuit, 'state', 'until'), 1, 2)
   if state == 'paused' or not ends or ends:find('^%d+$') and tonumber(ends) <= now + MAX_CIRCUIT then return end
-  if repair then -- as a worker does that has begun with another configuration: the next probe may go now
+  if repair then -- as a worker with a new configuration does: let the next probe go now
     redis.call('HSET', circuit, 'until', text(now), 'others', text(now))
     note_due(now)
   end
@@ -106,7 +106,7 @@ local function judge_waiting(waiting, route)
     'gone, and its users with wake-ups', repair and redis.call('DEL', waiting) and 'removed')
 end
 
--- judge_permit: it may have been used until now, so it is never removed.
+-- judge_permit: a permit is never removed, as a worker may have sent under it.
 local function judge_permit(sent, permit)
   local at = tonumber(redis.call('ZSCORE', sent, permit) or 0)
   if at <= now then return end
@@ -130,7 +130,7 @@ local function judge(key, member)
   local route = key:match('^@waiting_for_route:(.*)$')
   if not route then return judge_permit(key, member) end
   if member == '' then return judge_waiting(key, route) end
-  lane, user = member:match('^u(%S+) (.+)$') -- the rests of notifications are judged with their jobs
+  lane, user = member:match('^u(%S+) (.+)$') -- *audit_job* judges the rests of notifications
   if lane then judge_stray(key, member, user, lane) end
 end
 

@@ -1,11 +1,11 @@
--- audit_queue: judges a piece of a lane's queue in one step: whether each job that stands there is to.
--- ARGV 1 '1' to take out what is not  2 lane  3 the first place, counted from the tail  4 how many
--- returns {how many were read, {finding, …} (see audit.lua)}
--- One that is cancelled in its queue may stay there until *pull* comes by it, which takes the lane in which it found a
--- job for the job's own. So may one whose job was deleted.
+-- audit_queue: judges a piece of a lane's queue in one step: whether each job in it should be there.
+-- ARGV 1 '1' to take out the jobs that should not  2 lane  3 the first place, counted from the tail  4 how many jobs
+-- returns {number of jobs read, {finding, …} (see audit.lua)}
+-- A cancelled or deleted job may stay in its queue until *pull* finds it. A job of another lane is no fault either:
+-- *pull* gives the job the lane of the queue.
 --! needs backlog_key finding findings job_key steered
 local repair, queue, from, most = ARGV[1] == '1', '@rq:queue:' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local HALF = redis.call('LLEN', queue) / 2 -- LREM goes through it from the nearer end
+local HALF = redis.call('LLEN', queue) / 2 -- LREM searches from the nearer end
 local ids = redis.call('LRANGE', queue, -from - most, -from - 1)
 
 local function why_not(id)
@@ -13,7 +13,7 @@ local function why_not(id)
     'push_rq_job'), 1, 4)
   if not status then return nil end
   local user, category = steered(meta, rq_job)
-  if not user or status == 'queued' and not permit or status == 'canceled' then return nil end -- or RQ's affair
+  if not user or status == 'queued' and not permit or status == 'canceled' then return nil end -- or a job of RQ's
   return 'is ' .. status, status == 'scheduled' and not permit
     and not redis.call('ZSCORE', backlog_key(user, category), id) and not redis.call('ZSCORE', '@later', id)
 end

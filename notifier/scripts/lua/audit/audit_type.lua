@@ -1,5 +1,5 @@
--- audit_type: judges the types of keys: nothing of ours can be in one of another type, so something else wrote it.
--- ARGV 1 '1' to remove those of a wrong type  2.. for each: the key, its types, such as 'hash or set'
+-- audit_type: judges the types of keys. A key of a wrong type holds nothing of ours: another program wrote it.
+-- ARGV 1 '1' to remove keys of a wrong type  2.. for each key: its name, its right types, such as 'hash or set'
 -- returns {finding, …} (see audit.lua)
 --! needs finding findings
 for i = 2, #ARGV, 2 do

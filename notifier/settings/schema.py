@@ -53,8 +53,8 @@ class UsersMaySettings(Section):
 class DigestSettings(Section):
     """How waiting notifications become one message: `when_blocked: digest`."""
 
-    after: int = Field(ge=2, le=1_000_000, description="It is sent when so many wait.")
-    within_us: Positive = Field(alias="within", description="It is sent when the first has waited so long.")
+    after: int = Field(ge=2, le=1_000_000, description="The digest is sent when this many notifications wait.")
+    within_us: Positive = Field(alias="within", description="The digest goes when its first one has waited this long.")
     title: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description=COUNTED)
     body: Annotated[str, Field(max_length=1000)] | None = Field(default=None, description=COUNTED)
 
@@ -83,7 +83,9 @@ class CategorySettings(RuleSettings):
     quiet: QuietOrIgnore | None = Field(default=None, alias="quiet_hours")
     priority: Priority = "normal"
     cost: int = Field(default=1, ge=1, le=10)
-    overall: Rate | None = Field(default=None, description="How many of this category all users together receive.")
+    overall: Rate | None = Field(
+        default=None, description="How many notifications of this category all users together receive."
+    )
 
     @property
     def quiet_hours(self) -> tuple[Hours, ...] | None:

@@ -63,8 +63,8 @@ class WindowForm(Section):
 class BurstForm(Section):
     """A burst: `capacity` sends at once, then one more at each `refill`."""
 
-    capacity: int = Field(ge=1, le=MAX_CAPACITY, description="So many at once.")
-    refill: Rate = Field(description="How fast there is room for more: one more each time.")
+    capacity: int = Field(ge=1, le=MAX_CAPACITY, description="How many sends may go at once.")
+    refill: Rate = Field(description="How fast the bucket refills, such as `1/30s`: one more send every 30 seconds.")
 
     def value(self) -> Burst:
         every_us = -(-self.refill.interval_us // self.refill.limit)

@@ -1,20 +1,20 @@
 --! on_demand set_at ask is_due decide
 --! needs change_hold counts_devices devices_open has_older_rest is_dropped job_key lacking MAX_RANK needs_of note_due
 --! needs number opens_at order_of overall_opens waiting_key plan_of project_frees routes_of rules_of targets_of text
--- Decide: whether the head of a backlog may go now. What the rules say is in admits_at.lua; here is what the providers
--- say, and what is to be known first.
+-- Decide: whether the head of a backlog may go now. admits_at.lua applies the rules. This piece applies the providers'
+-- limits and the holds, and asks the caller for what must be known first.
 
 local MAX_UNREAD = 25
 
--- wants: the caller is to read something, and the backlog is shut until it has: job id, data or '', zone or ''.
+-- wants: asks the caller to read the data, or write the zone, and shuts the backlog until then. The other is ''.
 local function wants(look, backlog, id, data, zone)
   local asked = look.asked
   asked[#asked + 1], asked[#asked + 2], asked[#asked + 3] = id, data, zone
   backlog.unread = true
 end
 
--- set_at: backlog.at, when the head may go: by the rules; or where the backlog is shut, at the end of the lease, since
--- the settling opens the wake-up before; or now, where the caller is asked, and looks again at once. Returns it.
+-- set_at: sets and returns backlog.at, when the rules let the head go. While another worker has jobs of the backlog, it
+-- is a lease from now, as a settlement comes before; if the caller is asked, it is now, as the caller pulls at once.
 local function set_at(look, user, backlog)
   local at, unknown = backlog.elsewhere and look.now + look.lease_us or look.now, nil
   if not (backlog.elsewhere or backlog.unread) then
@@ -28,7 +28,7 @@ local function set_at(look, user, backlog)
   return at
 end
 
--- ask: has the caller read whom the jobs at the head of a backlog are for. Nothing of the backlog goes before.
+-- ask: asks the caller to read for whom the jobs at the head of a backlog are. No job of the backlog goes before.
 local function ask(look, backlog)
   for _, id in ipairs(redis.call('ZRANGE', backlog.key, 0, MAX_UNREAD - 1)) do
     local data, targets = unpack(redis.call('HMGET', job_key(id), 'data', 'push_targets'))
@@ -43,7 +43,7 @@ local function has_expired(backlog, now)
   return ends and ends <= now
 end
 
--- is_due: whether something is to become of the head of a backlog now: it goes, or ends.
+-- is_due: whether the head of a backlog is to be tried now: its rules let it go, it has expired, or it is dropped.
 local function is_due(look, user, backlog)
   local at = backlog.at or set_at(look, user, backlog)
   if backlog.rank == MAX_RANK or backlog.elsewhere or backlog.unread or backlog.waits_for then return false end
@@ -60,8 +60,8 @@ local function paused_by(look, user, backlog)
   end
 end
 
--- is_shut: whether this may not go by this route now: its circuit is open, or it is paused, or an older rest of its
--- backlog waits for it.
+-- is_shut: whether the job may not go by this target's route now: the route is paused, its circuit is open, or the rest
+-- of an older notification of the backlog waits for it.
 local function is_shut(look, backlog, target, job)
   local hold = look.circuits and look.circuits[target.route]
   if not hold then return false end
@@ -78,7 +78,7 @@ local function open_circuit(look, name, ...)
   return name
 end
 
--- fill: the project of `route` has no room for `cost` more: it is held until it has.
+-- fill: holds a route until its project has room for `cost` more. Returns the hold's name.
 local function fill(look, route, project, cost)
   local at, room = project_frees(project, cost)
   look.earliest = math.min(look.earliest, at)
@@ -86,7 +86,7 @@ local function fill(look, route, project, cost)
     text(project.bucket + project.interval), 'room', text(room))
 end
 
--- busy: this worker may send no more by `route` now; what waits for it in `lane` is held.
+-- busy: holds the users of `lane` who need a route by which this worker may send no more now. Returns the hold's name.
 local function busy(look, route, lane)
   local name, since = route .. '|busy|' .. lane, text(look.now)
   if not (look.circuits and look.circuits[name]) then
@@ -96,15 +96,15 @@ local function busy(look, route, lane)
   return name
 end
 
--- lacks_room: what to wait for, or nil.
+-- lacks_room: {name of the hold to wait for}, or nil.
 local function lacks_room(look, needs, lane)
   local need, project, cost = lacking(look.rules, look.rooms, needs, look.now)
   if not need then return nil end
   return {project and fill(look, need.route, project, cost) or busy(look, need.by, lane)}
 end
 
--- split_targets: those by whose routes it may go, and those that are shut; nil where it is 'behind': an older one of
--- its backlog is in flight, and was taken while a route of this one was shut. Its rest is to go first.
+-- split_targets: the targets whose routes are open to the job, and the others. Returns nil if the job is 'behind': an
+-- older job of the backlog is in flight that left out one of these open routes. The rest of the older job goes first.
 local function split_targets(look, backlog, job, targets)
   local open, shut = {}, {}
   for _, target in ipairs(targets) do
@@ -115,8 +115,8 @@ local function split_targets(look, backlog, job, targets)
   return open, shut
 end
 
--- is_in_turn: whether it is the user's turn, where others wait for the pace of a category: none waits since before, and
--- the user has not had so many in this look as *pull* let each have.
+-- is_in_turn: whether it is the user's turn, if users wait for the overall rate of a category: no other user has waited
+-- longer, and fewer of the user's jobs went in this visit than *let_go_of_held* allows each user (`turn`).
 local function is_in_turn(look, user, category, name)
   local turns = user.turns or {}
   local hold, had = look.circuits and look.circuits[name], turns[category] or 0
@@ -126,7 +126,7 @@ local function is_in_turn(look, user, category, name)
   return had < tonumber(hold.turn or 1) and (not first or tonumber(first) >= user.since)
 end
 
--- paced_by: what to wait for where as many of the category have gone to all users as its pace allows, or nil.
+-- paced_by: the name of the hold if the overall rate of the category is used up, or others come first; or nil.
 local function paced_by(look, user, backlog)
   local category = backlog.category
   local rule = rules_of(look.rules, category).overall
@@ -139,7 +139,7 @@ local function paced_by(look, user, backlog)
     'room', text(room))
 end
 
-local ANY = {needs = {}} -- of what no provider and no worker limits
+local ANY = {needs = {}} -- for a head that no provider and no worker limits
 local function by_providers(look, user, backlog, job)
   local rules = look.rules
   local left = backlog.claim.left
@@ -163,13 +163,13 @@ local function by_providers(look, user, backlog, job)
   return 'go', said
 end
 
--- decide: whether the providers, and the pace of the category for all users, let the head of a backlog go now. Returns
--- the verdict, and what is to be known of it:
---   'go'      needs: by which routes; open, shut: its devices that it goes to now and those that it does not (nil where
---             no device is counted and no route is held)
---   'waits_for_route'  waits_for: the routes that are held; paused: or the pause, which holds the whole notification
---   'wait'    at: when its devices have room; for_alerts: when only background pushes wait for theirs
---   'unread'  the caller is to read first for whom it is
+-- decide: whether the providers, and the overall rate of the category, let the head of a backlog go now. Returns the
+-- verdict and its details:
+--   'go'      needs: see *needs_of*; open, shut: the targets to which it goes now, and the others (nil if no device is
+--             counted and no route is held)
+--   'waits_for_route'  waits_for: the holds; paused: true for a pause, which holds back the whole notification
+--   'wait'    at: when all its devices have room; for_alerts: when those have room that get no background push
+--   'unread'  the caller must read first for whom it is
 --   'behind'  see *split_targets*
 local function decide(look, user, backlog, job)
   local verdict, said = by_providers(look, user, backlog, job)

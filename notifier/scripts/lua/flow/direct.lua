@@ -1,19 +1,19 @@
 --! exports direct
 --! needs backlogs_key claim_key claim_of decide gather go goes_by_clock HIGH history job_key new_backlog new_user
 --! needs number opens_at orders read_claims remember seconds set_wake_up steering text users_rules waits why_of
--- The direct way: what comes from its queue and need not wait is leased at once, in the same step. It leaves Redis as a
--- visit would have. Only the plain case goes this way: a new job of a producer of ours, of a user who muted nothing and
--- of whom nothing waits, which stands in a backlog only if the rules do not let it go. All else is left to *visit*.
+-- The direct way: a job that comes from its queue and need not wait is leased at once, with the same result in Redis as
+-- after a visit. Only the plain case goes this way: a new job, of a producer with this library, for a user who muted
+-- nothing and has no waiting jobs. If the rules do not let the job go, it enters its backlog. *visit* does all else.
 local NEW_JOB = {'origin', 'status', 'meta', 'data', 'push_targets', 'push_deadline', 'push_history', 'push_order',
   'push_outcome', 'push_permit', 'push_arriving', 'push_rq_job', 'ttl'}
 
--- room: how many may go this way now. waits: by user, whether something waits, or may.
+-- room: how many jobs may go this way now. waits: {user: whether a job of the user waits, or may wait}.
 local direct = {room = 0, waits = {}, jobs = {}, none_wait = false}
 local look -- of *pull*
 function direct.begin(of_call) look = of_call end
 
--- new_job: {id, user, category, high, data, targets, zone, collapse, deadline, noted, origin}, or nil where there is
--- more to look at.
+-- new_job: {id, user, category, high, data, targets, zone, collapse, deadline, noted, origin}, or nil if the job is no
+-- plain case.
 local function new_job(id, lane, now)
   local job = redis.pcall('HMGET', job_key(id), unpack(NEW_JOB))
   if job.err then return nil end
@@ -31,14 +31,14 @@ local function new_job(id, lane, now)
   return found
 end
 
--- read: what is asked of each job that comes from the queue of `lane`, at once for all of these. none_wait: whether
--- nothing waited of any of their users.
+-- read: reads what *take* needs of the jobs from the queue of `lane`, in few commands. none_wait: whether none of their
+-- users had a waiting job.
 function direct.read(ids, lane)
   local jobs, users, backlogs, claims, last, come = {}, {}, {}, {}, nil, {}
   for _, id in ipairs(direct.room > 0 and ids or {}) do
     local job = new_job(id, lane, look.now)
     jobs[id] = job
-    if job then -- one may go before others of its user that have come too, or take their place: in their backlog
+    if job then -- if one of a user's new jobs may overtake or replace another, all go through their backlog
       local before, rare = come[job.user], job.high or job.collapse ~= nil
       if before or rare and before ~= nil then direct.waits[job.user] = true end
       come[job.user] = before or rare
@@ -53,14 +53,14 @@ function direct.read(ids, lane)
   users_rules.read(users)
 end
 
--- is_plain: whether *opens_at* tells all of when something of this user may go, by rules that are known.
+-- is_plain: whether the user's rules are known, and *opens_at* alone decides by them when a job of the user may go.
 local function is_plain(user)
   if not users_rules.index_of(user) then return false end
   local chosen = users_rules.chosen[user]
   return not (chosen and (chosen.m or chosen.clock))
 end
 
--- nothing_waits: for this user, who is plain.
+-- nothing_waits: whether no job of the user waits, and the user is plain.
 local function nothing_waits(user)
   local waits = direct.waits[user]
   if waits == nil then
@@ -71,13 +71,13 @@ local function nothing_waits(user)
   return not waits
 end
 
--- is_simple: whether *opens_at* tells all of when the next of a category may go.
+-- is_simple: whether *opens_at* alone decides when a job of the category may go.
 local function is_simple(category)
   local of = look.rules.categories[category]
   return of and not (of.digest or of.overall)
 end
 
--- clock_fields: of a job's hash that rules by the clock go by, as *first_time* has them.
+-- clock_fields: the fields of a job's hash that rules by the clock need, as *first_time* writes them.
 local function clock_fields(job)
   local by_clock = goes_by_clock(job.user)
   if not (job.zone or by_clock) then return end
@@ -86,7 +86,7 @@ local function clock_fields(job)
   return unpack(fields)
 end
 
--- wait: the job is the first that waits of its user; the rules let it go at µs `opens`.
+-- wait: puts a job into its backlog, as the only waiting job of its user. opens: µs at which the rules let it go.
 local function wait(lane, job, user, backlog, opens)
   local now, name, category, id = look.now, user.name, backlog.category, backlog.head
   local key = job_key(id)
@@ -104,11 +104,11 @@ local function wait(lane, job, user, backlog, opens)
   set_wake_up(name, lane, math.min(opens, job.deadline or opens), now)
 end
 
--- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false where it is to go
--- through its backlog.
+-- take: leases a job that has just come from the queue of `lane`, or lets it wait. Returns false if *place* and a visit
+-- must handle the job.
 function direct.take(id, lane)
   local job = direct.room > 0 and direct.jobs[id]
-  direct.jobs[id] = nil -- what stands in the queue twice is not new the second time
+  direct.jobs[id] = nil -- if the queue has the job twice, it is not new the second time
   if not (job and nothing_waits(job.user) and is_simple(job.category)) then return false end
   local index = users_rules.index_of(job.user)
   local user = new_user(job.user, look.rules.users[index + 1], index)

@@ -1,6 +1,6 @@
 --! on_demand end_failed
 --! needs is_text job_key
--- end_failed: RQ keeps it as failed for `keep` s. reason: as RQ stores it.
+-- end_failed: ends a job as failed. RQ keeps it for `keep` s. reason: as RQ stores it.
 local function end_failed(now, id, origin, word, reason, keep, worker)
   local key, results, expires = job_key(id), '@rq:results:' .. id, math.floor(now / 1000000) + keep
   redis.call('HDEL', key, 'push_permit', 'push_order', 'push_deadline', 'push_crashes', 'push_begun',
@@ -8,7 +8,7 @@ local function end_failed(now, id, origin, word, reason, keep, worker)
   redis.call('HSET', key, 'status', 'failed', 'push_outcome', word)
   redis.call('EXPIRE', key, keep)
   redis.call('ZREM', '@rq:canceled:' .. origin, id) -- RQ's own cancel came too late
-  -- RQ's tools could list nothing of a registry in which an id stands that is no text.
+  -- With an id that is no text, RQ's tools could not list the registry at all.
   if is_text(id) then redis.call('ZADD', '@rq:failed:' .. origin, expires, id) end
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', 2, 'worker_name', worker, 'exc_string', reason)
   redis.call('EXPIRE', results, keep)

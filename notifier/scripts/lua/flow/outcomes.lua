@@ -1,12 +1,12 @@
 --! on_demand move tell_feedback close_devices mark_of_rq
 --! needs close_device end_cancelled end_failed end_unsent ends enter_backlog forget free_dedupe history look_by number
 --! needs seconds targets_of text
--- What becomes of a job beside that it was plainly delivered. look: of *settle*; job: as *settle* read it.
+-- The next state of a job that was not plainly delivered. look: of *settle*; job: of *read_settled*.
 local YEAR = 31536000 -- as long as RQ keeps what failed
 -- 'malformed: its meta cannot be read', as RQ stores the text of a failure.
 local UNREADABLE = 'eJzLTcxJyy/KTU2xUsgsKVbITS1JVEhOzMvLL1FISlUoSk1MAQDd3wxv'
 
-local function add_one(key, field) -- no HINCRBY: anything may stand there
+local function add_one(key, field) -- no HINCRBY: other programs may have written anything there
   redis.call('HSET', key, field, (number(redis.call('HGET', key, field)) or 0) + 1)
 end
 
@@ -26,7 +26,8 @@ local function dropped(look, job)
   end_unsent(look.now, job.id, job.origin, job.word, 'push_reason', job.detail)
 end
 
--- note_answers: what a worker was answered of one that goes on. why: what holds it back from now on, or nil.
+-- note_answers: writes the providers' answers so far to the hash of a job that goes on, or was cancelled. why: what
+-- holds it back from now on, see history.lua, or nil.
 local function note_answers(look, job, why)
   if job.answered ~= '' then redis.call('HSET', job.key, 'push_answered', job.answered) end
   note_sent(job)
@@ -38,7 +39,7 @@ local function note_answers(look, job, why)
   if noted ~= job.noted then redis.call('HSET', job.key, 'push_history', noted) end
 end
 
--- wait: it goes to its backlog after so many µs; or ends at its expiry, not at a wait after it.
+-- wait: the job returns to its backlog after `us` µs, or at its expiry if that is earlier, so that it ends in time.
 local function wait(look, job, us)
   local now = look.now
   local deadline = tonumber(redis.call('HGET', job.key, 'push_deadline') or '')
@@ -54,8 +55,8 @@ local function queue_again(job, command)
   redis.call(command, '@rq:queue:' .. job.origin, job.id)
 end
 
--- unreadable: its meta tells nothing. That of a notification was written over in flight: a worker reads its data again.
--- What a worker has read cannot be read otherwise: it ends here. Returns whether it does.
+-- unreadable: for a job whose meta names no user. If *settle* knows the user, the meta was overwritten in flight, and a
+-- worker reads the job's data again. Else a worker has read the data already, and the job fails: returns true then.
 local function unreadable(look, job)
   if job.user ~= '' then queue_again(job, 'LPUSH') return false end
   job.word, job.detail = 'failed', UNREADABLE
@@ -63,18 +64,18 @@ local function unreadable(look, job)
   return true
 end
 
--- mark_of_rq: what push_rq_job says of a job that RQ got from the holder of this permit; see job_key.lua.
+-- mark_of_rq: push_rq_job of a job that the holder of its permit hands to RQ, see job_key.lua.
 local function mark_of_rq(job) return (job.user == '' and '0' or '') .. job.permit end
 
--- back: it goes on, there or in its backlog. Returns true where it ends instead.
+-- back: the job goes on: with RQ, in its queue, in `later` or in its backlog. Returns true if it ends instead.
 local function back(look, job)
   local key, state, now = job.key, job.state, look.now
   redis.call('HDEL', key, 'push_permit', 'push_orphan', 'push_counted')
-  if state == 'handed_to_rq' then -- from now on its meta steers nothing, and all that becomes of it is RQ's affair
+  if state == 'handed_to_rq' then -- from now on the scripts ignore its meta, and RQ handles the job
     forget(key)
     if job.requeued then redis.call('LPUSH', '@rq:queue:' .. job.origin, job.id) end
     redis.call('HSET', key, 'push_rq_job', mark_of_rq(job))
-    -- RQ 3 looks after what is started alone, and its work horse, which would say so, may never begin.
+    -- RQ 3 watches over started jobs only, and its work horse, which would write this status, may never begin.
     if job.status == 'queued' then redis.call('HSET', key, 'status', 'started', 'worker_name', look.worker) end
     local meta = redis.call('HGET', key, 'push_meta')
     if meta == '' then redis.call('HDEL', key, 'meta') elseif meta then redis.call('HSET', key, 'meta', meta) end
@@ -91,14 +92,14 @@ local function back(look, job)
   note_answers(look, job, us and 'r')
   if state ~= 'backlog' then return wait(look, job, us) end
   if us then redis.call('HSET', key, 'push_wait', text(now + us)) end
-  -- The wake-ups are set below for a user who has something waiting; one whose backlog was adopted is new here.
+  -- *settle* sets the wake-ups of the users that its caller named. A job that the caller has just read had none then.
   local what, user, lane = enter_backlog(now, job.id)
   if what == 'entered' then look_by(user, lane, now) end
   return what == 'rq_job' and unreadable(look, job)
 end
 
--- again: somebody enqueued the job under its id while it was in flight, so its hash is the new one's. What was in
--- flight ends here, and the new one begins. Where it was taken out of its queue meanwhile, it goes back there.
+-- again: somebody enqueued a job under this id during the send, so the hash is the new job's. The old one ends here.
+-- If a worker has taken the new job out of its queue meanwhile, it goes back there.
 local function again(job)
   forget(job.key)
   if job.requeued then redis.call('LPUSH', '@rq:queue:' .. job.origin, job.id) end
@@ -106,7 +107,7 @@ local function again(job)
   if not ended then job.word = 'superseded' end
 end
 
--- cancelled: RQ's own cancel came while it was in flight: it is not tried again, and *end_cancelled* counts it.
+-- cancelled: RQ cancelled the job during the send. The job is not tried again, and *end_cancelled* counts it.
 local function cancelled(look, job)
   redis.call('HDEL', job.key, 'push_permit', 'push_orphan', 'push_counted')
   note_answers(look, job)
@@ -114,8 +115,8 @@ local function cancelled(look, job)
   job.word = ''
 end
 
--- move: the job goes to its next state; job.word becomes that under which it is counted. Returns whether its end is to
--- be told here: the others are told where they come about.
+-- move: moves the job to its next state. job.word becomes the outcome under which *settle* counts it. Returns whether
+-- *settle* reports its end; other ends are reported where they happen.
 local function move(look, job)
   local state = job.state
   local anew = job.user ~= '' or job.requeued and (state == 'failed' or state == 'aside')
@@ -129,7 +130,6 @@ local function move(look, job)
   return false
 end
 
--- tell_feedback: of the tokens that a provider called dead.
 local function tell_feedback(look, id, user, gone)
   local oldest = text(math.max(0, math.floor(look.now / 1000) - look.keep_feedback))
   for _, dead in ipairs(gone) do

@@ -1,25 +1,24 @@
--- pull: takes what has arrived or fallen due. What may go now is leased, and the rest waits in its users' backlogs.
+-- pull: takes new and due jobs. It leases the jobs that may go now to the caller; the others wait in users' backlogs.
 -- ARGV a PULL, see records.py, and the caller's lanes, most urgent first
--- A job is always in at least one structure: it leaves its queue, and is leased or stands in its backlog, in one step.
--- The order is that of the queue, whichever worker pulled it.
+-- A job is always in at least one structure: in one step it leaves its queue, and gets a lease or a place in its
+-- backlog. Jobs keep the order of their queue, whichever workers pull them.
 -- returns a PULLED, see records.py
---   next_us: of the next due in these lanes, or -1. suspended: 1 under `rq suspend`. leased: LEASED of records.py;
---   one with 0 µs or less until it expires has expired; no permit stands in the user's set for it, nor for one that is
---   to be dropped. rooms: {route, how many more, …}, what is left of them. rq_jobs: {job id, permit, …} leased to the
---   caller, which are no notifications of ours. taken: how many jobs came from the queues; queued: how many stay there.
---   shut: the routes whose circuit is open, or false where that was not asked. orphans: LEASED to the caller to be put
---   back, see orphans.lua.
---   idle: how many users were looked at and had nothing that might go.
---   unread: {{job id, data, meta or nil}, …}: jobs whose meta tells nothing. They stay at the head of their queue, and
---   later jobs stay queued behind them, in order, until the caller has read them and called *steer*.
---   chosen, asked, unpublished: what the caller is to write down, before it looks again at once. Whom it concerns
---   stays due, and keeps room. chosen: {user, text, …}, what users chose: what comes of it is to stand in @chosen.
---   asked: {job id, data, zone, …}, heads of plain producers (with RQ alone, without this library), whose backlogs
---   stay shut until the caller says by *steer* whom they are for; or with a zone, and no data, whose backlogs stay
---   shut until it stands in @zones, or where there is no such zone push_zone is taken out of the job. unpublished: 1
---   where @own_rules is missing: until it is there nobody goes.
---   rates: false; or the version of others that hold by now than the caller has looked at, '' if none are published any
---   more: it is to look at them, and nothing was taken.
+--   next_us: when the next job or wake-up in these lanes is due, or -1. suspended: 1 under `rq suspend`. leased: LEASED
+--   of records.py. A job with 0 µs or less left has expired; its permit stands in no set, nor does that of a job to be
+--   dropped. rooms: {route, how many more, …}, what is left of the caller's. rq_jobs: {job id, permit, …} leased to the
+--   caller: no notifications, or jobs that it must read. taken: how many jobs came from the queues; queued: how many
+--   stay there. shut: the routes whose circuit is open, or false if the call did not look. orphans: LEASED of dead
+--   workers' jobs, which the caller puts back, see orphans.lua. idle: how many visited users had nothing that might go.
+--   unread: {{job id, data, meta or nil}, …}: jobs whose meta names no user and configured category. They stay at the
+--   head of their queue, and later jobs behind them, in order, until the caller has read them and called *steer*.
+--   chosen, asked, unpublished: what the caller must write to Redis before it pulls again, which it does at once. The
+--   users concerned stay due, and room is kept for them. chosen: {user, text, …}: preferences without an entry in
+--   @chosen. asked: {job id, data, zone, …}: heads of backlogs. A head with data is of a plain producer (with RQ alone,
+--   without this library): its backlog is shut until *steer* writes its targets. The backlog of a head with a zone is
+--   shut until @zones has the zone or, if there is no such zone, the caller deletes the job's push_zone. unpublished: 1
+--   if @own_rules is missing: no user's jobs go until it is written.
+--   rates: false; or the version of the published rates ('' without any) if the caller has read other ones: it must
+--   read these first, and the call took nothing.
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text job_key
 --! needs lane_shares least_share let_go_of_held note_candidate note_due orders read_circuits
@@ -32,10 +31,10 @@ for field = 1, PULLED.n do reply[field] = {} end
 reply[PULLED.now_us], reply[PULLED.next_us], reply[PULLED.suspended], reply[PULLED.taken] = now, -1, 0, 0
 reply[PULLED.unpublished], reply[PULLED.idle], reply[PULLED.queued], reply[PULLED.rates] = 0, 0, 0, false
 
--- first: the µs at which the first of a set is due, or nil.
+-- first: when the first entry of a sorted set is due (µs), or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2]) end
 
--- sleep: an idle leader notes until when it sleeps; those that have gone are forgotten.
+-- sleep: notes until when the idle leader sleeps, and forgets leaders that have gone.
 local function sleep(till)
   local sorted = {unpack(lanes)}
   table.sort(sorted)
@@ -47,7 +46,7 @@ local function sleep(till)
   end
 end
 
--- Most looks find nothing: it is seen before any piece is made.
+-- Most calls find nothing to do. They end here, before the pieces' functions are created.
 local asked, sets = {'@rq:suspended', '@routes'}, {'@leases', '@later'}
 for i, lane in ipairs(lanes) do asked[i + 2], sets[i + 2] = '@rq:queue:' .. lane, '@wakeups:' .. lane end
 local some_rare = redis.call('EXISTS', unpack(asked)) > 0
@@ -68,8 +67,8 @@ if some_rare and redis.call('EXISTS', '@rq:suspended') == 1 then
   return reply
 end
 
--- A caller that stood still would send by rates that were replaced long ago. Those that begin later than anybody can
--- ask for held before Redis's clock was set back.
+-- A caller that was stopped for long may have read rates that were replaced since. A start time further ahead than
+-- anyone may ask for means that Redis's clock was set back: these rates hold already.
 local version, holds_at = unpack(redis.call('HMGET', '@rates', 'version', 'at'))
 local left = (tonumber(holds_at or '') or 0) - now
 if (version or '') ~= ARGV[PULL.rates] and (left <= 0 or left > 60000000) then
@@ -85,8 +84,8 @@ ends.read(ARGV[PULL.keep])
 local until_text, rq_jobs, since, newly, due = text(now + lease), {}, {}, {}, {}
 for i = 1, #lanes do newly[i], due[i] = {}, {} end
 
--- note_visit: this user is to be visited now, once, whose wake-up is due since µs `at`. among: `newly` or `due`. Who
--- finds no room is due still: only a visit changes a wake-up.
+-- note_visit: lists a user, due since µs `at`, for one visit in this call. among: `newly` or `due`. A user who finds no
+-- room stays due: only a visit changes a wake-up.
 local function note_visit(user, lane, among, at)
   if since[user] then return end
   since[user] = at
@@ -94,14 +93,14 @@ local function note_visit(user, lane, among, at)
   of_lane[#of_lane + 1] = user
 end
 
--- look_at: the user is due since µs `at`, and visited by the caller, if it serves the lane; else by whoever does.
+-- look_at: makes a user due since µs `at`. The caller visits the user if it serves the lane; else another worker does.
 local function look_at(user, lane, among, at)
   redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(at), user)
   if rank[lane] then note_visit(user, lane, among, at) else note_due(now, lane) end
 end
 
--- lease_rq_job: a job that is none of ours, or that is to be read, is leased to the caller. One that has waited for its
--- own time stands as from a queue then: else RQ's upkeep would take it for one that RQ alone has scheduled.
+-- lease_rq_job: leases a job to the caller that is no notification, or that the caller must read. A job that comes from
+-- `later` counts as queued from now on: else RQ's maintenance would take it for a job that RQ alone has scheduled.
 local function lease_rq_job(id, from)
   local key, permit = job_key(id), text(redis.call('INCR', '@seq'))
   local origin, status = unpack(redis.call('HMGET', key, 'origin', 'status'))
@@ -116,7 +115,7 @@ local function lease_rq_job(id, from)
 end
 
 local rules = read_rules(ARGV[PULL.rules])
-local digest_is_full -- the one that a candidate has joined: it is to go
+local digest_is_full -- whether *join* has completed a digest: its user is due then
 local function join(id, user, category, collapse_id, order)
   local how = rules_of(rules, category).join
   local digest = type(how) == 'number'
@@ -129,11 +128,11 @@ local function join(id, user, category, collapse_id, order)
   return supersede(now, user, category, old, id, order)
 end
 
-local unread, MAX_READ = {}, 262144 -- bytes; what is larger is read under a lease, so that a death by it is counted
+local unread, MAX_READ = {}, 262144 -- bytes; a larger job is read under a lease, so that a death by it is counted
 
--- tell_unread: whether a job whose meta tells nothing is to be read by the caller first. It is, once; and not where RQ
--- runs it, or has it scheduled: *steer* would say nothing of it. Whoever was told of it, and said nothing for a lease,
--- may have died of it: it is read under a lease then, too.
+-- tell_unread: gives the caller a job to read before it is leased. Returns false if the job is to be leased without
+-- that: a worker has read it already; or RQ runs it or has scheduled it, so that *steer* would ignore it; or a worker
+-- got it more than a lease ago and did not call *steer*: it may have died of the job.
 local function tell_unread(id)
   local job = redis.call('HMGET', job_key(id), 'data', 'meta', 'push_read', 'status')
   local read_at = tonumber(job[3] or now) or 1
@@ -144,29 +143,29 @@ local function tell_unread(id)
   return true
 end
 
--- What this call knows, and what it has done so far. All pieces take it as `look`.
+-- What this call knows, and what it has done so far. The pieces get this table as `look`.
 local look = {
   now = now, lease_us = lease, until_text = until_text, worker = worker, claimant = ARGV[PULL.claimant], lanes = lanes,
   rank = rank, -- lane -> its place among the caller's
   due = due,
   rules = rules,
-  circuits = nil, -- what is held of routes, by name; or nil
+  circuits = nil, -- the holds by name, see routes.lua, or nil
   rooms = ARGV[PULL.rooms] ~= '' and cjson.decode(ARGV[PULL.rooms]) or nil,
-  most = most, -- so many may be leased in all
-  full = most, -- and so many of these beside the users of whom the caller is to write down more
-  leases = {}, -- by the ids of the jobs that went, as their leases are written in the end
+  most = most, -- how many jobs may be leased
+  full = most, -- `most`, less the room kept for users for whom the caller must write something first
+  leases = {}, -- {id: true} of the leased jobs, whose leases are written at the end
   leased = reply[PULLED.leased], orphans = reply[PULLED.orphans],
   asked = reply[PULLED.asked], -- of the reply
-  idle = 0, -- users of whom nothing might go
-  earliest = math.huge, -- of what is set here to fall due for whoever looks first
-  emptied = {}, -- the hashes of backlogs to be deleted
-  to_lower = 100, -- so many heads may step behind the alerts of their backlogs
+  idle = 0, -- how many visited users had nothing that might go
+  earliest = math.huge, -- the earliest µs that this call sets at which workers of any lane must look
+  emptied = {}, -- keys @backlogs:{user} to be deleted
+  to_lower = 100, -- how many background pushes may still be put behind alerts, see *lower*
 }
 
--- place: puts a job at its place. Returns false, and nothing was done, where it came from the queue of
--- the lane `from` and is to be read first.
+-- place: puts a job into its backlog, or leases it if it is no notification. from: the lane of its queue, or nil.
+-- Returns false if the job must go back to its queue, where the caller reads it first.
 local function place(id, from)
-  if look.leases[id] then return true end -- it stood in a queue twice
+  if look.leases[id] then return true end -- the queues had it twice
   digest_is_full = false
   local what, user, lane, is_new = enter_backlog(now, id, join, rules.categories, from)
   is_new = is_new or digest_is_full
@@ -181,7 +180,8 @@ end
 
 look.place, look.look_at = place, look_at
 
--- The dead first: they were at the head of their backlogs. Nobody is visited before the last of them has been found.
+-- The jobs of dead workers come first, as they were at the head of their backlogs. No user is visited before all of
+-- them are found: if more leases have ended than this call has room for, the caller pulls again at once.
 local room = most - take_over_dead(look)
 local lease_ends = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2] or -1)
 if lease_ends >= 0 and lease_ends <= now then
@@ -190,8 +190,8 @@ if lease_ends >= 0 and lease_ends <= now then
   return reply
 end
 
--- look_after: visits a user; or the caller is to write down more of the user, who is due still, and keeps room for as
--- much as one visit may take.
+-- look_after: visits a user. If the caller must write something for the user first, the user stays due, and room for
+-- one visit is kept.
 local chosen, MAX_HEADS = reply[PULLED.chosen], 25
 local function look_after(user, lane, at)
   if look.rules.forgets then remember(user) end
@@ -205,14 +205,14 @@ users_rules.begin(look.rules)
 reply[PULLED.unpublished] = users_rules.is_missing and 1 or 0
 direct.begin(look)
 
-local wake_ups, users_due, due_in_all = {}, {}, 0 -- those whose wake-up is due, as many as one call can visit
+local wake_ups, users_due, due_in_all = {}, {}, 0 -- the users who are due, as many as one call can visit
 for i, lane in ipairs(lanes) do
   wake_ups[i] = redis.call('ZRANGEBYSCORE', '@wakeups:' .. lane, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, most)
   users_due[i] = #wake_ups[i] / 2
   due_in_all = due_in_all + users_due[i]
 end
 
--- half_of_room: what falls due does not keep back what arrives.
+-- half_of_room: neither the jobs that are due nor the new ones hold back the others.
 local function half_of_room() return math.ceil(room / 2) end
 
 local function place_due(id)
@@ -223,8 +223,8 @@ end
 local most_due = half_of_room()
 local due_first = redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, most_due)
 for _, id in ipairs(due_first) do place_due(id) end
--- Thousands may have fallen due at one moment. What has its place already, such as a retry, does not stay behind them;
--- what has none gets it as it comes, so it comes in order.
+-- Thousands of jobs may fall due at one moment. A job that has its order already, such as a retry, does not wait behind
+-- them. A job gets its order when it is placed, so jobs without one are placed only in the order of their times.
 if most_due > 0 and #due_first == most_due then
   local due_last = redis.call('ZREVRANGEBYSCORE', '@later', text(now), '-inf', 'LIMIT', 0, half_of_room())
   for _, id in ipairs(due_last) do
@@ -232,7 +232,7 @@ if most_due > 0 and #due_first == most_due then
   end
 end
 
--- stay: the jobs of a queue from the i-th on go back to its head. Which of them are to be read as well is told at once.
+-- stay: puts the jobs of a queue from the i-th on back to its head. The caller gets all that it must read in one reply.
 local function stay(queue, ids, i)
   for n = #ids, i, -1 do redis.call('LPUSH', queue, ids[n]) end
   for n = i + 1, #ids do
@@ -247,23 +247,23 @@ for i, lane in ipairs(lanes) do
   in_queues = in_queues + queued[i]
 end
 
--- Those who are due already keep their room: as much less is taken from the queues, or what comes now would be due next
--- time, and go on so. Half of the room is for what comes. It goes the direct way, where nothing is in force that only a
--- visit knows of, unless many are due.
+-- Room is kept for the users who are due: else more new jobs would be taken than may go, and the next calls would have
+-- ever more users due. New jobs get at least half of the room. They go the direct way, unless many users are due or
+-- something is held, of which only a visit knows.
 if in_queues > 0 then
   local left = look.full - due_in_all
   if not some_rare and left >= most * 3 / 4 then direct.room = left end
   room = math.min(room, math.max(half_of_room(), left))
 end
 
--- take_from: so many of a lane's queue, up to the first that has to stay.
+-- take_from: takes n jobs from a lane's queue, up to the first one that has to stay.
 local function take_from(lane, n)
   local queue = '@rq:queue:' .. lane
   local ids = redis.call('LPOP', queue, n) or {}
   orders.expected = math.max(#ids, 1)
   direct.read(ids, lane)
   for j, id in ipairs(ids) do
-    -- RQ's own scheduler may have queued again what waits for a time of its own.
+    -- RQ's own scheduler may have queued a job that waits in `later`.
     local is_later = some_later and redis.call('ZSCORE', '@later', id)
       and not is_another(unpack(redis.call('HMGET', job_key(id), 'created_at', 'push_seen')))
     if not (is_later or direct.take(id, lane) or place(id, lane)) then return stay(queue, ids, j) end
@@ -280,8 +280,8 @@ if some_rare then
   look.circuits = read_circuits()
 end
 
--- Then those whose wake-up is due, as far as there is room for them beside those who have just come. Of those who were
--- waiting for a route and those whose wake-up is due, who has waited longest is the first.
+-- Then come the users whose wake-up is due, as many as have room beside the users of new jobs. If users who waited for
+-- a route are let go as well, the user who has waited longest comes first.
 local come, let_gone = 0, 0
 for i = 1, #lanes do come, let_gone = come + #newly[i] + #due[i], let_gone + #due[i] end
 for i, n in ipairs(lane_shares(users_due, let_gone > 0 and most or math.max(most - come, math.ceil(most / 2)))) do
@@ -294,8 +294,8 @@ local function attend(user, lane)
   if #look.leased < (users_rules.index_of(user) and look.full or most) then look_after(user, lane, since[user]) end
 end
 
--- In each lane those who wait before those who come. The least share of each lane stands in front: there may be room
--- for no more.
+-- attend_all: visits in each lane the users who waited before the users of new jobs. The least share of each lane is
+-- visited first, as there may be no room for more.
 local function attend_all(first, last)
   for i, lane in ipairs(lanes) do
     for j = first, math.min(last, #due[i] + #newly[i]) do
@@ -303,7 +303,7 @@ local function attend_all(first, last)
     end
   end
 end
-write_gathered() -- before the visits: they may put off what has just begun to wait
+write_gathered() -- before the visits: they may change the expected times that *direct* has gathered
 local in_front = least_share(most)
 attend_all(1, in_front)
 attend_all(in_front + 1, math.huge)

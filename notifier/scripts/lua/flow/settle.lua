@@ -1,18 +1,18 @@
--- settle: closes permits with what happened to them, moves each job to its next state, and sets the wake-ups of the
--- users who still have something waiting.
--- ARGV a SETTLE, and for each job an ENDED, see records.py. In its `more`, where it was not plainly delivered:
---   reached true: it may have reached the user: the permit's time becomes now. false: the permit is refunded.
+-- settle: closes permits with the results of their sends, moves each job to its next state, and sets the wake-ups of
+-- users with waiting jobs.
+-- ARGV a SETTLE, and for each job an ENDED, see records.py. `more` of a job that was not plainly delivered:
+--   reached true: the job may have reached the user, and its permit is dated now. false: its permit is refunded.
 --   state 'delivered' | 'failed' (detail: the reason, as RQ stores it) | 'dropped' (detail: the reason)
---         | 'later' (detail: µs to wait; an attempt was spent) | 'wait' (as later, no attempt)
---         | 'backlog' (back to its place, no attempt; detail: 'fault' where it was refused, or µs to wait there)
---         | 'queue' (back to the head of its queue; detail: 'end' for its end, where a worker that can run it may be)
---         | 'aside' (as failed, but kept for a year: nobody can run it) | 'handed_to_rq' (RQ has it: only the lease
---         ends); all three for jobs that are no notifications of ours. One with a user has a permit, see rq_run.lua
---   word: under which it is counted. answered: JSON of what the devices answered finally, or ''.
---   gone: the tokens that a provider now called dead, [platform, token, app or '', reason, since µs or ''], …; left out
---         for none. Each becomes an entry of the stream @feedback, which is as old as keep_feedback_ms at most.
--- returns for each job 1, or 0 where the lease was no longer the caller's: nothing was changed then. What RQ has from
---   the caller already is 1 again: the reply was lost.
+--         | 'later' (detail: µs to wait; spends an attempt) | 'wait' (as 'later', without an attempt)
+--         | 'backlog' (back to its place, without an attempt; detail: 'fault' if it was refused, or µs to wait there)
+--         | 'queue' (back to the head of its queue; detail: 'end' for the end, so that another worker may run it)
+--         | 'aside' (as 'failed', but kept for a year: no worker can run it) | 'handed_to_rq' (only the lease ends).
+--         The last three are for jobs that are no notifications. RQ runs those of a user under a permit, see rq_run.lua
+--   word: the outcome under which the job is counted. answered: JSON of the devices' final answers, or ''.
+--   gone: the tokens that a provider has just reported dead, [platform, token, app or '', reason, since µs or ''], …;
+--         absent without any. Each becomes an entry of the stream @feedback, and lasts for keep_feedback_ms.
+-- returns for each job 1; or 0 if the lease was no longer the caller's: nothing was changed then. A job that the caller
+--   has already handed to RQ is 1 again, as the first reply was lost.
 --! first_write
 --! needs add_to_minute backlogs_key claim_key close_devices close_overall cost_in counted_of date_sends ends gather
 --! needs give_back history job_key mark_of_rq move note_due now_us ORPHAN read_rules release
@@ -20,7 +20,7 @@
 --! needs write_gathered
 local now, worker, rules = now_us(ARGV[SETTLE.clock]), ARGV[SETTLE.worker], read_rules(ARGV[SETTLE.rules])
 local now_text = text(now)
--- What the pieces of this call know of it. earliest: of what is set here to fall due for whoever looks first.
+-- What the pieces know of this call. earliest: the earliest µs that it sets at which workers of any lane must look.
 local look = {now = now, now_text = now_text, worker = worker, rules = rules, earliest = math.huge,
   keep_feedback = tonumber(ARGV[SETTLE.keep_feedback_ms])}
 ends.read(ARGV[SETTLE.keep])
@@ -31,8 +31,8 @@ if rules.own or rules.prefers then
   for at = SETTLE.n, #ARGV - 1, ENDED.n do users[#users + 1] = ARGV[at + ENDED.user] end
   users_rules.read(users)
 end
-local finished = {} -- the jobs to be deleted
-local released = {} -- key of a claim -> how many of it have ended
+local finished = {} -- keys of jobs to be deleted
+local released = {} -- key of a claim -> how many of its jobs are settled
 
 local numbers = cjson.decode(ARGV[SETTLE.numbers])
 
@@ -44,8 +44,8 @@ local function count(word, label)
   end
 end
 
--- close_permit: of one whose lease has ended, `late`, the sends may have been dropped since, and a burst may have taken
--- them in, at that end.
+-- close_permit: dates the sends of a permit now, or refunds them. late: the lease has ended, so the sends may have been
+-- trimmed, and a burst may have counted them at that end.
 local function close_permit(permit, sent, policy, reached, cost, late)
   local at = policy.burst and tonumber(redis.call('ZSCORE', sent, permit) or now)
   date_sends(sent, permit, cost, reached and now_text, late and policy.horizon)
@@ -56,12 +56,12 @@ end
 local first_lease = tonumber(redis.call('ZRANGE', '@leases', '0', '0', 'WITHSCORES')[2])
 local some_late = first_lease and first_lease <= now
 
--- A user's rules may be unknown here, see users_rules.lua. Then what was sent too late is kept for as long as any may
--- ask for it.
+-- The policy of a user whose rules are not known here, see users_rules.lua: a late send is kept for as long as any
+-- rule may need it.
 local UNKNOWN = {gap = 0, windows = {}, horizon = 32 * 86400000000}
 
--- read_settled: a job as its worker tells of it, in `more` too, and as its hash does. holder: the permit under which it
--- is in flight now. origin: false where the job was deleted while it was in flight.
+-- read_settled: a job's fields, of its ENDED and of its hash. holder: the permit under which the job is in flight now.
+-- origin: false if the job was deleted while it was in flight.
 local PLAINLY = {reached = true, state = 'delivered', word = 'delivered', detail = '', answered = ''}
 PLAINLY.__index = PLAINLY
 local function read_settled(at)
@@ -81,15 +81,15 @@ local function read_settled(at)
 end
 
 local function delivered(job)
-  -- RQ's own cancel may have come, too late.
+  -- RQ's own cancel came too late.
   if job.origin and job.status == 'canceled' then redis.call('ZREM', '@rq:canceled:' .. job.origin, job.id) end
   finished[#finished + 1] = job.key
   if ends.delivered > 0 then gather('ZADD', '@delivered', now_text, job.id) end
   if job.tagged then redis.call('ZREM', tagged_key(job.user), job.id) end
 end
 
--- end_lease: returns whether the lease was the caller's. Without its hash a job was deleted in flight, and is leased
--- still; or another worker has ended it since.
+-- end_lease: returns whether the lease was the caller's. A job without a hash was deleted in flight: its lease is still
+-- there, unless another worker has settled the job.
 local function end_lease(job)
   if job.origin and job.holder ~= job.permit then return false end
   job.lease_ends = (some_late or job.counted.devices) and tonumber(redis.call('ZSCORE', '@leases', job.id))
@@ -97,13 +97,13 @@ local function end_lease(job)
   elseif redis.call('ZREM', '@leases', job.id) == 0 and not job.origin then return false end
   local member = job.id .. ':' .. job.permit
   if job.origin and job.status ~= 'queued' then gather('ZREM', '@rq:wip:' .. job.origin, member)
-  else -- it was deleted, or enqueued again, which may have been by another lane
+  else -- the job was deleted, or enqueued again, perhaps in another lane
     for _, lane in ipairs(rules.lanes) do gather('ZREM', '@rq:wip:' .. lane, member) end
   end
   return true
 end
 
--- close: its permit becomes now, or is refunded.
+-- close: closes the job's permit wherever it counts.
 local function close(job)
   local permit, user, category, cost = job.permit, job.user, job.category, job.counted.cost
   local of = rules_of(rules, category)
@@ -117,7 +117,7 @@ local function close(job)
   if job.counted.devices and job.lease_ends and job.origin then close_devices(look, job, late) end
 end
 
--- was_handed: whether RQ has it from the caller, who was not told so. RQ may have given it up since, as abandoned.
+-- was_handed: whether an earlier call, whose reply was lost, handed the job to RQ. RQ may have abandoned the job since.
 local function was_handed(job)
   if job.state ~= 'handed_to_rq' or job.holder or job.user ~= '' and job.status ~= 'started' then return false end
   return redis.call('HGET', job.key, 'push_rq_job') == mark_of_rq(job)
@@ -127,12 +127,12 @@ local function settle(at)
   local job = read_settled(at)
   if not end_lease(job) then return was_handed(job) and 1 or 0 end
   close(job)
-  local user, is_told = job.user, true
+  local user, ends_here = job.user, true
   if job.state == 'delivered' and not (job.origin and job.status == 'queued' and user ~= '') then delivered(job)
-  else is_told = move(look, job) end
+  else ends_here = move(look, job) end
   if job.word ~= '' then count(job.word, job.label) end
   if user ~= '' then
-    if is_told then ends.tell(now, job.id, job.word, job.detail, job) end
+    if ends_here then ends.tell(now, job.id, job.word, job.detail, job) end
     local claim = claim_key(user, job.category)
     released[claim] = (released[claim] or 0) + 1
   end

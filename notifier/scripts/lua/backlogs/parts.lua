@@ -1,15 +1,15 @@
 --! on_demand MAX_LINES LONGEST_PART part_of part_wake_up set_part_wake_ups look_again
 --! needs backlogs_key lanes_of note_due read_backlogs text wake_ups_due
--- A user who waits in very many categories is looked at a part of the backlogs at a time, or one look would block
--- Redis. The lanes that are more urgent than the first large one are in each part, and the others take turns.
---   #part  in @backlogs:{user}: '<how many backlogs were passed> <the least µs at which a head of these may go>'; once
---          all were passed it begins anew
+-- If a user has very many backlogs, a visit looks at a part of them only, or it would block Redis. The most urgent
+-- lanes, as far as all their backlogs fit into half a part, are in each part; the other backlogs take turns.
+--   #part  in @backlogs:{user}: '<how many backlogs were passed> <the first µs at which a head of these may go, or ->';
+--          it begins anew once all were passed
 local MAX_LINES = 50
--- In µs: a head whose backlog was not looked at may expire, and its rules may open, before the user's do.
+-- µs between parts at most: outside a part a head may expire, or bypass the user's rules, before these let a job go.
 local LONGEST_PART = 10000000
 
--- part_of: of so many backlogs those to be looked at now, of the lanes in `rank`, {category, lane, …}; and the whole,
--- {lanes, passed, least, step, rest}. state: #part, if it is there.
+-- part_of: the part to be visited now of these backlogs, {category, lane, …}, in the lanes of `rank`; and the whole,
+-- {lanes, passed, least, step, rest}. state: #part, or nil.
 local function part_of(found, state, rank)
   local all, part = {}, {}
   local whole = {lanes = lanes_of(found), passed = 0, least = math.huge, step = 1, rest = 1}
@@ -25,7 +25,7 @@ local function part_of(found, state, rank)
     if a[2] ~= b[2] then return rank[a[2]] < rank[b[2]] end
     return a[1] < b[1]
   end)
-  local first = #all -- so many stand in lanes of which all is looked at
+  local first = #all -- how many backlogs are in lanes that are in each part
   if #all > MAX_LINES then
     first = 0
     for i = 1, MAX_LINES / 2 do
@@ -38,8 +38,8 @@ local function part_of(found, state, rank)
   return part, whole
 end
 
--- part_wake_up: when a user of whom a part was looked at is to be looked at again. user_next: the first µs at which the
--- user's own rules let one go. least: that of the backlogs of this part, or now where any went: others may follow.
+-- part_wake_up: notes a visit to a part, and returns when the user is visited again. user_next: the first µs at which
+-- the user's own rules let a job go. least: the first µs for a head of this part, or now if more may follow at once.
 local function part_wake_up(user, whole, now, user_next, least)
   local at, passed = math.max(now, user_next), whole.passed + whole.step
   least = math.min(least, whole.least)
@@ -55,7 +55,7 @@ local function set_part_wake_ups(user, lanes, at)
   end
 end
 
--- look_again: what waits of a user's is looked at now, because its wait may be over. Who waits for a route goes on.
+-- look_again: makes a user due now, as the wait may be over. A user who waits for a route has no wake-up, and waits on.
 local function look_again(now, user)
   for lane in pairs(lanes_of(read_backlogs(user))) do
     redis.call('ZADD', '@wakeups:' .. lane, 'XX', 'LT', text(now), user)

@@ -1,10 +1,10 @@
--- sweep: ends what RQ's own cancel has left: RQ says so in the job's hash and in its registry, and to nobody else; and
--- what has expired behind the head of its backlog, where no wake-up leads to. Forgets what was
--- delivered long ago, and moments that are over.
--- ARGV 1 clock  2 keep, see ends.lua  3 why it expired, as RQ stores it  4.. lanes
--- returns {how many it ended, #since and #walked of idle_leaders.lua}
--- In @rq:canceled:<lane> the jobs that we ended stand at the s until which they are kept, to come; RQ puts those that
--- it cancels at the s at which it does. So what stands in the past is RQ's. What is in flight is left to *settle*.
+-- sweep: ends the jobs that RQ's own cancel has marked, which RQ notes only in the job's hash and its registry; and the
+-- jobs that have expired behind the head of their backlog, as wake-ups see to heads only. Forgets old deliveries, and
+-- past moments of @same_time.
+-- ARGV 1 clock  2 keep, see ends.lua  3 the reason of an expiry, as RQ stores it  4.. lanes
+-- returns {how many jobs it ended, #since and #walked of idle_leaders.lua}
+-- In @rq:canceled:<lane> the score of a job that the scripts ended is the time until which it is kept (s); the score of
+-- a job that RQ cancelled is the time of the cancel. So entries in the past are RQ's. *settle* ends jobs in flight.
 --! first_write
 --! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog now_us number
 --! needs steering tally text UNSENT waits was_taken
@@ -13,12 +13,11 @@ local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
 ends.read(ARGV[2])
 
--- end_if_rq_cancelled: id: of RQ's registry `canceled`.
 local function end_if_rq_cancelled(canceled, id)
   local key = job_key(id)
   local job = redis.pcall('HMGET', key, 'status', 'push_outcome', 'push_permit', 'push_rq_job', 'meta', 'origin')
   if job.err or job[1] ~= 'canceled' then
-    redis.call('ZREM', canceled, id) -- it has gone, or was enqueued again
+    redis.call('ZREM', canceled, id) -- it was deleted, or enqueued again
   elseif UNSENT[job[2]] then
     redis.call('ZADD', canceled, whole + math.max(1, redis.call('TTL', key)), id)
   elseif job[4] or not job[6] or not (job[5] or ''):find('"user"', 1, true) then
@@ -29,7 +28,7 @@ local function end_if_rq_cancelled(canceled, id)
   end
 end
 
--- expire: a job that a worker took meanwhile is not touched.
+-- expire: ends a job that has expired, unless a worker has taken it meanwhile.
 local function expire(id)
   redis.call('ZREM', '@expiring', id)
   local job = redis.pcall('HMGET', job_key(id), 'origin', 'meta', 'push_permit', 'push_outcome', 'push_deadline',
@@ -40,7 +39,7 @@ local function expire(id)
   if not meta then return end
   if was_taken(job[8]) then
     if not redis.call('ZSCORE', backlog_key(meta.user, meta.category), id) then return end
-    end_cancelled(now, id) -- one of its devices took it
+    end_cancelled(now, id) -- a device has received it: it ends as delivered
   elseif leave_backlog(now, meta.user, meta.category, id, job[7]) then
     redis.call('ZREM', '@rq:scheduled:' .. job[1], id)
     free_dedupe(id, job_key(id))
@@ -57,7 +56,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@expiring', '-inf', text(now), 
   expire(id)
 end
 
--- forget_until: what stands in a set up to a moment, as much as one call may take out.
+-- forget_until: removes the entries of a sorted set up to µs `at`, in pieces, so that no call takes long.
 local function forget_until(key, at)
   local old = redis.call('ZCOUNT', key, '-inf', text(at))
   if old > 0 then redis.call('ZREMRANGEBYRANK', key, '0', math.min(old, MOST_FORGOTTEN) - 1) end

@@ -1,15 +1,15 @@
 --! on_demand leave_backlog free_dedupe end_unsent tally end_cancelled UNSENT was_taken
 --! needs add_to_minute arriving_key backlog_key backlogs_key ends forget_candidate job_key note_due text waits
--- What ends without being sent, wherever it waits.
--- The outcomes of what we cancelled. With another, RQ has cancelled what had failed before and was enqueued again.
+-- Ends jobs that are not sent, wherever they wait.
+-- The outcomes of jobs that the scripts cancel. A job with another outcome failed, was requeued, and RQ cancelled it.
 local UNSENT = {cancelled = true, dropped = true, superseded = true}
-local MAX_OLD = 10 -- taken out of RQ's registry with each that ends: it shrinks, and no call is long
+local MAX_OLD = 10 -- entries to remove from RQ's registry at each end: it shrinks, and no call takes long
 
 -- was_taken: whether a device has received it. answered: its push_answered.
 local function was_taken(answered) return answered and answered:find('"delivered"', 1, true) ~= nil end
 
--- leave_backlog: takes a job that no worker holds out of its user's backlog. Returns whether it stood there.
--- collapse_id: its push_collapse.
+-- leave_backlog: takes a job that no worker holds out of its user's backlog. Returns whether it was there. collapse_id:
+-- its push_collapse.
 local function leave_backlog(now, user, category, id, collapse_id)
   local backlog = backlog_key(user, category)
   local place = redis.call('ZRANK', backlog, id)
@@ -18,25 +18,25 @@ local function leave_backlog(now, user, category, id, collapse_id)
   waits.add(waits.why(user, category), -1)
   redis.call('ZREM', '@expiring', id)
   if collapse_id then forget_candidate(user, category, id, collapse_id) end
-  -- Who stood behind the head may go before it: by another route, to another device, by the clock of another zone.
+  -- The new head may go earlier than the old one could: it may have another route, device or zone.
   local lane = place == 0 and redis.call('HGET', backlogs_key(user), category)
   if lane and redis.call('ZADD', '@wakeups:' .. lane, 'LT', 'CH', text(now), user) == 1 then note_due(now, lane) end
   return true
 end
 
--- free_dedupe: what reached nobody does not stand in the way of another notification with its dedupe key. One with
--- which a worker died may have reached its user.
+-- free_dedupe: frees the dedupe key of a job that reached nobody, for another notification. A job with which a worker
+-- died may have reached its user, so it keeps the key.
 local function free_dedupe(id, key)
   local dedupe, may_have_reached, crashes = unpack(redis.call('HMGET', key, 'push_dedupe', 'push_sent', 'push_crashes'))
   if not dedupe or may_have_reached or crashes then return end
   if redis.call('GET', '@dedupe:' .. dedupe) == id then redis.call('DEL', '@dedupe:' .. dedupe) end
 end
 
--- end_unsent: ends under `word` what is in no backlog and in no flight. The rest: further fields of its hash, and their
--- values. One that is queued stays in its list, which can be long, until *pull* comes by it.
+-- end_unsent: ends a job that is in no backlog and not in flight. Further fields of its hash, with their values, may
+-- follow as arguments. A queued job stays in its queue, which can be long, until *pull* takes it.
 local function end_unsent(now, id, origin, word, ...)
   local key, whole = job_key(id), math.floor(now / 1000000)
-  redis.call('ZREM', '@later', id) -- first, as it takes no memory: a full Redis lets a script that has written go on
+  redis.call('ZREM', '@later', id) -- first, as it takes no memory: a full Redis lets a script go on that has written
   ends.tell(now, id, word, select(2, ...))
   redis.call('ZREM', '@rq:scheduled:' .. origin, id)
   free_dedupe(id, key)
@@ -47,18 +47,18 @@ local function end_unsent(now, id, origin, word, ...)
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', canceled, '-inf', whole, 'LIMIT', 0, MAX_OLD)) do
     if redis.call('EXISTS', job_key(old)) == 0 then redis.call('ZREM', canceled, old) end
   end
-  -- Until when it is kept, as RQ counts in its failed registry. Its own cancel puts now there: so *sweep* finds those.
+  -- The score: until when the job is kept, as in RQ's failed registry. RQ's cancel writes the present: *sweep* sees it.
   redis.call('ZADD', canceled, whole + ends.failed, id)
 end
 
--- tally: counts what became of a notification; in its minute, too, where it has a label: its category|route.
+-- tally: counts an outcome in the totals, and also in the minute if there is a label: '<category>|<route>'.
 local function tally(word, now, label)
   redis.call('HINCRBY', '@stats', word, '1')
   if label then add_to_minute(now, {['o|' .. word .. '|' .. label] = 1}) end
 end
 
--- end_cancelled: ends a job that is cancelled and that no worker holds, wherever it stands. Returns 'cancelled'; or
--- 'ended' where one of its devices took it before: then it is delivered, and the others get it no more.
+-- end_cancelled: ends a cancelled job that no worker holds, wherever it waits. Returns 'cancelled'; or 'ended' if a
+-- device has received it already: then it is delivered, and the other devices do not get it.
 local function end_cancelled(now, id)
   local key, user, category = job_key(id), nil, nil
   local job = redis.call('HMGET', key, 'origin', 'meta', 'push_collapse', 'push_arriving', 'push_answered')

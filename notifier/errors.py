@@ -48,9 +48,9 @@ class SettingsError(NotifierError):
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Say of a package that is missing which extra of push-throttle brings it. what: what cannot be done without it.
+    """If a package is missing, raise SettingsError with the extra of push-throttle that brings the package.
 
-    Raises SettingsError.
+    what: the feature that needs the package.
     """
     try:
         yield
@@ -67,14 +67,14 @@ class RedisUnusableError(NotifierError):
 
 
 class RedisAwayError(RedisUnusableError):
-    """Redis cannot be reached, or is still loading its data: it may be there by and by."""
+    """Redis cannot be reached, or is still loading its data: a later attempt may succeed."""
 
 
 class NotReplicatedError(RedisUnusableError):
-    """Accepted by the primary, but perhaps not by as many replicas as `redis.wait_replicas` says.
+    """The primary accepted notifications, but perhaps fewer replicas have them than `redis.wait_replicas` says.
 
-    `job_ids` are those of the accepted notifications. If you send one again with its job id, the call waits again, and
-    it is accepted once. `refused` are those that were not accepted, as in OverloadedError.
+    `job_ids` are the ids of the accepted notifications. If you send one again with its job id, the call waits for the
+    replicas again, and the notification is accepted once. `refused`: see OverloadedError.
     """
 
     def __init__(self, job_ids: list[str], why: str, refused: Sequence[Refused] = ()) -> None:
@@ -86,12 +86,11 @@ class NotReplicatedError(RedisUnusableError):
 
 
 class OverloadedError(NotifierError):
-    """Some notifications were refused because too many wait already: `refused`. The others that were tried were
-    accepted.
+    """Some notifications were refused because too many wait already. `refused` lists them.
 
-    tried: how many were tried. If users' own limits refuse some, `send_many` tries all. If a limit of all users is
-    reached, it ends with the current hundred. If another error ended it, that is the `__context__` of this error; then
-    the first hundred of those not tried may have been accepted.
+    tried: how many were tried. All that were tried and not refused were accepted. If only users' own limits refuse
+    some, `send_many` tries all. If a limit of all users is reached, `send_many` ends with the current hundred. If
+    another error ended it, this error has that one as `__context__`; then the next hundred may have been accepted too.
     """
 
     def __init__(self, refused: Sequence[Refused], tried: int) -> None:
@@ -115,8 +114,8 @@ class ChannelError(NotifierError):
     """
 
     def __init__(self, reason: str, status: int | None = None, help: str = "") -> None:  # noqa: A002 - as of an answer
-        told = f"APNs answered {status} {reason}" if status else f"APNs did not answer: {reason}"
-        super().__init__(f"{told}: {help}" if help else told)
+        text = f"APNs answered {status} {reason}" if status else f"APNs did not answer: {reason}"
+        super().__init__(f"{text}: {help}" if help else text)
         self.reason = reason
         self.status = status
 
@@ -132,7 +131,7 @@ class Refused:
     limit: 'user' (the user's own `max_waiting`), 'all' (that of all users) or 'memory' (`redis.max_memory`).
     waiting: how many waited, or the bytes in use.
     most: how many may wait, or the bytes that may be in use.
-    partitions: if there are several, the limit 'all' is the share of one.
+    partitions: their number. If there are several, the limit 'all' is the share of one partition.
     """
 
     user: str

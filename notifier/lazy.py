@@ -1,4 +1,4 @@
-"""Names that a package offers, each imported when it is first used: a program pays for what it uses alone."""
+"""Lazy imports: a package imports each public name at its first use, so a program loads only the modules it uses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Lazy: TypeAlias = tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Lazy:
-    """The `__getattr__` and `__dir__` of a package. homes: the names it offers, by the module of each.
+    """Return the `__getattr__` and `__dir__` of a package. homes: for each module, its public names.
 
-    Writes its `__all__` too: one that stood there and had to be computed would be an empty list to mypy. Type checkers
-    read the same names from imports under TYPE_CHECKING, where each stands as itself (`X as X`), which is how a package
-    says to them that it offers what it imports; a test holds the two together.
+    Also sets the package's `__all__`: if the package itself computed the list, mypy would read an empty one. Type
+    checkers read the names from imports under TYPE_CHECKING, written `X as X`, which marks a public name. A test
+    compares the two lists.
     """
     home = {name: module for module, names in homes.items() for name in names.split()}
     vars(sys.modules[package])["__all__"] = sorted(home)
@@ -24,7 +24,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> Lazy:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(home[name]), name)
-        setattr(sys.modules[package], name, value)  # so this is asked once
+        setattr(sys.modules[package], name, value)  # so Python calls `load` once for each name
         return value
 
     return load, lambda: sorted({*vars(sys.modules[package]), *home})

@@ -1,8 +1,8 @@
 """Logging, configured once by an entry point: JSON lines for machines, coloured lines for a terminal.
 
-What is bound has one name everywhere: `user`, `job_id`, `category`. Callers log neither a
-token in full nor a body nor a key; the masking in here is the last defence, for what a library logs and for
-the mistake nobody saw. It cannot recognise a secret in free text, save by its form.
+A bound id has the same name everywhere: `user`, `job_id`, `category`. Callers never log a whole token, a body or a
+key. The masking is the last defence, for the records of libraries and for mistakes. In free text it recognises a
+secret only by its form.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from notifier.texts import mask, without_controls
 
 MASKED: Final = "…"
 MAX_DEPTH: Final = 6
-LONGEST: Final = 20_000  # characters of one value; what is longer is cut, which also bounds the time that masking takes
+LONGEST: Final = 20_000  # characters of one value; cutting a longer one also bounds the time of the masking
 
-# A key is secret by its last word: `device_token` and `apiKey` are, `key_id` and `token_count` are not.
+# The last word of a key makes it secret: `device_token` and `apiKey` are, `key_id` and `token_count` are not.
 _SECRET_WORD: Final = re.compile(
     r"authorization|body|credentials|data|jwt|key|args|kwargs|passwd|password|payload|pem|secret|title"
 )
@@ -37,12 +37,12 @@ _COLOR: Final = re.compile(r"\x1b\[[\d;]*m")
 _RESULT: Final = re.compile(r"^(Worker .*?: result: ).*", re.DOTALL)
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64,}")
 _PATTERNS: Final = (
-    # PEM armour with all that it holds, also when the end was cut off.
+    # A PEM block, even if its end was cut off.
     (re.compile(r"-----BEGIN .*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL), MASKED),
     (re.compile(r"\beyJ[\w-]{5,4096}\.[\w-]+(?:\.[\w-]*)?"), MASKED),  # a JWT
     (re.compile(r"\b(bearer|key=)\s*[\w.~+/:=-]{8,}", re.IGNORECASE), rf"\1 {MASKED}"),
     (re.compile(r"(://[^/@\s:]{0,256}):[^/@\s]{1,512}@"), rf"\1:{MASKED}@"),  # a URL's password
-    # The call of a job as RQ describes it, `notifier.deliver(title='…')`, and a printed dict.
+    # RQ's description of a job's call, `notifier.deliver(title='…')`, and a printed dict.
     (
         re.compile(
             r"""\b(title|body|data|token|authorization|password|private_key)(['"]?\s*[=:]\s*)"""
@@ -56,7 +56,7 @@ _MARKS: Final = re.compile(
     r"-----BEGIN|eyJ|bearer|key=|://|title|body|data|token|authorization|password|private_key", re.IGNORECASE
 )
 
-# Their debug records hold headers and requests: hpack's would print our bearer token.
+# The debug records of these loggers contain headers and requests: hpack would print our bearer token.
 QUIET: Final = (
     *("hpack", "h2", "apns2"),
     *("urllib3", "google", "google.auth", "requests", "asyncio", "aiohttp.access"),
@@ -64,7 +64,7 @@ QUIET: Final = (
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, so that a second call replaces it and leaves what others put on the root logger."""
+    """A class of its own, by which a second `configure_logging` finds the handler of the first and replaces it."""
 
 
 def configure_logging(
@@ -74,8 +74,8 @@ def configure_logging(
 ) -> None:
     """Send structlog's and the standard library's records (RQ's too) to `stream`, standard error by default.
 
-    `auto` is `console` on a terminal and `json` elsewhere. Called by entry points and nobody else; calling
-    it again replaces what it did. Raise ValueError for a level or format that does not exist.
+    `auto` is `console` on a terminal and `json` elsewhere. Only entry points call this; a second call replaces the
+    first. Raise ValueError for a level or format that does not exist.
     """
     stream = sys.stderr if stream is None else stream
     number = logging.getLevelNamesMapping().get(level.upper())
@@ -88,7 +88,7 @@ def configure_logging(
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        # Tracebacks become text before the masking, without local variables: those hold the bodies.
+        # Tracebacks become text before the masking, without local variables, which contain message bodies.
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
     ]
@@ -117,27 +117,27 @@ def _renderers(*, console: bool, colors: bool) -> list[Processor]:
         return [structlog.processors.JSONRenderer()]
     plain = structlog.dev.plain_traceback
     return [
-        _steer_nothing,
+        _escape_controls,
         structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24, exception_formatter=plain),
     ]
 
 
 def _of_rq(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Take out of RQ's texts their colours, which are letters in ours, and what a function returned."""
+    """Remove colours, which our renderers would print as escapes, and results of functions from RQ's texts."""
     if event["logger"].startswith("rq."):
         event["event"] = _RESULT.sub(rf"\1{MASKED}", _COLOR.sub("", event["event"]))
     return event
 
 
-def _steer_nothing(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Write what would steer a terminal as escapes; in what is no text, the renderer does it."""
+def _escape_controls(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape control characters in keys and texts; the renderer escapes them in other values."""
     return {without_controls(key): without_controls(v) if isinstance(v, str) else v for key, v in event.items()}
 
 
 def _install(handler: logging.Handler, level: int) -> None:
     root = logging.getLogger()
     for old in root.handlers[:]:
-        # A bare StreamHandler is what basicConfig leaves behind; it would print everything twice, unmasked.
+        # basicConfig installs a bare StreamHandler, which would print each record a second time, unmasked.
         if type(old) in (_Handler, logging.StreamHandler):
             root.removeHandler(old)
     root.addHandler(handler)
@@ -151,7 +151,7 @@ def _install(handler: logging.Handler, level: int) -> None:
 
 
 def mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Mask what is secret by the name of its key or by its form; a structlog processor."""
+    """Mask secrets, recognised by the name of the key or by their form; a structlog processor."""
     return {mask_text(key): _masked(key, value, 0) for key, value in event.items()}
 
 
@@ -191,7 +191,7 @@ def _masked_inside(value: Any, depth: int) -> Any:
 
 
 def _masked_token(value: Any) -> Any:
-    """Return tokens as `notifier.notification.mask` shows them; one that is masked already stays so."""
+    """Mask a token, or each token of a list. A masked token stays as it is."""
     if isinstance(value, list | tuple):
         return [_masked_token(inner) for inner in value]
     if not isinstance(value, str):
@@ -200,7 +200,7 @@ def _masked_token(value: Any) -> Any:
 
 
 def mask_text(text: str) -> str:
-    """Mask what in a text has the form of a secret: long hexadecimals, keys, JWTs, passwords in URLs."""
+    """Mask the parts of a text that have the form of a secret: long hexadecimals, keys, JWTs, passwords in URLs."""
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… ({len(text) - LONGEST} more)"
     text = _HEX.sub(lambda found: mask(found[0]), text)

@@ -1,4 +1,4 @@
-"""Durations as people write them, `1500ms` or `10m`, with microseconds inside; numbers for people."""
+"""Convert durations such as `1500ms` or `10m` to microseconds and back; write numbers for people."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS: Final = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "
 
 SHORTEST_INTERVAL_US: Final = UNITS["ms"]
 LONGEST_US: Final = 366 * UNITS["d"]
-# An exact window keeps one entry for each send, so a limit is also a promise of memory.
+# An exact window keeps one entry for each send, so its limit also bounds its memory.
 LARGEST_LIMIT: Final = 1_000_000_000_000
 
 DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([^\s0-9.]*)")
@@ -29,17 +29,17 @@ _SHOWN: Final = 40
 
 
 def moment(us: float) -> datetime:
-    """The moment so many µs after the beginning of 1970, in UTC."""
+    """The time at `us` microseconds since the epoch, in UTC."""
     return datetime.fromtimestamp(us / 1_000_000, tz=UTC)
 
 
 def clock_us(reply: Sequence[Any]) -> int:
-    """The µs in what Redis answers to TIME."""
+    """Redis's reply to TIME in µs."""
     return int(reply[0]) * 1_000_000 + int(reply[1])
 
 
 def checked_limit(limit: object) -> int:
-    """The limit of a rule. Raises TypeError for what is no whole number, and ValueError for one out of bounds."""
+    """Check the limit of a rule. Raises TypeError if it is no whole number, ValueError if it is out of bounds."""
     if type(limit) is not int:
         raise TypeError(f"a limit is a whole number, not {limit!r}")
     if not 1 <= limit <= LARGEST_LIMIT:
@@ -50,7 +50,7 @@ def checked_limit(limit: object) -> int:
 def interval_of(
     rule: str, interval: str | timedelta | None, us: int | None, *, least_us: int = SHORTEST_INTERVAL_US
 ) -> int:
-    """The microseconds that a rule goes by, given in one of two ways. rule: how it begins in Python, for the error."""
+    """The interval of a rule in µs, given as `interval` or as `us`. rule: how the rule begins in Python, for errors."""
     if (interval is None) == (us is None):
         raise TypeError(f"give one interval, as text or as a timedelta: {rule}, '1m')")
     if isinstance(interval, str | timedelta):
@@ -78,12 +78,12 @@ def duration_us(value: str | timedelta) -> int:
 
 
 def counted(number: int, one: str, more: str = "") -> str:
-    """A number with what it counts: '1 user', '2,000 users'. more: where it is not `one` and an s."""
+    """A number with what it counts: '1 user', '2,000 users'. more: the plural, if it is not `one` and an s."""
     return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def shown(text: object) -> str:
-    """Quote a value for an error: never so much that a pasted file or key would be given away."""
+    """Quote a value for an error. A long value is cut: it may be a pasted file or key."""
     quoted = str(text)
     return repr(quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 20] + "…")
 
@@ -91,7 +91,7 @@ def shown(text: object) -> str:
 def parse_duration(text: str, *, least_us: int = 0, max_us: int = LONGEST_US) -> int:
     """Return the microseconds in `1500ms`, `1.5s`, `10m`, `1h`, `2d` or `1w`, rounded up.
 
-    Raise ValueError, saying what would be right, for another form or when outside `least_us..max_us`.
+    Raise ValueError, which says what would be right, for another form or a duration outside `least_us..max_us`.
     """
     text = text.strip()
     if text.startswith("-"):
@@ -141,12 +141,12 @@ def _short_units() -> str:
 
 
 def from_bytes(raw: bytes | str) -> str:
-    """Bytes of Redis as text; what is not UTF-8 is kept, for `to_bytes`, and is no text to anybody else."""
+    """Decode bytes of Redis. Bytes that are not UTF-8 become lone surrogates, which `to_bytes` turns back."""
     return raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
 
 
 def to_bytes(text: str) -> bytes:
-    """Undo `from_bytes`; never fails: half of a surrogate pair from elsewhere is written as its escape."""
+    """Undo `from_bytes`. Never fails: any other lone surrogate is written as its escape."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -1,1 +1,1 @@
-"""When what waits goes: a user's backlogs read from Redis, and computed in simulated time."""
+"""Expected times: reads a user's backlogs from Redis, and replays them in simulated time."""

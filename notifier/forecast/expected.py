@@ -1,8 +1,8 @@
-"""When what waits for a user should go: computed from the rules and the sends on record, when somebody asks.
+"""When a user's waiting notifications should go: computed on request, from the rules and the recorded sends.
 
-The replay of `notifier preview` goes on from what Redis has. So the answer follows changed rates at once, and knows
-every rule. Where something else decides (a closed route, a limit of a device), the answer is the earliest time, or when
-a worker will look again.
+The replay of `notifier preview` continues from the state in Redis. So the answer follows changed rates at once, and
+knows every rule. If something else decides (a held route, a limit of a device), the answer is the earliest time, or the
+time at which a worker checks again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from notifier.units import clock_us, from_bytes, moment, to_bytes
 
 MUTED: Final = "the user's mute"
 _FOREVER_US: Final = Mute().until_us
-_MUTED: Final = "user muted"  # as a replay names what decides
-MAX_READ: Final = 1_000  # of each backlog: what stands behind them has no expected time
+_MUTED: Final = "user muted"  # as a replay names the rule that decides
+MAX_READ: Final = 1_000  # jobs of each backlog; the jobs behind them have no expected time
 NEVER_US: Final = 2**62
-UNKNOWN_US: Final = 2 * NEVER_US  # when a stopped route works again; the time of its next probe is added
+UNKNOWN_US: Final = 2 * NEVER_US  # the end of a stopped route; the time of its next probe is added
 MAX_AHEAD_US: Final = 90_000_000  # as in overall.lua
 BEHIND_MANY: Final = f"more than {MAX_READ:,} wait before it"
 UNSENT: Final = {EXPIRED: "it expires before", DROPPED: "it is dropped"}
-BY_DEVICE: Final = b"d"  # why a backlog waits, as history.lua has it
+BY_DEVICE: Final = b"d"  # the mark of a wait for the limit of a device, as in WORDS
 OF_TIMES: Final = (
     "push_deadline",
     "push_since",
@@ -52,16 +52,16 @@ OF_TIMES: Final = (
     "push_wait",
     "push_collapse",
 )
-FIELDS: Final = (*OF_TIMES, "origin", "meta", "push_attempts", "push_count")  # the others are shown to people
+FIELDS: Final = (*OF_TIMES, "origin", "meta", "push_attempts", "push_count")  # `explain` shows the last three
 ORIGIN: Final = FIELDS.index("origin")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """When a notification should go. not_before: what else decides, so that it may go later; '' where nothing does.
+    """When a notification should go. not_before: what besides the rules may delay it beyond `at`; '' if nothing does.
 
-    at: None where it expires or is dropped before it may go; the reason stands in not_before then.
-    held_by: the rule that holds it, or those before it, the longest, such as 'user 10/1m'; '' where it waits for none.
+    at: None if it expires or is dropped before it may go, or if it waits without end; then `not_before` has the reason.
+    held_by: the rule that holds its backlog longest until it goes, such as 'user 10/1m'; '' if it waits for no rule.
     """
 
     at: datetime | None
@@ -71,7 +71,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job of a backlog. order: its place among all of the user's."""
+    """A job of a backlog. order: its score; it orders all jobs of the user. else_us, otherwise: see `_otherwise`.
+
+    gather_us: until when its digest gathers; 0 if it gathers none, None if the gathering has not begun.
+    """
 
     id: str
     category: str
@@ -84,11 +87,11 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The state of a user in Redis: the fields of `backlogs`, the heads of each backlog, the sends by category.
+    """The state of a user in Redis: the fields of `backlogs`, the first jobs of each backlog, the sends by category.
 
-    cut: the categories of which more wait than were read. limited: by category until when a limit of its device holds
-    the head of its backlog, as a worker has found it, µs. preferences: what the user chose; of the mutes those that
-    hold. waiting: how many stand in each backlog. suspended: RQ's workers are, so nothing is looked at.
+    cut: the categories with more jobs than were read. limited: by category, until when (µs) a limit of its device holds
+    the head of the backlog, as a worker has found. preferences: the user's choices, with only the mutes that hold now.
+    waiting: the length of each backlog. suspended: `rq suspend` holds all workers, so no backlog is checked.
     """
 
     now_us: int
@@ -104,7 +107,7 @@ class Record:
     suspended: bool = False
 
     def head(self, category: str) -> tuple[str, int]:
-        """The zone that the first in a backlog names, or '', and since when it waits, µs; of none that it comes now."""
+        """The zone of a backlog's head, or '', and since when the head waits (µs); now, if the backlog is empty."""
         heads = self.backlogs.get(category)
         fields = dict(zip(FIELDS, heads[0][2], strict=True)) if heads else {}
         noted = fields.get("push_history")
@@ -113,7 +116,7 @@ class Record:
 
 
 def find_forecast(policies: Policies, user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[Forecast]:
-    """See `Forecast`. clock: µs in place of Redis's own."""
+    """See `Forecast`. clock: a time in µs instead of that of Redis."""
     record = yield from find_record(user, latency_us=latency_us, clock=clock)
     return Forecast(policies.under({user: record.preferences}), user, record, latency_us=latency_us)
 
@@ -133,14 +136,14 @@ def find_record(user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[
     chosen = Preferences() if text is None else decoded(from_bytes(text))
     routes, pauses = (yield from find_routes()), (yield from find_pauses())
     fields = {name.decode(): value for name, value in noted.items()}
-    # Beside the categories stand what the scripts note of the user, under names that no category can have.
+    # The scripts keep notes about the user beside the categories. Their names begin with #, which no category's does.
     names = sorted(name for name in fields if name[:1] != "#")
     found, waiting = yield from _find_backlogs(user, names)
     by_device = {name: found[name][0][0] for name in names if fields.get(f"#w:{name}") == BY_DEVICE and found[name]}
     ends = yield Commands(
         lambda pipe: [pipe.zscore(rq_key("scheduled", fields[name].decode()), head) for name, head in by_device.items()]
     )
-    # What is in flight stands at its lease's end; it is settled once it is answered.
+    # A send in flight is dated at the end of its lease.
     leases_end_us = max([now_us + MAX_AHEAD_US, *(int(at) for _, at in leases)])
     return Record(
         now_us,
@@ -158,27 +161,28 @@ def find_record(user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[
 
 
 def _find_backlogs(user: str, names: Sequence[str]) -> Exchange[tuple[dict[str, Any], dict[str, int]]]:
-    """Read the first of each backlog, with their places and fields, and how many stand in each."""
+    """Read the first jobs of each backlog, with their scores and fields, and the length of each backlog."""
 
     def ask(pipe: Any) -> None:
         for name in names:
             pipe.zrange(user_key("backlog", user, name), 0, MAX_READ - 1, withscores=True)
             pipe.zcard(user_key("backlog", user, name))
 
-    told = yield Commands(ask)
-    heads = told[::2]
+    replies = yield Commands(ask)
+    heads = replies[::2]
     ids = [job_id for backlog in heads for job_id, _ in backlog]
     jobs = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), *FIELDS) for job_id in ids])))
     found = [[(job_id, order, next(jobs)) for job_id, order in backlog] for backlog in heads]
-    return dict(zip(names, found, strict=True)), dict(zip(names, told[1::2], strict=True))
+    return dict(zip(names, found, strict=True)), dict(zip(names, replies[1::2], strict=True))
 
 
 def find_sends(
     user: str, categories: Iterable[str], settled_us: int = NEVER_US, leases_end_us: int = NEVER_US
 ) -> Exchange[Mapping[str | None, Sends]]:
-    """The sends on record of a user, under None, and of some categories.
+    """The recorded sends of a user, under None, and of some categories.
 
-    settled_us: when all in flight will be. leases_end_us: what is later is of before Redis's clock was set back.
+    settled_us: when all sends in flight will be settled. leases_end_us: a send that is dated later is from before
+    Redis's clock was set back, and keeps its date.
     """
     scopes = [None, *dict.fromkeys(categories)]
 
@@ -201,10 +205,10 @@ def find_sends(
 
 
 class Forecast:
-    """The expected times of what waits for one user, as of now, by job id."""
+    """The expected times of one user's waiting notifications, as of now, by job id."""
 
     def __init__(self, policies: Policies, user: str, record: Record, *, latency_us: int = 0) -> None:
-        """record: what `find_forecast` has read. latency_us: from a permit to its settlement."""
+        """record: see `find_record`. latency_us: from a permit to its settlement."""
         self._policies, self._user = policies, user
         self._now_us = record.now_us
         self._latency_us = latency_us
@@ -217,18 +221,18 @@ class Forecast:
             self._job(job_id.decode(), category, order, fields)
             for category, backlog in record.backlogs.items()
             for job_id, order, fields in backlog
-            if fields[ORIGIN] is not None  # else RQ's tools have deleted it
+            if fields[ORIGIN] is not None  # else RQ's tools have deleted the job
         ]
         jobs.sort(key=lambda job: job.order)
         self.by_job: dict[str, Expected] = {}
         self._compute(jobs)
 
     def of(self, job_id: str) -> Expected | None:
-        """When this one should go; None where it stands in none of the backlogs, or too far behind."""
+        """When a job should go; None if it is in no backlog, or too far back in one."""
         return self.by_job.get(job_id)
 
     def _compute(self, jobs: Sequence[_Job]) -> None:
-        # Who stands in a backlog behind one that waits for something else waits with it, and takes nobody's place.
+        # If something besides the rules holds a job, its whole backlog waits, and takes no sends from others.
         apart = {job.category for job in jobs if job.else_us > self._now_us}
         free = [job for job in jobs if job.category not in apart]
         found = self._replay(free)
@@ -238,23 +242,23 @@ class Forecast:
                 self.by_job[job.id] = self._expected(at, by, 0, job.otherwise)
         for category in apart:
             backlog = [job for job in jobs if job.category == category]
-            # From then on the rules are asked where it is known until when something else holds the first.
+            # If it is known until when something else holds the first job, the replay begins then.
             known, holds = backlog[0].else_us < NEVER_US, (0, "")
             found = self._replay(backlog, backlog[0].else_us if known else 0)
             for job, (at, by) in zip(backlog, found, strict=True):
                 opens, why = holds = max(holds, (job.else_us, job.otherwise))
                 ends = job.event.at_us + (job.event.expires_in_us or NEVER_US)
-                late = opens % UNKNOWN_US >= ends and at != DROPPED  # the next probe may find that a route works
-                told = self._expected(EXPIRED if late else at, by, opens, why)
-                self.by_job[job.id] = replace(told, not_before=f"{why}; {UNSENT[EXPIRED]}") if late else told
+                late = opens % UNKNOWN_US >= ends and at != DROPPED  # a route may work from its next probe on
+                goes = self._expected(EXPIRED if late else at, by, opens, why)
+                self.by_job[job.id] = replace(goes, not_before=f"{why}; {UNSENT[EXPIRED]}") if late else goes
 
     def _known_us(self, jobs: Sequence[_Job], found: Sequence[tuple[int, str]]) -> int:
-        """Until when what goes is known: what was not read of a backlog goes behind all that was."""
+        """Until when the replay is complete: the jobs of a backlog that were not read go after those that were."""
         last = {job.category: at for job, (at, _) in zip(jobs, found, strict=True) if at >= 0}
         return min((last[name] for name in self.record.cut if name in last), default=2 * NEVER_US)
 
     def _replay(self, jobs: Sequence[_Job], from_us: int = 0) -> list[tuple[int, str]]:
-        """When each goes, and the rule that holds it. from_us: not before."""
+        """When each job goes, and the rule that holds it. from_us: no job goes earlier."""
         events = [job.event for job in jobs]
         gathers = {n: job.gather_us for n, job in enumerate(jobs) if job.gather_us is not None}
         categories = {event.category for event in events}
@@ -266,9 +270,9 @@ class Forecast:
         return list(zip(replay.sent, self._holders(events, replay), strict=True))
 
     def _holders(self, events: Sequence[Event], replay: Replay) -> list[str]:
-        """Of each the rule that holds its backlog the longest until it goes: its own turn may be a moment after."""
+        """For each job, the rule that holds its backlog longest before it goes: its own wait may be a moment."""
         found, longest = list(replay.decided), dict[str, tuple[int, int, str]]()
-        goes = [n for n, rule in enumerate(found) if rule and replay.sent[n] >= 0]  # the others are dropped
+        goes = [n for n, rule in enumerate(found) if rule and replay.sent[n] >= 0]  # the others are not sent
         for n in sorted(goes, key=lambda n: replay.sent[n]):
             at, (went, wait, rule) = replay.sent[n], longest.get(events[n].category, (self._now_us, 0, ""))
             if at - went >= wait:
@@ -281,7 +285,7 @@ class Forecast:
         return self._lanes.get(category) or self._policies.category(category).lane
 
     def _expected(self, at: int, by: str, until_us: int, otherwise: str) -> Expected:
-        """at, by: as the replay has it. until_us, otherwise: until when something else holds it, and what."""
+        """at, by: from the replay. until_us, otherwise: until when something else holds the job, and what."""
         muted = by == _MUTED
         if muted:
             by, otherwise = "", MUTED if at >= until_us else otherwise
@@ -293,9 +297,9 @@ class Forecast:
         return Expected(moment(at), otherwise, by)
 
     def _job(self, job_id: str, category: str, order: float, fields: Sequence[bytes | None]) -> _Job:
-        *told, collapse = fields[: len(OF_TIMES)]
-        deadline, since, noted, zone, targets, gather, wait = ((value or b"").decode() for value in told)
-        # What a worker has had has no collapse id any more, and gathers no others.
+        *others, collapse = fields[: len(OF_TIMES)]
+        deadline, since, noted, zone, targets, gather, wait = ((value or b"").decode() for value in others)
+        # Once a worker has taken a job, the job has no collapse id any more, and gathers no others.
         digest = self._policies.category(category).digest is not None and collapse is not None
         at_us = min(int(since or (accepted_us(noted) if noted else self._now_us)), self._now_us)  # as in `by_the_clock`
         expires_us = int(float(deadline)) - at_us if deadline else NEVER_US
@@ -307,13 +311,13 @@ class Forecast:
         return _Job(job_id, category, order, event, gather_us, else_us, otherwise)
 
     def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
-        """Until when it waits for something that is no rule of the user's, and for what."""
+        """Until when (µs) a job waits for something besides the user's rules, and for what."""
         if pause := which_holds(self.record.pauses, self._user, category, self._lane(category)):
             return _until_us(pause), pause.why
         own, devices = decode_targets(targets)
         of = self._policies.category(category)
         app, pace = own or of.app, self._held.get(OVERALL + category)
-        # How many of other users go before it is not known.
+        # Nobody knows how many notifications of other users go first.
         found = _until(pace) if pace else (0, f"{category} overall" if of.overall else "")
         limited_us = self.record.limited.get(category, 0)
         for platform, kind, service in devices:
@@ -325,15 +329,15 @@ class Forecast:
         return found
 
     def _may_limit(self, platform: str, kind: str) -> bool:
-        """Whether a platform limits such a message by so few that a device soon has as many."""
+        """Whether a platform limits messages of this kind to so few that a device soon has them all."""
         limits = self._policies.limits_of(platform)
         return not limits.background.is_empty if kind == "b" else kind == "c" and bool(limits.collapsible)
 
 
 def expect_later(at_us: float, noted: Sequence[bytes | None], routes: Iterable[Held]) -> Expected:
-    """When one should go that is in no backlog, and what it waits for. at_us, noted: see `describe_later`.
+    """When a job in no backlog should go, and what it waits for. at_us, noted: see `describe_later`.
 
-    Not before a route works again goes what waits for it, at whatever time it expires.
+    If the job waits for a route, `at_us` is when it expires. It goes once the route works again.
     """
     kind, what = describe_later(at_us, *noted)
     if kind != "route":
@@ -350,7 +354,7 @@ def _until_us(held: Held) -> int:
 
 
 def _until(held: Held) -> tuple[int, str]:
-    """Until when a route that is not working holds what goes by it, as far as anybody knows, and why."""
+    """Until when a held route holds its jobs, as far as anybody knows, and why."""
     if held.state == "slow" or held.kind == "paused":
         return _until_us(held), f"{held.route} is {held.state}: {held.why}"
     probe = "" if held.next_at is None else f"; next probe {held.next_at:%H:%M:%S} UTC"
@@ -358,6 +362,6 @@ def _until(held: Held) -> tuple[int, str]:
 
 
 def _burst(rule: bytes) -> Burst:
-    """The rule whose state stands in Redis under this name; see `burst.lua`."""
+    """The rule whose state Redis has under this name; see `burst.lua`."""
     limit, every_us = struct.unpack(">QQ", rule)
     return Burst(limit, every_us=every_us)

@@ -1,8 +1,8 @@
-"""One user's notifications under some rules, in simulated time: what the limiter would have answered, without it.
+"""Replay one user's notifications under some rules, in simulated time, without Redis.
 
-The same rules as *pull*'s, one user at a time, as no user waits for another where workers do not run short. A test
-holds it equal to the scripts. Sends are as if each took the same time from its permit to its settlement, and all
-reached somebody; what providers hold back (circuits, limits of devices and projects) and retries are left out.
+The replay goes by the rules of *pull*; a test compares it with the scripts. It takes one user at a time, because no
+user waits for another as long as there are enough workers. It assumes that each send takes the same time from its
+permit to its settlement. It leaves out retries, circuits, and the providers' limits of devices and projects.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ EXPIRED: Final = -1
 SUPERSEDED: Final = -2
 DROPPED: Final = -3
 NEVER: Final = 2**63
-HIGH: Final = 2**50  # as in `arrivals.lua`: a high priority's order lies below every normal arrival's
-MAX_HEADS: Final = 25  # as in `visit.lua`: of one user at one look
-EVERY: Final = 8  # as in `wake_ups.lua`: each so many turns the lower lanes come first
+HIGH: Final = 2**50  # as in `arrivals.lua`: the order of a high priority is below that of every normal arrival
+MAX_HEADS: Final = 25  # as in `visit.lua`: jobs of one user in one visit
+EVERY: Final = 8  # as in `wake_ups.lua`: once in eight turns the lower lanes come first
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Hold the state before a replay that begins in the middle, as Redis has it; times in µs since the epoch.
+    """The state from which a replay continues, as Redis has it; times in µs since the epoch.
 
-    now_us: when it begins. All events have been accepted by then, stand in their backlogs in this order, and collapse
-    no more. sends: what is on record of the user, under None, and of each category. turn: see `EVERY`.
-    gathers_us: of an event until when its digest gathers, 0 where it takes in no others. lanes: in which each of the
-    backlogs stands; it stays there when its category moves to another lane.
+    now_us: when the replay begins. All events were accepted before, are in their backlogs in this order, and collapse
+    no more. sends: the recorded sends of the user, under None, and of each category. turn: see `EVERY`.
+    gathers_us: by event, until when its digest gathers; 0 if it gathers none. lanes: the lane of each backlog, which
+    stays when its category moves to another lane.
     """
 
     now_us: int
@@ -48,10 +48,10 @@ class Before:
 
 @dataclass(slots=True, eq=False)
 class _Backlog:
-    """A category of the user's, and what waits of it: places, the first at the front.
+    """The user's backlog of one category. places: a heap of the places of the waiting events.
 
-    newest: where the category collapses, the place of what waits under each collapse id; in one with a digest all have
-    one. count: how many it stands for there.
+    newest: the place of the event that waits under each collapse id, which is '' for all events of a digest; None if
+    nothing collapses. count: how many notifications the waiting event of a digest stands for.
     """
 
     rules: Rules
@@ -65,14 +65,14 @@ class _Backlog:
 class Replay:
     """One user under `policies`, whose mutes hold from the beginning on.
 
-    latency_us: from a permit to its settlement, from where windows and gaps are counted; shorter than a lease.
-    sent: for each event the µs at which it went, EXPIRED, SUPERSEDED or DROPPED.
-    superseded: when those were, and by which, by their index. ended: all indices, in the order in which they ended.
-    stands_for: how many one stands for that took the place of others.
-    decided: for each, if `explained`, the rule that held it last; '' for one that did not wait for its own turn.
-    turns: the turn after each look, by its µs; see `EVERY`.
-    gives_up: whether what is muted without end is dropped, as it will never be sent; else it waits. from_us: nothing
-    goes before.
+    latency_us: from a permit to its settlement, where windows and gaps begin; shorter than a lease.
+    sent: for each event, when it went (µs), or EXPIRED, SUPERSEDED or DROPPED.
+    superseded: for the index of each superseded event, when that was, and the index of the event that replaced it.
+    ended: all indices, in the order in which the events ended.
+    stands_for: how many notifications an event stands for that replaced others.
+    decided: for each event, if `explained`, the rule that held it last; '' if no rule held it until its turn.
+    turns: the turn after each visit, by the time of the visit (µs); see `EVERY`.
+    gives_up: whether events under a mute without end are dropped; else they wait. from_us: no event goes earlier.
     """
 
     gives_up = True
@@ -92,8 +92,7 @@ class Replay:
     ) -> None:
         """events: in the order of their times. begins_us: when their time is 0, in µs since the epoch.
 
-        before: where it begins in the middle.
-        failed: the indices of those that reach nobody, so that their permits are given back.
+        before: the state to continue from. failed: the indices of events that reach nobody: their permits are refunded.
         """
         self.sent = [EXPIRED] * len(events)
         self.superseded: dict[int, tuple[int, int]] = {}
@@ -113,13 +112,13 @@ class Replay:
         self._turn = self._before.turn
         self._sends = self._before.sends.get(None, Sends())
         self._backlogs: dict[str, _Backlog] = {}
-        self._waiting: list[_Backlog] = []  # those in which something waits
+        self._waiting: list[_Backlog] = []  # backlogs that are not empty
         self._expires = [NEVER] * len(events)
         self._gathers = dict(self._before.gathers_us)
-        self._stands = list(range(len(events)))  # in the place that an event had: itself, or who took it over
+        self._stands = list(range(len(events)))  # by index: which event is in its place now
 
     def run(self) -> Self:
-        """Replay all of it, and return itself."""
+        """Replay all events."""
         events, arrived, now = self._events, 0, self._before.now_us
         while arrived < len(events) or self._waiting:
             due = self._next_look(now)
@@ -139,7 +138,7 @@ class Replay:
     def _backlog(self, name: str) -> _Backlog:
         rules, before = self._policies.rules(self._user, name), self._before
         rank = LANES.index(before.lanes.get(name, rules.category.lane))
-        # What stood there before collapses no more.
+        # The events of `before` collapse no more.
         collapses = before.now_us == 0 and rules.category.when_blocked in {"collapse", "digest"}
         sends = before.sends.get(name, Sends())
         return _Backlog(rules, rank, sends, {} if collapses else None)
@@ -159,11 +158,11 @@ class Replay:
             heappush(backlog.places, place)
 
     def _collapse(self, backlog: _Backlog, place: int, event: Event, collapse_id: str) -> bool:
-        """Supersede what waits under the same collapse id; whether the newer one stands in its place."""
+        """Supersede the event that waits under the same collapse id. True if the new event takes its place."""
         assert backlog.newest is not None
         index, old = place % HIGH, backlog.newest.get(collapse_id)
         if old is not None and self._expires[self._stands[old % HIGH]] <= event.at_us:
-            old = None  # a worker's sweep has ended it
+            old = None  # it has expired, and a worker's sweep has ended it
         backlog.newest[collapse_id] = place if old is None else min(place, old)
         if old is None:
             backlog.count = 1
@@ -192,7 +191,7 @@ class Replay:
         rules, clock = backlog.rules, None
         if self._policies.uses_local_time and rules.uses_local_time:
             event = self._events[self._head(backlog)]
-            # A zone is known for the years around a moment; nothing goes before a mute ends.
+            # A zone is valid for the years around one moment; under a mute that is its end, as nothing goes before.
             zone = zone_or(event.zone, self._zone, mute.until_us if mute else now)
             lead_us = self._policies.lead_us
             clock = ByClock(rules, zone, event.at_us, lead_us, self._sends.latest, backlog.sends.latest)
@@ -201,12 +200,12 @@ class Replay:
         return max(at, self.from_us), by
 
     def _muted(self, backlog: _Backlog, now: int) -> Mute | None:
-        """Return the mute of its user that holds back the head of a backlog."""
+        """The mute of the user that holds back the head of a backlog."""
         category = self._events[self._head(backlog)].category
         return self._policies.muted(self._user, category, now)
 
     def _drops(self, backlog: _Backlog, mute: Mute | None) -> bool:
-        """Whether the head of a backlog is dropped where it may not go."""
+        """Whether the head of a backlog is dropped if it may not go."""
         dropped = mute is not None and (mute.what == "drop" or (self.gives_up and mute.is_endless))
         return dropped or backlog.rules.category.when_blocked == "drop"
 
@@ -214,13 +213,13 @@ class Replay:
         at = NEVER
         for backlog in self._waiting:
             mute = self._muted(backlog, now)
-            # What one look found no room to drop is dropped at the next, at once.
+            # A visit ends at MAX_HEADS: the next one follows at once, if heads are still to be dropped.
             admits = 0 if self._drops(backlog, mute) else self._opens(backlog, now, mute)[0]
             at = min(at, admits, self._expires[self._head(backlog)])
         return at
 
     def _look(self, now: int) -> None:
-        """Take the heads that may go now, as one visit of this user does."""
+        """Take the heads that may go now, as one visit of `visit.lua` does."""
         backlogs, several = self._ordered()
         taken = i = 0
         while i < len(backlogs) and taken < MAX_HEADS:
@@ -245,7 +244,7 @@ class Replay:
                 self._waiting.remove(backlog)
             if held:
                 self.sent[index] = DROPPED
-                if mute is not None and mute.what == "drop":  # as a worker says it, however long another rule holds
+                if mute is not None and mute.what == "drop":  # as a worker does, even if a rule holds longer
                     self.decided[index] = said(("user", mute), "")
             if held or expired:
                 continue
@@ -258,7 +257,7 @@ class Replay:
             self._turn = 0
 
     def _gather(self, backlog: _Backlog, index: int, now: int) -> None:
-        """Gather others into one that is held back."""
+        """If the category has a digest, begin to gather others into its held head."""
         if (digest := backlog.rules.category.digest) is not None:
             self._gathers.setdefault(index, now + digest.within_us)
 
@@ -270,7 +269,7 @@ class Replay:
         backlog.sends.add(category.policy, "", settled_us, now, cost=category.cost)
 
     def _ordered(self) -> tuple[list[_Backlog], bool]:
-        """As *sort_backlogs* of `select.lua`: urgent first, then the older head; each eighth turn the other way."""
+        """As *sort_backlogs* of `select.lua`: urgent first, each eighth turn last; then the older head."""
         backlogs = list(self._waiting)
         if len(backlogs) < 2:  # noqa: PLR2004 - nothing to order
             return backlogs, False
@@ -280,7 +279,7 @@ class Replay:
         return backlogs, several
 
     def _deciding(self, backlog: _Backlog, now: int, since_us: int) -> str:
-        """Name the rule that held back until now, or longer, the head of a backlog that came at `since_us`; or ''."""
+        """Name the rule that held back the head of a backlog from `since_us` until now or longer; or ''."""
         at, by = self._opens(backlog, since_us, self._muted(backlog, min(since_us, now - 1)))
         if by is None or at < now or at == since_us:
             return ""

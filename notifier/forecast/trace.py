@@ -1,9 +1,8 @@
-"""Traces: who was to be told something when, a JSON object a line, without tokens, texts or data.
+"""Traces: recorded notifications and their times, one JSON object on each line, without tokens, texts or data.
 
 Each line has `at` (seconds since the trace began) and `user`, and may have `category`, `priority`, `expires_in`
-(seconds), `collapse_id` and `zone`. What else stands in it is passed over, so that a file of notifications with their
-times is a trace too. The first line may have `began`, a time with its zone, which quiet hours and calendar windows ask
-for.
+(seconds), `collapse_id` and `zone`. Other fields are ignored, so that a file of notifications with their times is a
+trace too. The first line may have `began`, a time with its zone, which quiet hours and calendar windows need.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from notifier.rules.zones import check_zone
 LONGEST_LINE: Final = 1_000_000
 LONGEST_S: Final = 100 * 366 * 86_400.0
 PRIORITIES: Final = ("normal", "high")
-EVERY: Final = 20_000  # lines from one word about the progress to the next
+EVERY: Final = 20_000  # lines from one report of the progress to the next
 
 
 class TraceError(NotifierError):
@@ -33,9 +32,9 @@ class TraceError(NotifierError):
 
 
 class Event(NamedTuple):
-    """One notification: accepted `at_us` after the trace began, worth sending for `expires_in_us`; None is not said.
+    """One notification, accepted `at_us` after the trace began. expires_in_us, zone: None if it has none of its own.
 
-    collapse_id: what it shares with those that say the same; None for one that stands for itself.
+    collapse_id: it replaces a waiting event with the same one; with None it replaces none, except in a digest.
     """
 
     at_us: int
@@ -46,19 +45,19 @@ class Event(NamedTuple):
     zone: str | None = None
 
 
-Trace = Mapping[str, list[Event]]  # each user's, in the order in which they were accepted
+Trace = Mapping[str, list[Event]]  # by user, in the order in which they were accepted
 
 
 class Recorded(dict[str, list[Event]]):
-    """A trace that was read. began_us: when it began, µs since the epoch; None where it does not say."""
+    """A trace that was read. began_us: when it began, µs since the epoch; None if it does not say."""
 
     began_us: int | None = None
 
 
 def read_trace(path: Path, advance: Callable[[int], object] = lambda _: None) -> Recorded:
-    """Return the trace in a file. advance: told now and then how many bytes were read since the last time.
+    """Return the trace in a file. advance: called now and then, with the number of bytes read since its last call.
 
-    Raise TraceError for a file that cannot be read, and for the first line that is not as it should be.
+    Raise TraceError for a file that cannot be read, and for the first wrong line.
     """
     try:
         with path.open("rb") as file:
@@ -68,9 +67,9 @@ def read_trace(path: Path, advance: Callable[[int], object] = lambda _: None) ->
 
 
 def trace_of(lines: Iterable[bytes], name: str = "the trace") -> Recorded:
-    """Return the trace in these lines; blank ones are passed over. name: what to call it.
+    """Return the trace in these lines; blank lines are ignored. name: its name in errors.
 
-    Raise TraceError for the first line that is not as it should be.
+    Raise TraceError for the first wrong line.
     """
     trace = Recorded()
     for number, line in enumerate(lines, 1):
@@ -131,7 +130,7 @@ def _began_us(line: bytes) -> int | None:
 
 
 def is_near(at: datetime) -> bool:
-    """Whether the clocks of zones can be asked for it, from 1971 to 2099."""
+    """Whether a time is in the years for which zones are known, from 1971 to 2099."""
     return 1970 < at.year < 2100  # noqa: PLR2004
 
 
@@ -149,11 +148,11 @@ def _microseconds(name: str, seconds: Any) -> int:
 
 
 def _lines(file: Any, advance: Callable[[int], object]) -> Iterator[bytes]:
-    unsaid = 0
+    unreported = 0
     for number, line in enumerate(file, 1):
-        unsaid += len(line)
+        unreported += len(line)
         if number % EVERY == 0:
-            advance(unsaid)
-            unsaid = 0
+            advance(unreported)
+            unreported = 0
         yield line
-    advance(unsaid)
+    advance(unreported)

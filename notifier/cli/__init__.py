@@ -1,1 +1,1 @@
-"""The command `notifier`: sending, looking, explaining and checking from a shell."""
+"""The command `notifier`: send, inspect, explain and check from a shell."""

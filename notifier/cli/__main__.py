@@ -1,4 +1,4 @@
-"""`notifier …`, also `python -m notifier.cli …`: runs a command, and turns what went wrong into a line and a status."""
+"""`notifier …`, also `python -m notifier.cli …`: runs a command, and turns an error into a line and an exit status."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Final
 
 from notifier.errors import NotifierError, SettingsError, needs_extra
 
-# Errors of code that reads what is no time, no number or no text. Anybody who can write to Redis can cause them.
+# Code raises these if a value in Redis is not the time, number or text that it expects.
 UNREADABLE: Final = (ArithmeticError, LookupError, TypeError, ValueError, struct.error)
-_IS_NO_TEXT: Final = re.compile("[\ud800-\udfff]")  # what Python reads bytes as that are no UTF-8
+_IS_NO_TEXT: Final = re.compile("[\ud800-\udfff]")  # Python decodes invalid UTF-8 to these
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command in `sys.argv`, or in these, and exit as EXIT_STATUSES of `cli.output` says."""
+    """Run the command in `arguments`, by default `sys.argv`, and exit as EXIT_STATUSES of `cli.output` says."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with needs_extra("the command notifier", "worker"):
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             from notifier.store.connection import unreadable  # noqa: PLC0415 - as above
     except SettingsError as error:
         sys.exit(str(error))
-    except KeyboardInterrupt:  # later the app says it
+    except KeyboardInterrupt:  # once the app runs, it handles Ctrl-C
         sys.exit(130)
     _ready_streams()
     if no_text := next((each for each in arguments if _IS_NO_TEXT.search(each)), ""):
@@ -46,19 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UNREADABLE as error:
         if sys.flags.dev_mode:
             raise
-        told = unreadable(error)
-        complain(str(told))
-        sys.exit(told.exit_status)
+        explained = unreadable(error)
+        complain(str(explained))
+        sys.exit(explained.exit_status)
 
 
 def _ready_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # whoever starts this has closed it
+        if getattr(sys, name) is None:  # the parent process has closed it
             setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115 - until this ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # some pipes cannot
-                stream.reconfigure(errors="backslashreplace")  # a terminal need not know all letters
+                stream.reconfigure(errors="backslashreplace")  # the encoding may lack some letters
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ MARKUP: Final = "markdown"
 HELP_NAMES: Final = ["-h", "--help"]
 ANYWHERE: Final = ("--config", "--partition")  # options of all commands
 
-# Each command: the module and the function where it is written, and those options of `Given` that it has. A module is
-# imported when its command is asked for, because each takes part of a second that the others need not wait for.
+# Each command: its module, its function, and its options of `Given`. A module is imported when its command is called,
+# because each import takes part of a second.
 COMMANDS: Final[Mapping[str, tuple[str, str, Sequence[str]]]] = {
     "worker": ("worker", "worker", ()),
     "send": ("send", "send", ("json",)),
@@ -80,7 +80,7 @@ def _made(name: str) -> Any:
 
 
 def _read(name: str) -> Callable[..., None]:
-    """A command as it is written, with the shared options behind its own; what is given for these stands in GIVEN."""
+    """The function of a command, with the shared options behind its own. Their values go into GIVEN."""
     module, function, shared = COMMANDS[name]
     command = getattr(import_module(f"notifier.cli.{module}"), function)
     types, defaults = get_type_hints(Given, include_extras=True), Given()
@@ -93,27 +93,27 @@ def _read(name: str) -> Callable[..., None]:
     of_function = signature(command, eval_str=True)
     options = [*of_function.parameters.values()]
     options += [Parameter(n, Parameter.KEYWORD_ONLY, default=getattr(defaults, n), annotation=types[n]) for n in shared]
-    # By these Typer makes the options.
+    # Typer makes the options from these two.
     run.__signature__ = of_function.replace(parameters=options)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in options}
     return run
 
 
 def _show_flags(options: Iterable[Any]) -> None:
-    """Let the help name no type of what takes no value."""
+    """Keep the help from naming a type for flags, which take no value."""
     for option in options:
         if getattr(option, "is_flag", False):
             option.metavar = ""
 
 
 class Commands(TyperGroup):
-    """The command `notifier`. Its --config and --partition may stand anywhere, also behind the name of a command."""
+    """The command `notifier`. Its --config and --partition may come anywhere, also after the name of a command."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"commands": dict.fromkeys(name.partition(" ")[0] for name in COMMANDS)})
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
-        """See click: it is made when it is asked for."""
+        """See click: makes a command when it is called."""
         return _made(cmd_name) if cmd_name in self.commands else None
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -122,7 +122,7 @@ class Commands(TyperGroup):
         return found
 
     def invoke(self, ctx: Any) -> Any:
-        """See click: Ctrl-C at a question is Ctrl-C."""
+        """See click: raises KeyboardInterrupt again, which click turns into Abort at a question."""
         try:
             return super().invoke(ctx)
         except typer.Abort as error:
@@ -131,7 +131,7 @@ class Commands(TyperGroup):
             raise
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See click: those two go to the front, where they are read."""
+        """See click: moves the options of ANYWHERE to the front, where click reads them."""
         for option in ANYWHERE:
             end = args.index("--") if "--" in args else len(args)
             at = next((i for i in range(end) if args[i].partition("=")[0] == option), 0)

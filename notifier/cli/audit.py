@@ -1,4 +1,4 @@
-"""The command that audits."""
+"""The command `audit`."""
 
 from __future__ import annotations
 

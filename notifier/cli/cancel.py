@@ -95,7 +95,7 @@ def _note(
 
 
 def _cancel_in_pages(notifier: Notifier, ids: list[str], words: list[str]) -> Cancellation:
-    """Cancel them. words: get after each page what is done so far."""
+    """Cancel these jobs. words: gets the counts so far after each page, for the log if the work is interrupted."""
     done = Cancellation()
     with ProgressBar("cancelling", len(ids)) as bar:
         for n in range(0, len(ids), PAGE):
@@ -109,7 +109,7 @@ def _cancel_in_pages(notifier: Notifier, ids: list[str], words: list[str]) -> Ca
 
 
 def tell(done: Cancellation, first: str = "") -> None:
-    """Print what was cancelled, after `first`. Exit status 1 if it is too late for one, or one is unknown."""
+    """Print the result, after `first`. Exit status 1 if it is too late for one job, or if one is unknown."""
     late, unknown = (f"{each}: too late" for each in done.too_late), (f"{each}: unknown" for each in done.unknown)
     right = not (done.too_late or done.unknown)
     answer(asdict(done), f"{first}{done.cancelled} cancelled", *late, *unknown, right=right)

@@ -1,4 +1,4 @@
-"""Commands that show how things stand: status, line, explain, routes."""
+"""Commands that show the present state: status, line, explain, routes."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def status(
 
 
 def record_lines(record: Record) -> Iterator[str]:
-    """Say what became of one, and where the rules that held it back stand."""
+    """Describe how a notification ended, and where the configuration has the rules that held it back."""
     yield record.describe(zone=None)
     path = settings_path(GIVEN.config)
     with opened(load_settings(path), record.user) as redis:
         known = usable(partial(read_known, path, redis, rates_in_force), partial(read_own, path))
         found = Inspection(redis, known.policies, record.user).explain(record.category)
-    told = " ".join([record.reason, *record.totals()])
+    named = " ".join([record.reason, *record.totals()])
     for rule, place in places_by_rule(placed(found, known)).items():
-        if rule in told:
+        if rule in named:
             yield f"{rule}: {place}"
 
 
@@ -134,9 +134,9 @@ def _tell_unknown(category: str, categories: Collection[str], more: str = "") ->
 
 
 def _outside(inspection: Inspection) -> list[str]:
-    """No structure holds by user what is in no backlog, so it is told of all together."""
-    told = inspection.outside()
-    return [f"in no backlog, of all users: {told}; status JOB tells of one"] if told else []
+    """Count the jobs in no backlog, for all users together: Redis keeps no such count by user."""
+    counts = inspection.outside()
+    return [f"in no backlog, of all users: {counts}; status JOB tells of one"] if counts else []
 
 
 def _explained(found: Explanation, category: str, outside: list[str]) -> Iterator[str | Rows]:
@@ -153,7 +153,7 @@ def _explained(found: Explanation, category: str, outside: list[str]) -> Iterato
     yield f"waiting: {waiting or 'nothing'}"
     yield from outside
     holds = [*_holds(found)]
-    # Where others wait, it is to be seen of which this is said.
+    # If other categories wait too, the line names the category that it is about.
     of = f" of {category}" if any(n for name, n in found.waiting.items() if name != category) else ""
     if found.paused is not None or found.suspended:
         yield "nothing goes now:"
@@ -219,7 +219,7 @@ def _expected(at: datetime | None, not_before: str, label: str = "") -> str:
 
 
 def _in_a_line(reason: str) -> str:
-    """The last line of a traceback says why. RQ's own worker leaves one: it cannot read what is JSON."""
+    """The last line of a traceback. RQ's own worker leaves a traceback, because it cannot read our JSON."""
     last = reason.strip().rpartition("\n")[2]
     return f"{last}: a worker that is no push worker took it" if last.endswith("DeserializationError") else last
 

@@ -1,4 +1,4 @@
-"""The options that several commands have, and what was given for them."""
+"""The options that several commands share, and their values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 @dataclass
 class Given:
-    """Options of the command that runs. config: all commands have it. The others: those that `app` gives them to."""
+    """Options of the command that runs. All commands have config; COMMANDS of `app` says which have the others."""
 
     config: Path | None = None
     message: Annotated[str, typer.Option(help="why; the log of changes shows it")] = ""

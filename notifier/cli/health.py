@@ -1,4 +1,4 @@
-"""The command health: what a liveness probe runs."""
+"""The command `health`, for liveness probes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def health(
     with opened_all(settings) as partitions:
         now = read_now(partitions)
         warning = partitions.ask_any(lambda redis: eviction_warning(redis.info("memory")))
-    warning = f"Redis {EVICTS.format(now.evicts)}" if now.evicts else warning  # perhaps another node of a cluster
+    warning = f"Redis {EVICTS.format(now.evicts)}" if now.evicts else warning  # perhaps of another node
     mine = [each for each in now.workers if (each.host == here if worker is None else each.name == worker)]
     healthy = [each for each in mine if each.is_healthy(within_us)]
     if not healthy and (why := f"Redis {now.refuses}" if now.refuses else next(iter(now.away.values()), "")):

@@ -1,4 +1,4 @@
-"""The command history: what became of a user's notifications, and what held each one back."""
+"""The command `history`: how a user's notifications ended, and what held each one back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _show_one(settings: Settings, user: str | None, job_id: str) -> None:
         status = notifier.status(job_id, user)
     found = status.record if status is not None else None
     if found is None and user is None and (other := _search(settings, job_id)) is not None:
-        _show_one(settings, other.user, job_id)  # beside the others of its user it tells more
+        _show_one(settings, other.user, job_id)  # with its user known, the record tells more
         return
     if found is None:
         complain(f"{job_id}: no record" + ("" if user is None else f" of {user}"))
@@ -76,9 +76,8 @@ def _search(settings: Settings, job_id: str) -> Record | None:
 
 
 def _row(record: Record) -> tuple[object, ...]:
-    """A line for each thing, so that it fits 80 columns."""
+    """A row whose long cell has a line for each entry, so that the table fits 80 columns."""
     held = [f"{seconds_text(seconds)} {what}" for what, seconds in record.totals().items()]
     why = record.reason or record.superseded_by
     ended = [f"{record.outcome} ({why})" if why else record.outcome, *map(str, record.replies)]
-    told = "\n".join([*held, *ended])
-    return (record.accepted_at or record.ended_at, record.category, told, record.job_id)
+    return (record.accepted_at or record.ended_at, record.category, "\n".join([*held, *ended]), record.job_id)

@@ -1,4 +1,4 @@
-"""Read what was given for options, and the configuration that a command is given."""
+"""Read the values of options, and the configuration that a command uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ExpiresOption = Annotated[str | None, typer.Option(help="do not send it after th
 
 
 def duration_us(text: str, name: str, **bounds: int) -> int:
-    """The µs in what was given for the option of this name; `least_us` and `max_us` bound it."""
+    """The µs in the value of the option `name`; `least_us` and `max_us` bound it."""
     try:
         return parse_duration(text, **bounds)
     except ValueError as error:
@@ -46,15 +46,12 @@ def json_object(text: str, name: str) -> dict[str, Any]:
 
 
 def seconds(text: str | None, name: str) -> float | None:
-    """The seconds in what was given for the option of this name, if anything was."""
+    """The seconds in the value of the option `name`; None if it was not given."""
     return None if text is None else duration_us(text, name) / UNITS["s"]
 
 
 def a_time(text: str, option: str) -> datetime:
-    """Return the moment that an option of this name gives; raise BadParameter where it is none, or has no zone.
-
-    It is one that the clocks of zones can be asked for.
-    """
+    """Read a time from 1971 to 2099, for which zones are known. Raises BadParameter for others and without a zone."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -73,12 +70,12 @@ def file_of(file: Path | None) -> Path | None:
 
 
 def without_rates() -> Settings:
-    """The settings for what needs no rates: those that are wrong do not stand in its way."""
+    """The settings for a command that needs no rates, so that wrong rates do not stop it."""
     return load_settings(GIVEN.config, rates={})
 
 
 def settings_in_force() -> Settings:
-    """The settings, with the rates that were applied in the place of the file's, where some were and can be used."""
+    """The settings, with the applied rates instead of the file's, if there are some and they can be used."""
     own = load_settings(GIVEN.config)
     with opened_all(own) as partitions:
 
@@ -90,7 +87,7 @@ def settings_in_force() -> Settings:
 
 
 def usable(read: Callable[[], T], otherwise: Callable[[], T]) -> T:
-    """Return what one reads; if it cannot be used, what the other does, and warn. Raises SettingsError as the other."""
+    """Return `read()`. If that raises SettingsError, warn and return `otherwise()`, which may raise it too."""
     try:
         return read()
     except SettingsError as error:
@@ -100,8 +97,8 @@ def usable(read: Callable[[], T], otherwise: Callable[[], T]) -> T:
 
 
 def settings_to_stop() -> tuple[Settings, bool]:
-    """The settings for what must work also where rates are wrong, and whether they have any; what is wrong is said.
+    """The settings for a command that must work even if the rates are wrong; False: without rates, after a warning.
 
-    Raises SettingsError where more than rates is wrong.
+    Raises SettingsError if more than the rates is wrong.
     """
     return usable(lambda: (load_settings(GIVEN.config), True), lambda: (without_rates(), False))

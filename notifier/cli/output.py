@@ -28,13 +28,13 @@ EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 the command ran, and something is not right; 2 wrong usage; "
     "3 the configuration cannot be used; 4 Redis cannot be used; 130 interrupted."
 )
-NOT_RIGHT: Final = 1  # a line was refused, a problem was found, what was asked for is not there
+NOT_RIGHT: Final = 1  # a line was refused, a problem was found, a job or record was not found
 USAGE: Final = 2
-SHOWN_AFTER_S: Final = 1.0  # what is over by then shows no bar
+SHOWN_AFTER_S: Final = 1.0  # a shorter command shows no bar
 
 
 class Rows(NamedTuple):
-    """A table. empty: a line in its place where it has no rows."""
+    """A table. empty: the line to print instead if there are no rows."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -42,19 +42,19 @@ class Rows(NamedTuple):
     empty: str = ""
 
 
-def answer(value: Any, *told: str | Rows, right: bool = True) -> None:
-    """Print a command's answer: a JSON value, or lines and tables for people. Exit status 1 where it is not right."""
+def answer(value: Any, *shown: str | Rows, right: bool = True) -> None:
+    """Print a command's answer: `value` as JSON, or lines and tables for people. Exit status 1 unless `right`."""
     if GIVEN.json:
         print_json(value)
     else:
-        for each in told:
+        for each in shown:
             say(each) if isinstance(each, str) else _print_rows(*each)
     if not right:
         raise typer.Exit(NOT_RIGHT)
 
 
 def fail(text: str, status: int = NOT_RIGHT) -> NoReturn:
-    """End the command: say what is wrong, and exit with this status."""
+    """Print an error, and exit with this status."""
     complain(text)
     raise typer.Exit(status)
 
@@ -66,7 +66,7 @@ def print_json(value: Any) -> None:
 
 
 def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str, empty: str) -> None:
-    """A table. No word of it is broken: an id may be copied from it."""
+    """Print a table. No word is broken, so that people can copy an id."""
     if not rows:
         say(empty)
         return
@@ -82,14 +82,14 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         padding=(0, 1, 0, 0),
     )
     for row in texts:
-        table.add_row(*map(Text, row))  # as it is: a user's name may look like markup
+        table.add_row(*map(Text, row))  # no markup: a user's name may look like it
     console.print(table, crop=False)
 
 
 def _columns(texts: Sequence[Sequence[str]], width: int) -> Iterator[Column]:
-    """Return the columns, each by its name and its cells; of a table so wide, if its longest words leave it so.
+    """Return the columns of a table of this width. texts: the name and the cells of each column.
 
-    A column that has no room to give says so then: else it is asked in place of those that have.
+    If the longest words fit, a column that cannot shrink says so: else rich would shrink it instead of the others.
     """
     longest = [max(map(cell_len, " ".join(each).split()), default=0) for each in texts]
     fits = sum(longest) + 2 * len(longest) <= width
@@ -98,17 +98,17 @@ def _columns(texts: Sequence[Sequence[str]], width: int) -> Iterator[Column]:
 
 
 def say(text: str) -> None:
-    """A line of the answer itself."""
+    """Print a line of the answer."""
     Console(highlight=False, soft_wrap=True, emoji=False).print(without_controls(text), markup=False)
 
 
 def complain(text: str) -> None:
-    """A line about what is not right, beside the answer."""
+    """Print an error or a warning on standard error."""
     sys.stderr.write(without_controls(text) + "\n")
 
 
 def say_before(text: str, *, asks: bool = True) -> None:
-    """A line of what `confirm` then asks about, if it asks; it has no place in JSON."""
+    """Print a line before `confirm`. With --json it goes to standard error, and only if `confirm` will ask."""
     if not GIVEN.json:
         say(text)
     elif asks and not GIVEN.yes:
@@ -116,7 +116,7 @@ def say_before(text: str, *, asks: bool = True) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask on standard error, unless --yes was given; raise typer.Exit where the answer is no, or nobody answers."""
+    """Ask on standard error, unless --yes was given; raise typer.Exit if the answer is no or there is no terminal."""
     if GIVEN.yes:
         return
     if not sys.stdin.isatty():
@@ -128,7 +128,7 @@ def confirm(question: str) -> None:
 
 
 def who() -> str:
-    """Return who runs the command, for the log of actions: as it was given, or by the login."""
+    """Return who runs the command, for the log of actions: --who, or the login."""
     if GIVEN.who:
         return GIVEN.who
     with suppress(KeyError, OSError):
@@ -137,12 +137,12 @@ def who() -> str:
 
 
 def log_of(redis: Any) -> Log:
-    """Return what writes down that this person did something."""
+    """Return the function that logs the actions of this person."""
     return partial(record_action, redis, who(), "")
 
 
 class ProgressBar:
-    """A bar on standard error where that is a terminal, once it has taken a while; a context manager."""
+    """A bar on standard error, if that is a terminal, after SHOWN_AFTER_S; a context manager."""
 
     def __init__(self, what: str, total: float | None = None) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:.0f} %"))
@@ -152,7 +152,7 @@ class ProgressBar:
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # an answer that goes to a file stays there
+            redirect_stdout=sys.stdout.isatty(),  # else an answer for a file goes to the terminal
         )
         self._task = self._bar.add_task(what, total=total)
         self._since = time.monotonic()
@@ -165,7 +165,7 @@ class ProgressBar:
             self._bar.stop()
 
     def move(self, done: float, of: float | None = None) -> None:
-        """So much is done, of so much where that is known only now."""
+        """Set the work done. of: the total, if it was not known before."""
         self._bar.update(self._task, completed=done, total=of)
         self._show()
 
@@ -180,7 +180,7 @@ class ProgressBar:
 
 
 def moment(at: datetime | None) -> str:
-    """A moment in the local zone: today's to the millisecond, another day's to the second."""
+    """Write a time in the local zone: of today with milliseconds, of another day with seconds."""
     if at is None:
         return ""
     local, today = at.astimezone(), datetime.now().astimezone().date()

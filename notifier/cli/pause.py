@@ -39,10 +39,10 @@ def pause(
     with opened_all(settings) as partitions:
         if name is not None:
             pause_it(partitions, name, who(), reason, lasts_us, log_of(partitions))
-        told = ask_all(partitions, find_pauses)
-        for number, error in told.away.items():
+        answers = ask_all(partitions, find_pauses)
+        for number, error in answers.away.items():
             complain(f"partition {number}: {error}")
-        _show(by_route(told.all))
+        _show(by_route(answers.all))
 
 
 def resume(what: What) -> None:

@@ -1,4 +1,4 @@
-"""How far `send-file` has come, in a small file beside the one that is sent, so that it can be begun again."""
+"""The progress of `send-file`, in a small file beside the sent one, so that an interrupted command can go on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from notifier.cli.output import fail
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Write to this file; an error names it, also that of a full disk."""
+    """Let an OSError name this file; that of a full disk does not."""
     try:
         yield
     except OSError as error:
@@ -26,7 +26,7 @@ def named(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Progress:
-    """run: names this sending of the file; row: the last one dealt with; accepted and refused: so far."""
+    """run: the id of this sending of the file. row: the last row with a result. accepted, refused: counts so far."""
 
     digest: str
     run: str
@@ -36,11 +36,11 @@ class Progress:
     done: bool = False
 
     def job_id(self, row: int) -> str:
-        """The id of a row: the same when the row is sent again, because nobody knew whether it went through."""
+        """The id of a row: the same if the row is sent again after a lost answer, so that it is accepted once."""
         return hashlib.sha256(f"{self.run}:{row}".encode()).hexdigest()[:20]
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Replace the file atomically."""
         beside = path.with_name(path.name + ".new")
         with named(beside):
             beside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
@@ -52,14 +52,14 @@ class Progress:
 
     @classmethod
     def resume(cls, path: Path, digest: str) -> Self:
-        """The progress kept at `path`, or a new one where nothing is kept; ends the command for one of another file."""
+        """Read the progress from `path`, or begin a new one. Ends the command if the progress is of another content."""
         try:
             kept = cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls.begin(digest)
         except (OSError, ValueError, TypeError) as error:
             fail(f"{path}: is not a progress file of send-file ({type(error).__name__}); delete it to begin again")
-        if kept.digest != digest and kept.done and not kept.accepted:  # before the end, some may be unknown to us
+        if kept.digest != digest and kept.done and not kept.accepted:  # not done: some may be accepted and not counted
             return cls.begin(digest)
         if kept.digest != digest:
             fail(f"{path}: the file has changed since row {kept.row}; delete this to send the whole file again")

@@ -87,7 +87,7 @@ def send_file(
     kept_at = file.with_name(file.name + ".progress")
     if refused is not None:
         _check_refused(refused, file, kept_at)
-    # What is not UTF-8 comes through, and the check of the notification names its field.
+    # Invalid UTF-8 is read as surrogates; the check of the notification then names the field.
     with (
         Notifier.of(settings_in_force()) as notifier,
         file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines,
@@ -123,7 +123,7 @@ def send_file(
     answer(counts, said, right=not progress.refused)
 
 
-def _send_rows(  # noqa: PLR0917 - all of one sending
+def _send_rows(  # noqa: PLR0917 - the state of one sending
     notifier: Notifier,
     file: Path,
     rows: Iterator[Row],
@@ -131,8 +131,8 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
     keep: Callable[[], None],
     refuse: Callable[[list[str]], object],
 ) -> None:
-    # Rows whose end is not kept yet, and whether it is to be refused. Refused lines are written out along with the
-    # progress: whoever resumes reads what lies behind it once more.
+    # Rows that are not in the progress yet, and whether each is refused. Refused lines are written just before the
+    # progress is saved, because a resumed command reads all rows after it again.
     under_way: deque[tuple[Row, bool]] = deque()
     ids: deque[str] = deque()
 
@@ -163,7 +163,7 @@ def _send_rows(  # noqa: PLR0917 - all of one sending
         refuse(refused)
         keep()
 
-    keep()  # the run, which the job ids are of: an answer may be lost, to the first rows too
+    keep()  # saves the run, which makes the job ids: the very first answer may be lost too
     notifier.send_many(good(), job_ids=_taken_from(ids), on_accepted=accepted)
     progress.done = True
     accepted(())
@@ -185,7 +185,7 @@ def _is_csv(file: Path) -> bool:
 
 @contextmanager
 def _writer(refused: Path | None, progress: Progress) -> Iterator[Callable[[list[str]], object]]:
-    """Return the writer of the refused lines. Resuming goes on writing."""
+    """Return the writer of the refused lines. A resumed command appends to them."""
     if refused is None:
         yield len
         return
@@ -198,12 +198,12 @@ def _writer(refused: Path | None, progress: Progress) -> Iterator[Callable[[list
     try:
         yield write
     finally:
-        with named(refused):  # a line that found no room is tried once more
+        with named(refused):  # closing writes the rest of the buffer
             out.close()
 
 
 def _taken_from(ids: deque[str]) -> Iterator[str]:
-    while ids:  # one is put in for each notification, before it is asked for
+    while ids:  # `good` adds an id before it yields the notification
         yield ids.popleft()
 
 

@@ -41,15 +41,15 @@ def serve(
     if not (token() or no_auth or is_this_host(host)):
         fail(f"{host} can be reached by others: set {TOKEN} or {TOKEN_FILE}, or say --no-auth", USAGE)
     path = settings_path(GIVEN.config)
-    settings = load_settings(path)  # so that what is wrong is said now
+    settings = load_settings(path)  # an error must end the command before it listens
     if settings.events.webhook is not None:
         settings.events.webhook.read_secret(os.environ)
     with needs_extra("notifier serve", "server"):
-        from notifier.server.run import bind, run  # noqa: PLC0415 - the extra server is needed here alone
+        from notifier.server.run import bind, run  # noqa: PLC0415 - only this command needs the extra server
     try:
         listening = bind(host, port)
     except OSError as error:
-        why = str(error.strerror).partition(" (while")[0]  # of a name that is not known, no errno
+        why = str(error.strerror).partition(" (while")[0]  # str(error) begins with the errno
         other = "; --port names another" if error.errno in {errno.EADDRINUSE, errno.EACCES} else ""
         fail(f"cannot listen on {host}:{port}: {why}{other}")
     with suppress(OSError):  # a full disk is no reason to serve nothing
@@ -69,6 +69,6 @@ def _token(environ: Mapping[str, str]) -> Callable[[], str]:
 
 
 def _checked(text: str, where: str) -> str:
-    """The same text; raise SettingsError where it holds no tokens, or one that can be guessed."""
+    """Return the text; raise SettingsError if it has no tokens, or one that can be guessed."""
     read_callers(text, where)
     return text

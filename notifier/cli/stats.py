@@ -1,4 +1,4 @@
-"""The command stats: what happens now and what happened in the last minutes."""
+"""The command `stats`: the present state, and the last minutes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stats(
             answer(told, *_shown(told))
             if not watch:
                 return
-            Event().wait(EVERY_S)  # nobody sets it; Ctrl-C ends it
+            Event().wait(EVERY_S)  # only Ctrl-C ends the wait early
 
 
 def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
@@ -95,5 +95,5 @@ def _row(each: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _at_most(seconds: float | None) -> str:
-    """The end of a histogram's bucket."""
+    """Write a quantile, which is known only as the upper bound of its histogram bucket."""
     return "" if seconds is None else f"≤ {seconds_text(seconds)}"

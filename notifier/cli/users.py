@@ -1,4 +1,4 @@
-"""Commands for what is kept of users: users export, apply, forget."""
+"""Commands for the data of users: users export, apply, forget."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def apply(
             for number, entry in entries_in(lines):
                 try:
                     applied += notifier.users.apply([entry], who=WHO)
-                except InvalidPreferenceError as error:  # users may no more, say, what they chose then
+                except InvalidPreferenceError as error:  # such as a choice that users may no longer make
                     complain(f"{file}:{number}: {str(error).removeprefix('entries[0].')}")
         except ValueError as error:
             fail(f"{file}:{number + 1}: {error}")
@@ -85,7 +85,7 @@ def _kept(notifier: Notifier, user: str) -> dict[str, Any]:
 
 
 def entries_in(lines: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The entries of a file that `export` printed, and their lines. Raises ValueError for what is none."""
+    """Yield the number and the entry of each line of an `export`. Raises ValueError if a line is no JSON object."""
     for number, line in enumerate(lines, 1):
         entry = read_object(line)
         if entry is None:

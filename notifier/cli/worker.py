@@ -1,4 +1,4 @@
-"""The command that works, which `python -m workers` and Django's `push_worker` are too."""
+"""The command `worker`, which `python -m workers` and Django's `push_worker` run too."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def worker(
 def run(
     config: Path | None, lanes: Sequence[str], *, name: str | None, partitions: str | None = None, burst: bool
 ) -> None:
-    """Run a worker until it is told to stop. partitions: see `chosen`. Raises NotifierError where it cannot begin."""
+    """Run a worker until it is told to stop. partitions: see `chosen`. Raises NotifierError if it cannot start."""
     config = settings_path(config)
     settings = load_at_start(config)
     configure_logging(settings.log.format, settings.log.level)
@@ -55,11 +55,11 @@ def run(
     if served[0].prefixes is not None:
         use_prefixes(served[0].prefixes)
     connection = served[0].client
-    os.environ[RQ_VARIABLE] = in_force().rqs  # RQ reads it when it is imported
+    os.environ[RQ_VARIABLE] = in_force().rqs  # RQ reads it at its import
     with needs_extra("a worker", "worker"):
         from workers.push import PushWorker  # noqa: PLC0415
 
-    sys.path.append(str(Path.cwd()))  # where the functions of other jobs are; last, so that it hides no package
+    sys.path.append(str(Path.cwd()))  # for the functions of RQ's own jobs; last, so that it hides no package
 
     def make() -> PushWorker:
         check(connection)
@@ -86,7 +86,7 @@ def chosen(partitions: Sequence[Partition], text: str | None) -> Sequence[Partit
 
 
 def check_numbers(partitions: Sequence[Partition]) -> None:
-    """Raise SettingsError where the fleet has another number of partitions; those that are away are asked later."""
+    """Raise SettingsError if the fleet has another number of partitions. A partition that is away is checked later."""
     for at in partitions:
         with under(at.prefixes), suppress(RedisUnusableError):
             exchange(at.client, at.checked(nothing()))

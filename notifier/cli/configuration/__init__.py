@@ -1,1 +1,1 @@
-"""Commands about what stands before the first message: the configuration, the rules of Redis, partitions."""
+"""Commands for the setup: the configuration, Redis's ACL, partitions."""

@@ -1,4 +1,4 @@
-"""Commands about the configuration: config check, schema, apply, withdraw, status."""
+"""Commands about the configuration: config check, schema, apply, revert, withdraw, log, status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from notifier.store.published import (
 )
 from notifier.units import counted, moment
 
-MAX_SHOWN: Final = 40  # of the lines that change
+MAX_SHOWN: Final = 40  # changed lines
 OWN_FILES: Final = "none; each worker follows its own file"
 
 
@@ -67,7 +67,7 @@ def check(
         settings = load_settings(path)
         refused, said = _started(settings)
         if worker and refused:
-            raise SettingsError("\n".join(refused))  # noqa: TRY301 - told as all that is wrong
+            raise SettingsError("\n".join(refused))  # noqa: TRY301 - printed like any error of the file
     except SettingsError as error:
         if not GIVEN.json:
             fail(str(error))
@@ -91,11 +91,11 @@ def check(
 
 
 def _started(settings: Settings) -> tuple[list[str], list[str]]:
-    """Why a worker on this host would not start or could send nothing, and what it would warn of.
+    """Why a worker on this host would not start or could send nothing, and its warnings.
 
-    Producers need no keys, so it is no mistake.
+    On a producer's host these are no errors, because producers need no keys.
     """
-    from workers.configuration.wiring import provider_builders  # noqa: PLC0415 - it loads RQ, which no other of these commands needs
+    from workers.configuration.wiring import provider_builders  # noqa: PLC0415 - it loads RQ, which only this command needs
     from workers.rq.functions import AllowedFunctions  # noqa: PLC0415 - as above
 
     sys.path.append(str(Path.cwd()))  # as a worker does
@@ -103,14 +103,14 @@ def _started(settings: Settings) -> tuple[list[str], list[str]]:
     builds.append(partial(AllowedFunctions, settings.worker.functions))
     sends = settings.providers.platforms() or settings.worker.functions
     found = [] if sends else ["providers names no platform: nothing can be sent"]
-    with capture_logs() as logged:  # they would stand between the lines of the answer
+    with capture_logs() as logged:  # log lines would mix with the answer
         for build in builds:
             try:
                 build()
             except (SettingsError, RedisUnusableError) as error:
                 found.append(f"{error}; without it no worker starts on this host")
     said = [" ".join(str(value) for key, value in entry.items() if key != "log_level") for entry in logged]
-    return list(dict.fromkeys(found)), list(dict.fromkeys(said))  # once, however many apps share it
+    return list(dict.fromkeys(found)), list(dict.fromkeys(said))  # several apps may have the same problem
 
 
 def schema() -> None:
@@ -134,7 +134,7 @@ def apply(
     other sections, such as the providers, from their own files. Waiting notifications follow the new rates.
     """
     rates, delay_us = load_settings(file).rates, duration_us(after, "--in", max_us=MAX_DELAY_US)
-    # What cannot stand in this host's own file is not sent to others.
+    # Rates that this host's own configuration would refuse are not published.
     own = load_settings(GIVEN.config, rates=rates, of=read_source(file))
     _apply(own, delay_us, replaces=replace)
 

@@ -1,4 +1,4 @@
-"""`notifier config init`: a first configuration, by three or four questions."""
+"""`notifier config init`: writes a first configuration from three or four answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from notifier.settings.templates import schema_text, template
 CONSOLE: Final = "console"
 TEAM: Final = ("team_id", "Which team? (10 letters and digits)", "ABCDE12345")
 KEY_ID: Final = ("key_id", "Which key id? (10 letters and digits)", "FGHIJ67890")
-# Of each platform: the key that names its secret's file, what that is, and what else is asked: key, question, example.
+# For each platform: the key for the file of its secret, that file in words, and other keys with question and example.
 PLATFORMS: Final[dict[str, tuple[str, str, list[tuple[str, str, str]]]]] = {
     "apns": (
         "key_file",
@@ -81,8 +81,8 @@ def init(
     try:
         with new:
             new.write(written)
-        schema.write_bytes(known)  # by which editors complete and check it
-    except OSError as error:  # a full disk
+        schema.write_bytes(known)  # editors use it to complete and check the file
+    except OSError as error:  # such as a full disk
         path.unlink()
         schema.unlink(missing_ok=True)
         fail(f"{path} and {schema.name} could not be written: {error.strerror}")
@@ -97,7 +97,7 @@ def init(
 
 
 def first_text(providers: dict[str, dict[str, Any]]) -> str:
-    """The first configuration with these providers; with none, those of the template, which print."""
+    """The first configuration with these providers; if there are none, with the console of the template."""
     if not providers:
         return template("first")
     lines = ["providers:"]
@@ -112,14 +112,14 @@ def _asked_platform() -> str:
 
 
 def _known(platform: str) -> str:
-    """The platform. Raises BadParameter, upon which a prompt asks again."""
+    """Return the platform. Raises BadParameter, after which a prompt asks again."""
     if platform not in {*PLATFORMS, CONSOLE}:
         raise typer.BadParameter(f"is {platform!r}; give one of {', '.join((*PLATFORMS, CONSOLE))}")
     return platform
 
 
 def _section(platform: str, key_file: Path | None, *, asks: bool) -> dict[str, dict[str, Any]]:
-    """Return the text under `providers`; empty for the console."""
+    """Return the section `providers`; empty for the console."""
     if platform == CONSOLE and key_file is not None:
         raise typer.BadParameter("--key-file goes with --platform, and the console has no key")
     if _known(platform) == CONSOLE:
@@ -140,7 +140,7 @@ def _section(platform: str, key_file: Path | None, *, asks: bool) -> dict[str, d
 
 
 def _right(platform: str, section: dict[str, str], key: str, answer: str) -> str:
-    """The answer, if the configuration would be right with it. Raises as `_known`."""
+    """Return the answer, if the configuration accepts it. Raises as `_known`."""
     try:
         parse_settings(first_text({platform: section | {key: answer}}))
     except SettingsError as error:

@@ -1,4 +1,4 @@
-"""The command that tells where a user is."""
+"""The command `partition`: in which partition a user is."""
 
 from __future__ import annotations
 

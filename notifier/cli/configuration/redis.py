@@ -1,4 +1,4 @@
-"""The commands below `notifier redis`."""
+"""The command `redis acl`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def acl(
     several = config.partitions > 1
     if not several:
         use_keys_of(config)
-    # In the patterns of several partitions a star stands for the hash tag.
+    # With several partitions, a star in the patterns replaces the hash tag.
     with under(Prefixes(f"{{*}}{config.prefix}", f"{{*}}{config.prefix}:{RQ}") if several else None):
         lines = {name: access.line(name, version) for name in ([role] if role else access.ROLES)}
     answer(lines, *lines.values())

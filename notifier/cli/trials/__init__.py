@@ -1,1 +1,1 @@
-"""Commands that try rates on recorded traffic first."""
+"""Commands that try rates on recorded traffic."""

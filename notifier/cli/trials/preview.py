@@ -1,4 +1,4 @@
-"""The command that tries rules first: preview."""
+"""The command `preview`."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _waited(moment: Moment, side: Side) -> str:
 
 
 def _clock(us: int) -> str:
-    """A moment of the trace, hours:minutes:seconds since its beginning."""
+    """Write a time since the beginning of the trace as hours:minutes:seconds."""
     minutes, milliseconds = divmod(us // 1000, 60_000)
     return f"{minutes // 60}:{minutes % 60:02}:{milliseconds / 1000:06.3f}"
 

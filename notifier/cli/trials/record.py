@@ -1,4 +1,4 @@
-"""The command that records traffic: trace record; and what `preview --live` records for itself."""
+"""The command `trace record`, and the recording of `preview --live`."""
 
 from __future__ import annotations
 
@@ -50,10 +50,9 @@ def record(
 
 @contextmanager
 def recording(settings: Settings, lasting_us: int, what: str) -> Iterator[Iterator[list[str]]]:
-    """Yield what is accepted in so many µs, or until Ctrl-C, as lines of a trace: now and then those that came since.
+    """Record for `lasting_us`, or until Ctrl-C. Yields an iterator; each of its items is the new lines of the trace.
 
-    what: to call it by while it lasts. Raises RecordingError where somebody else records, or where the recording breaks
-    off.
+    what: the title of the progress bar. Raises RecordingError if another recording runs, or if this one breaks off.
     """
     seconds = lasting_us / UNITS["s"]
     with (
@@ -74,7 +73,7 @@ def _shown(parts: Iterator[list[str]], bar: ProgressBar) -> Iterator[list[str]]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[float], bool]]:
-    """Yield what waits, and tells whether Ctrl-C or SIGTERM has come: they end the command at a moment of its own."""
+    """Yield a function that waits, and returns whether Ctrl-C or SIGTERM came: then the command ends in good order."""
     came: list[int] = []
     before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in ENDING}
     try:

@@ -61,8 +61,8 @@ def cancel(
             tell(done)
         else:
             with logged(log_of(partitions), "cancel", ids[0]) as words:
-                words.append(told := notifier.cancel(ids[0]))
-            answer({"job_id": ids[0], "answer": told}, told, right=told == "cancelled")
+                words.append(result := notifier.cancel(ids[0]))
+            answer({"job_id": ids[0], "answer": result}, result, right=result == "cancelled")
 
 
 def _cancel_of_all(category: str | None, tag: str | None, *, dry_run: bool) -> None:

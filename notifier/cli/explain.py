@@ -46,14 +46,14 @@ def status(
         answer({"job_id": job_id, "state": "unknown"}, right=False)
         return
     ends = {"held by": found.held_by, "by": found.superseded_by, "attempts": found.attempts}
-    told = [
+    lines = [
         f"{found.state}" + (f" ({_in_a_line(found.reason)})" if found.reason else ""),
         _expected(found.expected_at, found.not_before or "", "expected at "),
         f"settled at {moment(found.settled_at)}" if found.settled_at is not None else "",
         *(record_lines(found.record) if found.record is not None and not GIVEN.json else ()),
         *(f"{label} {value}" for label, value in ends.items() if value),
     ]
-    answer(asdict(found), *filter(None, told))
+    answer(asdict(found), *filter(None, lines))
 
 
 def record_lines(record: Record) -> Iterator[str]:
@@ -115,13 +115,13 @@ def explain(
         found, outside = inspection.explain(category, zone), _outside(inspection)
     found = placed(found, known)
     of_user, of_category = known.places.of_user(user).path, known.places.of_category(category).path
-    told = {"user_rules": of_user, "category_rules": of_category}
+    paths = {"user_rules": of_user, "category_rules": of_category}
     categories = known.settings.categories
     if not GIVEN.json:
         _tell_unknown(category, categories, "; this applies instead:")
     expires_us = categories[category].expires_us if category in categories else None
     answer(
-        found.as_json() | told,
+        found.as_json() | paths,
         f"{user}: {of_user}, and {of_category} in the lane {found.lane}",
         *_explained(found, category, outside),
         *_expires(found, category, expires_us),

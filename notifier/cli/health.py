@@ -41,7 +41,7 @@ def health(
         raise RedisUnusableError(why)
     right = bool(healthy) and (not now.suspended or bool(now.suspended_in))
     workers = [asdict(each) | {"healthy": each in healthy} for each in mine]
-    told = {"healthy": right, "suspended": bool(now.suspended), "warning": warning, "host": here, "workers": workers}
+    value = {"healthy": right, "suspended": bool(now.suspended), "warning": warning, "host": here, "workers": workers}
     of_parts = {"unserved": now.unserved, "suspended_in": now.suspended_in, "away": list(now.away)}
     parts = of_parts if settings.redis.partitions > 1 else {}
     if not GIVEN.json:
@@ -49,7 +49,7 @@ def health(
             complain(f"no worker is named {worker}" if worker else f"no worker runs on this host, {here}")
         for complaint in filter(None, [*_complaints(now), warning]):
             complain(complaint)
-    answer(told | parts, *(f"{each.name} on {each.host}: {_told(each, within_us)}" for each in mine), right=right)
+    answer(value | parts, *(f"{each.name} on {each.host}: {_describe(each, within_us)}" for each in mine), right=right)
 
 
 def _complaints(now: Now) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _complaints(now: Now) -> Iterator[str]:
         yield f"{where}suspended by rq suspend: nothing is sent until rq resume"
 
 
-def _told(alive: Alive, within_us: int) -> str:
+def _describe(alive: Alive, within_us: int) -> str:
     ago = f"{alive.age_us / 1e6:.1f} s ago"
     if alive.rq_job and alive.is_healthy(within_us):
         return f"healthy, runs RQ's job {alive.rq_job}; heard of {ago}"

@@ -32,34 +32,34 @@ def stats(
     """Show sends by minute, lateness and latency, what waits and why, the routes, and the workers."""
     with opened_all(without_rates()) as redis:
         while True:
-            told = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}
+            found = read_stats(redis, minutes).as_json() | {"throttled": read_throttled(redis)}
             if watch and not GIVEN.json:
                 Console().clear()
-            answer(told, *_shown(told))
+            answer(found, *_shown(found))
             if not watch:
                 return
             Event().wait(EVERY_S)  # only Ctrl-C ends the wait early
 
 
-def _shown(told: dict[str, Any]) -> Iterator[str | Rows]:
-    yield from problem_lines(told) or ["all is well"]
-    rows = [_row(each) for each in told["minutes"]]
+def _shown(found: dict[str, Any]) -> Iterator[str | Rows]:
+    yield from problem_lines(found) or ["all is well"]
+    rows = [_row(each) for each in found["minutes"]]
     yield Rows(("minute", "accepted", "delivered", "cancelled", "other ends", "retried", "late p50", "p99"), rows)
     number = len(rows)
     outcomes = [
         (each["route"], each["category"], each["outcome"], each["count"], f"{each['count'] / number:.1f}")
-        for each in told["outcomes"]
+        for each in found["outcomes"]
     ]
     title = f"what ended in {counted(number, 'minute')}"
     yield Rows(("route", "category", "outcome", "count", "a minute"), outcomes, title, "nothing ended")
-    slow = [("late", name, each) for name, each in told["lateness"].items()]
-    slow += [("provider", name, each) for name, each in told["provider_latency"].items()]
+    slow = [("late", name, each) for name, each in found["lateness"].items()]
+    slow += [("provider", name, each) for name, each in found["provider_latency"].items()]
     quantiles = [(what, of, e["count"], _at_most(e["p50"]), _at_most(e["p99"])) for what, of, e in slow]
     yield Rows(("what", "of", "count", "p50", "p99"), quantiles)
-    users = told["throttled"]
+    users = found["throttled"]
     most = [_throttled(each) for each in users["users"]]
     yield Rows(("user", "waiting", "what for", "next"), most, f"waits most: {users['says']}", "no user has a backlog")
-    yield from _now(told["now"])
+    yield from _now(found["now"])
 
 
 def _now(now: dict[str, Any]) -> Iterator[str | Rows]:

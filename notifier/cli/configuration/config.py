@@ -71,8 +71,8 @@ def check(
     except SettingsError as error:
         if not GIVEN.json:
             fail(str(error))
-        told = {"file": str(path), "right": False, "errors": str(error).splitlines(), "warnings": []}
-        answer(told, right=False)
+        value = {"file": str(path), "right": False, "errors": str(error).splitlines(), "warnings": []}
+        answer(value, right=False)
     warnings = [line_of(str(path), problem) for problem in advise(settings, read_source(path))] + refused + said
     warnings += read_by_others(settings)
     warnings += unread(os.environ, settings.providers.platforms())
@@ -196,8 +196,8 @@ def log(
     with opened_all(without_rates()) as partitions:
         found = read_actions(partitions, limit)
     rows = [(a.at, f"{a.who}\n{a.address}", f"{a.action}\n{a.of}", a.answer) for a in found]
-    told = [asdict(each) for each in found]
-    answer(told, Rows(("at", "by", "what", "how"), rows, empty="nothing was changed"))
+    value = [asdict(each) for each in found]
+    answer(value, Rows(("at", "by", "what", "how"), rows, empty="nothing was changed"))
 
 
 def status() -> None:
@@ -232,7 +232,7 @@ def _counts(settings: Settings) -> str:
 
 
 def _compare(change: Change, *, replaces: bool) -> None:
-    """Show what would change; raise typer.Exit where sections would be lost."""
+    """Show what would change; raise typer.Exit if sections would be lost."""
     if change.lost and not replaces:
         complain(f"the file has no {' and no '.join(change.lost)}, but such rates are in force;")
         fail("write all rates into the file, or give --replace to remove these")

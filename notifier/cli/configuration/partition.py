@@ -26,6 +26,6 @@ def partition(
     else:
         use_keys_of(config)
         number, prefixes, tag = 0, in_force(), ""
-    told = {"partition": number, "of": config.partitions, "tag": tag, RQ_VARIABLE: prefixes.rqs}
+    value = {"partition": number, "of": config.partitions, "tag": tag, RQ_VARIABLE: prefixes.rqs}
     where = f"partition {number} of {config.partitions}" + (f", hash tag {{{tag}}}" if tag else "")
-    answer(told, where, f"{RQ_VARIABLE}='{prefixes.rqs}'")
+    answer(value, where, f"{RQ_VARIABLE}='{prefixes.rqs}'")

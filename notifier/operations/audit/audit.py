@@ -1,8 +1,8 @@
-"""The keyspace held against itself, while everybody works: each job in exactly one place, and nothing for no job.
+"""Check, while workers run, that each job is in exactly one place, and that no entry is without a job.
 
-It goes by cursors, in pieces of a hundred things at most, and keeps no more than some names in
-memory. What it says was judged by a script in one step, or seen twice with the proof in between: what merely moved
-meanwhile is never taken for a fault. Repairs are made in the very step that judged.
+The audit reads Redis by cursors, in small pieces, and keeps few names in memory. A script judges in one step. Where one
+step is too short, the audit looks before and after it gathers the proof. So a job that moves meanwhile is no finding.
+A repair is part of the step that judges.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ JUDGED: Final = ("backlog", "backlogs", "claim", "route", "waiting_for_route")  
 
 
 class Audit:
-    """One audit of one Redis. jobs, users: how many notifications and users with backlogs it has come by so far.
+    """One audit of one Redis. jobs, users: how many notifications and users with backlogs it has met so far.
 
-    on_progress: told, now and then, of about how many keys how many have been looked at.
+    on_progress: gets how many keys were read, of about how many.
     """
 
     def __init__(
@@ -62,16 +62,15 @@ class Audit:
         self._repair = repair
         self._on_progress = on_progress
         self._permits = Permits(redis)
-        self._wrong: set[bytes] = set()  # keys of a wrong type that are there still
+        self._wrong: set[bytes] = set()  # keys of a wrong type that were not removed
         self._queues = Queues(redis, repair=repair, lease_us=lease_us)
         self.jobs = 0
         self.users = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Every inconsistency, as it is found; with `repair`, what was done about each.
+        """Yield each inconsistency; with `repair`, also what was done about it. Raises RedisUnusableError.
 
-        What a key of a wrong type makes unreadable is passed over, unless that is repaired first. Raises
-        RedisUnusableError.
+        If a key of a wrong type is not removed, the entries that need this key are skipped.
         """
         with redis_answers():
             for keys in self._pages():
@@ -123,7 +122,7 @@ class Audit:
             yield from found
 
     def _judge_preferences(self) -> Iterator[Finding]:
-        """Workers go on as if a user whose preferences cannot be read had none."""
+        """Judge preferences that cannot be read. Workers treat their user as one who has none."""
         for user, text in self._redis.hscan_iter(redis_key("preferences"), count=MEMBERS_A_LOOK):
             try:
                 Preferences.decode(text)
@@ -134,7 +133,7 @@ class Audit:
                 yield Finding(f"user {readable(name)}", saw, right, "forgotten" if gone else "")
 
     def _members(self, keys: list[bytes]) -> Iterator[Entry]:
-        """Read these sets; most are short, and then some of them take one round trip."""
+        """Yield the members of sorted sets. Most sets are short, so one round trip reads several."""
         for some in pieces(keys, SETS_A_LOOK):
             first = ask_each(self._redis, some, lambda pipe, key: pipe.zscan(key, 0, count=MEMBERS_A_LOOK))
             for key, (more, page) in zip(some, first, strict=True):
@@ -145,7 +144,7 @@ class Audit:
                     yield from ((key, member) for member, _ in rest)
 
     def _each(self, audit: Callable[..., Call[T]], items: Iterable[Any], size: int) -> Iterator[T]:
-        """Judge so many at a time; where that meets a key of a wrong type one by one, without those that touch it."""
+        """Judge `size` items a call. If a key of a wrong type breaks a call, judge its items one by one."""
         for some in pieces(items, size):
             try:
                 yield run(self._redis, audit(some, repair=self._repair, lease_us=self._lease_us))
@@ -157,11 +156,11 @@ class Audit:
 
 
 def repair_beside(redis: Any, lease_us: int) -> threading.Thread:
-    """Begin an audit that repairs, in a thread that is returned. lease_us: how long a worker holds what it takes."""
+    """Start an audit that repairs, and return its thread. lease_us: how long a worker's lease lasts."""
 
     def repair() -> None:
         with suppress(NotifierError), redis_answers():  # Redis is away: the next worker that starts repairs
-            marks = set()  # of what failed before this audit, which removes a key of another type
+            marks = set()  # of scripts that failed before this audit
             with suppress(ResponseError):
                 marks = redis.smembers(redis_key("halfway"))
             for _ in Audit(redis, lease_us=lease_us, repair=True).findings():
@@ -175,7 +174,7 @@ def repair_beside(redis: Any, lease_us: int) -> threading.Thread:
 
 
 def _readable(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """These, up to a key of a wrong type, which was told."""
+    """Yield findings up to a key of a wrong type, which has a finding of its own."""
     try:
         yield from findings
     except ResponseError as error:

@@ -1,7 +1,4 @@
-"""The calls by which an audit judges, and puts right: each is one step in Redis. See `notifier.audit`.
-
-The contracts stand in the scripts of the same names.
-"""
+"""The calls by which an audit judges and repairs, each in one step. Scripts of the same names have the contracts."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ _LANES: Final = json.dumps(LANES)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One inconsistency, in words. done: what was done about it; '' where nothing was to be.
+    """One inconsistency, in words. done: the repair; '' if the caller asked for none.
 
-    what: the subject, such as 'job 5f…'. saw: where it stands. right: where it should. left: whether it is there still.
+    what: the subject, such as 'job 5f…'. saw: its state. right: the state that would be right. left: not repaired.
     """
 
     what: str
@@ -39,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The findings of *audit_job*. queued: ids that their queues must name. notifications: how many were ours."""
+    """The reply of *audit_job*. queued: ids that must be in their queues. notifications: how many jobs were ours."""
 
     queued: list[bytes]
     notifications: int
@@ -47,9 +44,9 @@ class Judged:
 
 
 def audit_jobs(job_ids: Sequence[bytes], *, repair: bool, lease_us: int, unlisted: bool = False) -> Call[Judged]:
-    """Judge jobs. unlisted: their queues were read since they were known to be queued, and did not name them.
+    """Judge jobs. unlisted: the caller has seen them queued, then read their queues and not found them there.
 
-    lease_us: how long a worker may hold one.
+    lease_us: how long a worker's lease lasts.
     """
     args: list[str | bytes | int] = ["", int(repair), _LANES, lease_us]
     for job_id in job_ids:
@@ -58,19 +55,19 @@ def audit_jobs(job_ids: Sequence[bytes], *, repair: bool, lease_us: int, unliste
 
 
 def audit_entries(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease_us: int) -> Call[list[Finding]]:
-    """Judge what stands in sorted sets of jobs: (key, member)."""
+    """Judge entries of sorted sets of jobs: (key, member)."""
     args: list[str | bytes | int] = ["", int(repair), lease_us]
     return Call(script("audit_entry"), [], args + [part for entry in entries for part in entry], _findings)
 
 
 def audit_keys(entries: Sequence[tuple[bytes, bytes]], *, repair: bool, lease_us: int) -> Call[list[Finding]]:
-    """Judge what is no job's: (a key, b'') or (a set, its member)."""
+    """Judge keys other than jobs: (a key, b'') or (a set, its member)."""
     args: list[str | bytes | int] = ["", int(repair), _LANES, lease_us]
     return Call(script("audit_key"), [], args + [part for entry in entries for part in entry], _findings)
 
 
 def audit_queue(lane: str, start: int, most: int, *, repair: bool) -> Call[tuple[int, list[Finding]]]:
-    """Judge so many jobs of a lane's queue, from a place counted from the tail; also how many there were."""
+    """Judge jobs in a lane's queue, from a place counted from the tail; also return how many were read."""
     args: list[str | bytes | int] = [int(repair), lane, start, most]
     return Call(script("audit_queue"), [], args, lambda reply: (reply[0], _findings(reply[1])))
 

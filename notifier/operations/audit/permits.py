@@ -1,7 +1,7 @@
-"""Permits in the future that nobody is sending under, looked for while they move.
+"""Find permits that are dated in the future and left behind, while workers run.
 
-A permit stands in the future while its job is in flight under a lease, never before and never again. So one that did
-before all leases were read, and does after it, and belongs to none of them, was left behind.
+A permit is dated in the future only while its job is in flight under a lease. So a permit was left behind if it was
+dated in the future before the audit read all leases, still is afterwards, and belongs to none of these leases.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ A_LOOK: Final = 100
 
 
 class Permits:
-    """Finds suspects among the permits, a page of keys at a time: each with the key in which it stands."""
+    """Finds suspect permits, a page of keys at a time. Each comes with its key."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis: Any = redis
         self._noted: set[Entry] = set()
 
     def look_at(self, keys: list[bytes]) -> Iterator[Entry]:
-        """Note what is in the future; tells suspects only where that is much."""
+        """Note permits of the future; yield suspects only if many are noted."""
         sets = [key for key in keys if is_key(key, "sent") or _is_device(key)]
         later = f"({time_us(self._redis) if sets else 0}"
         for some in pieces(sets, A_LOOK):
@@ -40,14 +40,14 @@ class Permits:
             yield from self.suspects()
 
     def suspects(self) -> Iterator[Entry]:
-        """Return those of the noted that belong to nothing in flight."""
+        """Yield the noted permits that belong to no job in flight."""
         if self._noted:
             noted, self._noted = self._noted, set()
             held = self._in_flight()
             yield from sorted(entry for entry in noted if entry[1].partition(b"#")[0] not in held)
 
     def _in_flight(self) -> set[bytes]:
-        """The permits of all leases; and of RQ's started registries, where those of deleted jobs stand too."""
+        """Return the permits of all leases, and of RQ's started registries, which also have those of deleted jobs."""
         held = set()
         in_flight = [job_id for job_id, _ in self._redis.zscan_iter(redis_key("leases"), count=A_LOOK)]
         for lane in LANES:
@@ -56,8 +56,8 @@ class Permits:
                 held.add(permit)
                 in_flight.append(job_id)
         for some in pieces(in_flight, A_LOOK):
-            told = ask_each(self._redis, some, lambda pipe, job: pipe.hmget(job_key(job), "push_permit", "push_rq_job"))
-            held.update(permit for both in told for permit in both if permit)
+            jobs = ask_each(self._redis, some, lambda pipe, job: pipe.hmget(job_key(job), "push_permit", "push_rq_job"))
+            held.update(permit for both in jobs for permit in both if permit)
         return held
 
 

@@ -1,4 +1,4 @@
-"""RQ's queues, audited: lists, in which nothing can be looked up, read in pieces while they move."""
+"""Audit RQ's queues: lists without an index, which are read in pieces while they change."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from notifier.scripts.keys import rq_key
 from notifier.scripts.loader import run
 from notifier.store.connection import pieces
 
-MAX_EXPECTED: Final = 100_000  # names kept in memory
+MAX_EXPECTED: Final = 100_000  # ids kept in memory
 PIECE: Final = 500
-OVERLAP: Final = 50  # what RQ takes out of the middle between two pieces moves what is behind it
+OVERLAP: Final = 50  # read again, as jobs that RQ removes between two reads shift those behind
 JUDGED_A_CALL: Final = 100
 UNLISTED_A_CALL: Final = 25
 
 
 class Queues:
-    """Compares the queues with the jobs that say they are queued.
+    """Compares the queues with the jobs whose status is queued.
 
-    A job of ours that is queued stays in its list until it has another status, and a list is read from its tail, where
-    what comes in between is only seen twice. So what was queued before a reading, was not in it and is queued after it,
-    stands in no list.
+    A queued notification stays in its list until its status changes. The audit reads a list from its tail, so a job
+    that is pushed meanwhile only makes it read others twice. So if a job is queued before and
+    after a reading, and the reading did not find the job, no list has it.
     """
 
     def __init__(self, redis: Redis, *, repair: bool, lease_us: int) -> None:
@@ -35,15 +35,15 @@ class Queues:
         self._expected: set[bytes] = set()
 
     def expect(self, job_ids: Iterable[bytes]) -> Iterator[Finding]:
-        """Note jobs that are queued; looks for them when there are many."""
+        """Note queued jobs; once there are many, search the queues for them."""
         self._expected.update(job_ids)
         if len(self._expected) >= MAX_EXPECTED:
             yield from self._look_for_expected()
 
     def findings(self) -> Iterator[Finding]:
-        """Report what stands in a queue and should not, and what should and does not.
+        """Yield jobs that a queue has and should not have, and jobs that it lacks.
 
-        What has ended there is no fault, as a worker passes over it.
+        A cancelled or deleted job in a queue is no fault: a worker skips it.
         """
         for lane in LANES:
             start, found = 0, JUDGED_A_CALL

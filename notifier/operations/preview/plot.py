@@ -17,13 +17,13 @@ FONT: Final = 'font-family="sans-serif" font-size="12"'
 BUCKETS: Final = 240
 TICKS: Final = 6
 COLORS: Final[Mapping[Side, str]] = {"old": "#888888", "new": "#c2410c"}
-DASHES: Final[Mapping[Side, str]] = {"old": "6 4", "new": "none"}  # told apart without colours too
+DASHES: Final[Mapping[Side, str]] = {"old": "6 4", "new": "none"}  # the lines differ without colours too
 
 STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 604800)
 
 
 def svg(sent_at: Mapping[Side, Sequence[int]], names: Mapping[Side, str]) -> str:
-    """Return the drawing. sent_at: the times of what was sent, in µs; names: what the two are called."""
+    """Return the drawing. sent_at: the times of sends, in µs. names: the captions of the two lines."""
     end = max((max(times) for times in sent_at.values() if times), default=0) + 1
     bucket = -(-end // BUCKETS)
     counts = {side: Counter(at // bucket for at in sent_at[side]) for side in SIDES}

@@ -1,8 +1,8 @@
-"""Records a trace as it happens: *enqueue* copies what it accepts into the stream `trace` while there is one.
+"""Records a trace: while the stream `trace` exists, *enqueue* copies each notification that it accepts into the stream.
 
-The stream is there while somebody records: made here, kept alive by every look at it, and gone LAPSE_MS after the
-last, with all that stands in it. So recording that is off costs *enqueue* one look for a key a call, and recording
-that was killed ends by itself. It sees what `Notifier` accepts; a plain RQ producer's jobs do not pass *enqueue*.
+A recorder creates the stream. Each read puts off the stream's expiry, so the stream is gone LAPSE_MS after the last.
+So without a recorder *enqueue* only checks for a key, once a call, and the recording of a killed recorder ends by
+itself. Jobs of a plain RQ producer are not recorded, as they do not pass *enqueue*.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from notifier.store.partitions import Partition, Partitions
 from notifier.store.pipelining import on_all
 from notifier.units import clock_us, moment
 
-GROUP: Final = "recorder"  # read by nobody: with it an empty stream can be made
+GROUP: Final = "recorder"  # nobody reads by it: creating it creates an empty stream
 LAPSE_MS: Final = 30_000
 BATCH: Final = 5_000
 LOOK_EVERY_S: Final = 0.25
@@ -35,16 +35,16 @@ class RecordingError(NotifierError):
 
 
 class Recorder:
-    """Reads what is accepted from now on, until it is closed. One at a time in a fleet.
+    """Reads notifications that are accepted from now on, until it is closed. A fleet has one at a time.
 
     began_us: when the trace began, µs on Redis's clock.
     """
 
     def __init__(self, redis: Any) -> None:
-        """Raise RecordingError where somebody records already, RedisUnusableError if a partition does not answer."""
+        """Raise RecordingError if another recorder runs, RedisUnusableError if a partition does not answer."""
         self._begun: dict[int, int] = {}  # by partition, µs on its clock
         self._last: dict[int, bytes] = {}
-        # By a key that nobody learns: a producer may have put a text there, and which are the same is all that matters.
+        # A secret key, to hash collapse ids: a producer may use texts as ids, and the trace only shows which are equal.
         self._collapse_key = secrets.token_bytes(32)
         self._at: list[Partition] = []
         with ExitStack() as stack:
@@ -67,9 +67,9 @@ class Recorder:
         on_all(self._at, lambda redis: redis.delete(redis_key("trace")))
 
     def read(self) -> Iterator[str]:
-        """Return what was accepted since the last call, as lines of a trace.
+        """Yield the notifications accepted since the last call, as lines of a trace.
 
-        Raise RecordingError where the stream has gone meanwhile: what came since then is not known.
+        Raise RecordingError if the stream is gone: the notifications since then are missing.
         """
         for at in self._at:
             while entries := self._next(at):
@@ -79,9 +79,9 @@ class Recorder:
                 self._last[at.number] = entries[-1][0]
 
     def parts(self, seconds: float, wait: Callable[[float], bool]) -> Iterator[list[str]]:
-        """Read now and then until so many seconds have passed, and once after. Raises as `read`.
+        """Read at intervals until `seconds` have passed, and once after. Raises as `read`.
 
-        wait: lets so many seconds pass, or fewer; whether to end now.
+        wait: waits for the given seconds or fewer; returns whether to end now.
         """
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0 and not wait(min(left, LOOK_EVERY_S)):
@@ -123,7 +123,7 @@ class Recorder:
 
 
 def _begin(redis: Any) -> int:
-    """Let a stream be there, in which *enqueue* writes; the µs of now."""
+    """Create the stream for *enqueue*; return the time in µs."""
     try:
         with redis.pipeline(transaction=True) as pipe:
             pipe.xgroup_create(redis_key("trace"), GROUP, id="$", mkstream=True)

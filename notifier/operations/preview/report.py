@@ -1,4 +1,4 @@
-"""Old rules against new ones on one trace: who would wait how much longer or shorter. Times in microseconds."""
+"""Compare old and new rules on one trace: how much longer or shorter users would wait. Times in microseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDED: Final[Mapping[int, str]] = {EXPIRED: "expired", SUPERSEDED: "superseded",
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long those waited that were sent, and how many were sent, expired, were superseded and dropped."""
+    """The waits of the notifications that were sent, and how many were sent, expired, superseded and dropped."""
 
     sent: int
     expired: int
@@ -39,7 +39,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class OfUser:
-    """Hold what a user would notice. mean_us, longest_us: of the waits of those that were sent."""
+    """The effect on one user. mean_us, longest_us: of the waits of notifications that were sent."""
 
     user: str
     notifications: int
@@ -50,10 +50,10 @@ class OfUser:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Hold what a preview found.
+    """The result of a preview.
 
-    longer, shorter: how many notifications would wait so under the new rules, and be sent under both. worst: the users
-    whose mean wait grows most, those alone whose it grows.
+    longer, shorter: of the notifications sent under both rules, how many would wait longer or shorter under the new
+    ones. worst: the users whose mean wait grows most.
     """
 
     notifications: int
@@ -73,7 +73,7 @@ class Report:
         return f"{self.longer:,} would wait longer, {self.shorter:,} shorter"
 
     def by_category(self) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-        """Return columns and rows. What is superseded or dropped has a column only where something is."""
+        """Return columns and rows. Superseded and dropped have a column only if there are any."""
         seldom = [word for word in ("superseded", "dropped") if any(getattr(of, word) for of in self.overall.values())]
         counts, times = ("sent", "expired", *seldom), ("p50_us", "p99_us", "longest_us")
         rows = [
@@ -101,7 +101,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One notification of a user: when it went, None if it did not; the rule that held it last, if one did.
+    """One notification of a user. sent_us: None if it was not sent. decided_by: the rule that held it last, or ''.
 
     ended: 'sent', 'expired', 'superseded' or 'dropped'.
     """
@@ -115,7 +115,7 @@ class Moment:
 
 
 class _Found:
-    """Gather the figures of one side. waits: of the sent, by category."""
+    """Gather the figures of one side. waits: of sent notifications, by category."""
 
     def __init__(self) -> None:
         self.waits: dict[str, array[int]] = defaultdict(lambda: array("q"))
@@ -145,10 +145,10 @@ def compare(
     *,
     begins_us: int = 0,
 ) -> tuple[Report, dict[Side, Sequence[int]]]:
-    """Replay a trace under both; returns the report, and for each side the times of all that was sent.
+    """Replay a trace under both sides' rules; returns the report, and for each side the times of all sends.
 
-    advance: told after each user how many notifications it was.
-    begins_us: when the trace began, in µs since the epoch, for rules that go by the clock.
+    advance: called after each user with the number of the user's notifications.
+    begins_us: when the trace began, in µs since the epoch, for rules that use local time.
     """
     rules: Mapping[Side, Policies] = {"old": old, "new": new}
     found = {side: _Found() for side in SIDES}
@@ -181,7 +181,7 @@ def compare(
 
 
 def timeline(trace: Trace, user: str, old: Policies, new: Policies, *, begins_us: int = 0) -> list[Moment]:
-    """Return what would become of each of a user's notifications, in the order of the trace; as `compare`."""
+    """Replay one user as `compare` does; returns each notification's fate, in the order of the trace."""
     rules: Mapping[Side, Policies] = {"old": old, "new": new}
     if not any(map(_paces, rules.values())):
         trace = {user: trace.get(user, [])}
@@ -203,7 +203,7 @@ def timeline(trace: Trace, user: str, old: Policies, new: Policies, *, begins_us
 def _replayed(
     trace: Trace, rules: Mapping[Side, Policies], **options: Any
 ) -> Iterator[tuple[Sequence[Event], str, dict[Side, Replay]]]:
-    """Replay each user alone; then what all users have together holds back what goes, first come, first served."""
+    """Replay each user alone; then delay sends by the paces for all users, first come, first served."""
     trace = {user: _as_given(events, rules["old"]) for user, events in trace.items()}
     found = (
         (events, user, {side: Replay(rules[side], user, events, **options).run() for side in SIDES})
@@ -220,7 +220,7 @@ def _replayed(
 
 
 def _as_given(events: Sequence[Event], old: Policies) -> list[Event]:
-    """Without the expiry of their categories, which a recording has too: it is another under new rates."""
+    """Drop an expiry that is the old one of a category: recordings contain it, and new rates may have another."""
     return [
         event._replace(expires_in_us=None)
         if event.expires_in_us is not None and event.expires_in_us == old.category(event.category).expires_us
@@ -237,7 +237,7 @@ def _paces(policies: Policies) -> dict[str, Window]:
 def _hold_back(
     name: str, window: Window, policies: Policies, replays: Sequence[tuple[Sequence[Event], Replay]]
 ) -> None:
-    """Move what goes of a category to when its pace for all users allows it; what expires until then is not sent."""
+    """Delay a category's sends to its pace for all users. A notification that expires meanwhile is not sent."""
     category = policies.categories[name]
     recent = deque[int](maxlen=window.limit)
     going = sorted(
@@ -277,5 +277,5 @@ def _change(both: Iterable[str]) -> str:
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:
-    """The least of them that so many per cent do not exceed; 0 where there is none."""
+    """Return the least value that `percent` of the values do not exceed; 0 if there are none."""
     return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else 0

@@ -1,4 +1,4 @@
-"""Access to Redis: rules for its ACL, with the least commands and keys by role. What scripts need is read from them."""
+"""Rules for Redis's ACL: the fewest commands and keys for each role. Those of scripts are read from their sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from notifier.scripts.loader import files, names_of, script
 _COMMENT: Final = re.compile(r"--.*$", re.MULTILINE)
 _CALL: Final = re.compile(r"\bcall\('([A-Za-z]+)'")
 
-# What every client asks, whatever it is for: to sign in, and which version this is.
+# Commands of every connection, whatever the role.
 EVERYBODY: Final = ("auth", "client|setname", "exec", "hello", "info", "multi", "ping", "select", "time")
 SCRIPTS: Final = ("eval", "evalsha", "script|load")
 READING: Final = (
@@ -24,7 +24,7 @@ READING: Final = (
     "zrevrange", "zscan", "zscore",
 )  # fmt: skip
 LIMITER: Final = ("acquire", "limit", "limit_change", "limit_usage", "limit_used", "refund")
-# What RQ's worker does by itself: other functions' jobs, its registries, being suspended and told to stop.
+# Commands of RQ's own worker: for jobs of other functions, its registries, `rq suspend` and orders to stop.
 RQ: Final = (
     "blmove", "blpop", "client|info", "client|list", "hincrbyfloat", "lmove", "lrem", "publish", "rename",
     "srandmember", "subscribe", "unsubscribe", "unwatch", "watch", "xread",
@@ -34,9 +34,9 @@ STREAMS: Final = ("xack", "xautoclaim", "xgroup|create", "xreadgroup")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """List what a kind of program may do. keys, rq: names under our prefix and under RQ's; None is all of them.
+    """The rights of one kind of program. keys, rq: names under our prefix and under RQ's; None is all of them.
 
-    scripts: by name; room: all of that room besides, '*' is of all but the audits.
+    scripts: by name. room: the role may also run all scripts of this room; '*' is every room but the audits.
     """
 
     scripts: Sequence[str]
@@ -72,7 +72,7 @@ def rules(role: str, version: tuple[int, int] = (7, 0)) -> list[str]:
     """Return the words for Redis's `ACL SETUSER` for this role, without a password.
 
     Raises KeyError for an unknown role. version: of Redis.
-    Before 7.0 it cannot tell reading a key from writing it: what is to be read may be written too.
+    Before 7.0, Redis has no right to read only: the role may then also write the keys that it reads.
     """
     of, named = ROLES[role], in_force()
     more = set(names_of(of.room)) if of.room else set()
@@ -103,7 +103,7 @@ def _called_in(sources: Iterable[str]) -> set[str]:
 
 
 def _patterns(first: str, called: str, names: Sequence[str] | None, sources: Sequence[str]) -> list[str]:
-    """The keys that begin with `first`, in scripts `called`: all of them, or these and those that the scripts name."""
+    """Return patterns of the keys under `first`: all of them, or `names` and those that the scripts name."""
     if names is None:
         return [f"{first}:*"]
     spelled = re.compile(rf"\b{called} \.\. '([a-z_]+)")
@@ -112,5 +112,5 @@ def _patterns(first: str, called: str, names: Sequence[str] | None, sources: Seq
 
 
 def line(role: str, version: tuple[int, int] = (7, 0)) -> str:
-    """A line of Redis's ACL file, without a password: nobody can sign in as this user until one is added."""
+    """Return a line of Redis's ACL file, without a password: nobody can sign in until an operator adds one."""
     return " ".join([f"user notifier-{role} on", *rules(role, version)])

@@ -1,4 +1,4 @@
-"""Log what people did, and that a file of rates changed: who, where, what. It holds no token, text or body."""
+"""The action log: people's actions, and changes of the file of rates. It holds no token, text or body."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from notifier.store.pipelining import ask_all
 
 KEPT: Final = 10_000
 LONGEST: Final = 300  # bytes of a field
-CUT: Final = "…".encode()  # ends one that was longer
-Log = Callable[[str, str, str], object]  # writes an action down: what was done, of what, and the answer
-OF_USERS: Final = ("users",)  # what users chose, in a stream of its own
+CUT: Final = "…".encode()  # the end of a field that was longer
+Log = Callable[[str, str, str], object]  # records an action: its name, its object, the answer
+OF_USERS: Final = ("users",)  # the choices of users have a stream of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that was done. who: a login, or the name of a token. address: of who asked; of a command its host."""
+    """One action. who: a login, or the name of a token. address: the client's; a command's host. of: the object."""
 
     at: datetime
     who: str
@@ -39,9 +39,9 @@ class Action:
 def record_action(  # noqa: PLR0917 - one entry
     redis: Any, who: str, address: str, action: str, of: str, answer: str
 ) -> None:
-    """Write an entry, in one partition, also where Redis is full: what it tells of is done there.
+    """Write an entry in one partition, even if Redis is full: actions are done then too.
 
-    address: '' for this host. Raises RedisUnusableError where none answers.
+    address: '' for this host. Raises RedisUnusableError if no partition answers.
     """
     entry = action_entry(who, address or socket.gethostname(), action, of, answer)
     words = ("MAXLEN", "~", KEPT, "*", *(word for field in entry.items() for word in field))
@@ -50,13 +50,13 @@ def record_action(  # noqa: PLR0917 - one entry
 
 @contextmanager
 def logged(log: Log, action: str, of: str) -> Iterator[list[str]]:
-    """Log what is done here, by the words put into the list, also where Ctrl-C or Redis broke it off."""
+    """Log the action of the block, with the words that the block adds to the list, even if Ctrl-C or Redis stops it."""
     words: list[str] = []
     try:
         yield words
     except (RedisUnusableError, KeyboardInterrupt) as error:
         why = f"not everywhere: {error}" if isinstance(error, RedisUnusableError) else "interrupted"
-        with suppress(RedisUnusableError):  # what could not be done is what to tell
+        with suppress(RedisUnusableError):  # the caller needs the error of the action
             log(action, of, "; ".join([why, *words]))
         raise
     log(action, of, "; ".join(words))
@@ -74,13 +74,13 @@ def _cut(text: bytes) -> bytes:
 
 
 def read_actions(redis: Any, most: int, of: Sequence[str] = ()) -> list[Action]:
-    """The newest, the last first. of: OF_USERS for what users chose. Raises as `record_action`."""
+    """Return the newest actions, the last first. of: OF_USERS for the choices of users. Raises as `record_action`."""
 
     def find() -> Exchange[Any]:
         return (yield Commands(lambda pipe: pipe.xrevrange(redis_key("actions", *of), count=most)))[0]
 
     found = []
-    for entry_id, fields in (each for told in ask_all(Partitions.around(redis), find).all for each in told):
+    for entry_id, fields in (each for entries in ask_all(Partitions.around(redis), find).all for each in entries):
         text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
         at = datetime.fromtimestamp(int(entry_id.partition(b"-")[0]) / 1000, tz=UTC)
         found.append(Action(at, *(text.get(name, "") for name in ("who", "address", "action", "of", "answer"))))

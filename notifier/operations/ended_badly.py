@@ -23,7 +23,7 @@ from notifier.store.pipelining import ask_all
 from notifier.texts import mask
 from notifier.units import UNITS, moment
 
-MAX_READ: Final = 500  # of each lane, of what is kept longer there, and of dead tokens
+MAX_READ: Final = 500  # of each lane, of jobs kept longer there, and of dead tokens
 PAGE: Final = 50
 UNKNOWN: Final = "no reason is kept"
 
@@ -32,7 +32,7 @@ UNKNOWN: Final = "no reason is kept"
 class Bad:
     """A notification that ended badly, or a dead token. outcome: 'rejected', 'failed', 'expired' or 'dead token'.
 
-    token: the dead one, masked.
+    token: the dead token, masked.
     """
 
     job_id: str
@@ -46,17 +46,17 @@ class Bad:
 
 
 def view_bad(redis: Any, known: Known, part: str = "", outcome: str = "", page: int = 0) -> dict[str, Any]:
-    """List what ended badly lately, as plain data. part: of a job id or a user. page: from 0.
+    """List bad ends and dead tokens as plain data, the newest first. part: of a job id or a user. page: from 0.
 
-    known: it names the app by which a category goes, and says how long the failed are kept.
-    counts: by outcome, reason, route and category, the most first, of all that was read. other_counts: how many more
-    than those. found: one page. is_all: whether all was read. more: whether there is another page.
-    Raises RedisUnusableError where no partition answers.
+    known: has the app of each category, and how long failed jobs are kept.
+    counts: of all entries read, by outcome, reason, route and category, the largest first. other_counts: the number of
+    entries in no listed count. found: one page. is_all: whether all were read. more: whether there is another page.
+    Raises RedisUnusableError if no partition answers.
     """
-    told = ask_all(Partitions.around(redis), partial(_find, known))
+    answers = ask_all(Partitions.around(redis), partial(_find, known))
     met = [
         each
-        for found, _ in told.all
+        for found, _ in answers.all
         for each in found
         if (part in each.job_id or part in each.user) and outcome in {"", each.outcome}
     ]
@@ -68,7 +68,7 @@ def view_bad(redis: Any, known: Known, part: str = "", outcome: str = "", page: 
         "counts": [dict(zip(names, of, strict=True)) | {"count": n} for of, n in most],
         "other_counts": len(met) - sum(n for _, n in most),
         "found": [asdict(each) for each in met[page * PAGE : (page + 1) * PAGE]],
-        "is_all": not told.away and all(is_all for _, is_all in told.all),
+        "is_all": not answers.away and all(is_all for _, is_all in answers.all),
         "more": len(met) > (page + 1) * PAGE,
     }
 
@@ -81,7 +81,7 @@ def _find(known: Known) -> Exchange[tuple[list[Bad], bool]]:
 
 def _failed(known: Known) -> Exchange[tuple[list[Bad], bool]]:
     ((now_s, _),) = yield Commands(lambda pipe: pipe.time())
-    # Registries are ordered by when an entry is over. So what is kept longer, as RQ's own for a year, is read apart.
+    # A registry's score is when an entry ends. So entries that are kept longer, as RQ's for a year, are read apart.
     usual = now_s + -(-known.settings.keep_failed_us // UNITS["s"])
     spans = (usual, f"({now_s}"), ("+inf", f"({usual}")
     keys = [rq_key("failed", lane) for lane in LANES]
@@ -94,13 +94,13 @@ def _failed(known: Known) -> Exchange[tuple[list[Bad], bool]]:
             pipe.hmget(job_key(job_id), "meta", "push_outcome", "push_targets")
             pipe.xrevrange(rq_key("results", "").encode() + job_id, count=1)
 
-    told = yield Commands(ask)
-    found = [_bad(known.policies, job_id, told[2 * n], *_last(told[2 * n + 1])) for n, job_id in enumerate(ids)]
+    replies = yield Commands(ask)
+    found = [_bad(known.policies, job_id, replies[2 * n], *_last(replies[2 * n + 1])) for n, job_id in enumerate(ids)]
     return found, all(len(part) <= MAX_READ for part in parts)
 
 
-def _bad(policies: Policies, job_id: bytes, told: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:
-    meta, outcome, targets = told
+def _bad(policies: Policies, job_id: bytes, job: Sequence[bytes | None], why: str, at: datetime | None) -> Bad:
+    meta, outcome, targets = job
     fields = fields_of(meta)
     category = str(fields.get("category", ""))
     own, devices = decode_targets((targets or b"").decode(errors="replace"))
@@ -120,15 +120,15 @@ def _dead() -> Exchange[tuple[list[Bad], bool]]:
     (entries,) = yield Commands(lambda pipe: pipe.xrevrange(redis_key("feedback"), count=MAX_READ + 1))
     found = []
     for entry_id, raw in entries[:MAX_READ]:
-        told = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
-        route = told.get("platform", "") + (f"/{told['app']}" if told.get("app") else "")
-        ended = "dead token", told.get("reason") or UNKNOWN, _at(entry_id), mask(told.get("token", ""))
-        found.append(Bad(told.get("job_id", ""), told.get("user", ""), "", route, *ended))
+        entry = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
+        route = entry.get("platform", "") + (f"/{entry['app']}" if entry.get("app") else "")
+        ended = "dead token", entry.get("reason") or UNKNOWN, _at(entry_id), mask(entry.get("token", ""))
+        found.append(Bad(entry.get("job_id", ""), entry.get("user", ""), "", route, *ended))
     return found, len(entries) <= MAX_READ
 
 
 def _last(results: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> tuple[str, datetime | None]:
-    """The last line of what is kept as the reason, and when that was written. RQ keeps its own jobs longer."""
+    """Return the last line of the newest result, as the reason, and the time of that result."""
     why, at = "", None
     for entry_id, fields in results:
         with suppress(ValueError, OverflowError, OSError):  # anybody may write there

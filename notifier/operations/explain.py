@@ -1,7 +1,4 @@
-"""Read for people a user's backlogs, and how much the user has used of each rule.
-
-Changes nothing.
-"""
+"""Read for people a user's backlogs, and how much the user has used of each rule. Changes nothing."""
 
 from __future__ import annotations
 
@@ -39,20 +36,20 @@ from notifier.units import moment
 UNKNOWN: Final = Expected(None)
 DELETED: Final = Expected(None, "deleted by RQ's tools")
 PREFERENCES: Final = "preferences and file"
-# The keys of rules, by their first word; a window begins with itself.
+# A rule's key in the file, by the first word of its text. A window has no such word: its text begins with its limit.
 KEYS: Final = {"gap": "gap", "burst": "burst", "quiet": "quiet_hours", "send": "send_hours", "overall": "overall"}
 Scope = Literal["user", "category"]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One notification in a user's backlog. place: from 1. expires_at: or never.
+    """One notification in a user's backlog. place: from 1. expires_at: None is never.
 
-    expected_at: when it should go; None where that is not known, as it is behind many, and for one that expires before.
-    not_before: what else than the user's rules decides, so that it may go later, or why it will not go.
+    expected_at: when it should go; None if that is unknown, as far back in a backlog, or if it expires before.
+    not_before: why it may go later than the user's rules admit, or why it will not go.
 
-    count: how many it stands for, those that it superseded and itself. held_by: the rule that holds it the longest,
-    such as 'user 10/1m'; '' where it waits for none.
+    count: itself and the notifications that it superseded. held_by: the rule that holds it the longest,
+    such as 'user 10/1m'; '' if none does.
     """
 
     category: str
@@ -70,11 +67,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A rule and what a user has used of it.
+    """A rule, and how much a user has used of it.
 
-    scope: whose rule it is. rule: as in the file, '10/1m' or 'gap 1.5s'. used: sends that count now,
-    those in flight among them; None where it counts nothing. free_at: when the rule admits the next send; None is now.
-    at: where it stands, see `placed`.
+    scope: whose rule it is. rule: as in the file, '10/1m' or 'gap 1.5s'. used: the sends that count now, also those
+    in flight; None if the rule counts none. free_at: when the rule admits the next send; None is now.
+    at: where the rule is written, see `placed`.
     """
 
     scope: Scope
@@ -89,11 +86,11 @@ class Use:
 class Explanation:
     """Why a notification of a category may or may not go to a user now.
 
-    next_at: the first moment the rules admit one; None is now. decided_by: the rule that holds it, if one does.
-    waiting: how many stand in each of the user's backlogs. zone: whose clock decides, where a rule goes by one.
-    preferences: what the user chose, see `Preferences.as_dict`; of the mutes those that hold.
-    routes: of the category's app, those that are not working: what goes by them waits. paused: the pause that holds it.
-    suspended: RQ's workers are, so nothing is looked at.
+    next_at: when the rules first admit it; None is now. decided_by: the rule that holds it until then, if one does.
+    waiting: how many notifications each of the user's backlogs has. zone: the time zone, if a rule uses local time.
+    preferences: the user's choices, see `Preferences.as_dict`; of the mutes, those in force.
+    routes: those of the category's app that do not work, so notifications wait for them. paused: the pause that holds
+    it. suspended: whether `rq suspend` stops the workers.
     """
 
     user: str
@@ -116,10 +113,10 @@ class Explanation:
 
 
 class Inspection:
-    """The state of a user in one Redis, read once. Raises RedisUnusableError where Redis does not answer."""
+    """The state of a user in one Redis. Raises RedisUnusableError if Redis does not answer."""
 
     def __init__(self, redis: Redis, policies: Policies, user: str, partitions: int = 1) -> None:
-        """partitions: of the fleet; each has its share of what all users have together."""
+        """partitions: of the fleet. Each has its share of the `overall` paces of all users."""
         self._redis: Any = redis
         self._user = user
         self._share = partitions
@@ -127,7 +124,7 @@ class Inspection:
         self._policies = policies.under({user: self.record.preferences})
 
     def backlog(self, category: str | None = None) -> Iterator[Standing]:
-        """The first thousand of each backlog, or of that of a category, in the order of each."""
+        """Yield the first thousand notifications of each backlog, or of one category's, in order."""
         forecast = Forecast(self._policies, self._user, self.record)
         for name, jobs in self.record.backlogs.items():
             for place, (job_id, _, fields) in enumerate(jobs if category in {None, name} else (), 1):
@@ -149,10 +146,10 @@ class Inspection:
                 )
 
     def explain(self, category: str | None = None, zone: str | None = None) -> Explanation:
-        """The rules for the user and a category, what is used of each, and when the next may go.
+        """Return the rules for the user and a category, the use of each, and when the next notification may go.
 
-        category: None is the first in which something waits. zone: whose clock decides; None is that of the first that
-        waits, or the configured one.
+        category: None is the first with a backlog. zone: the time zone; None is that of the backlog's head, or the
+        configured one.
         """
         user, policies, record = self._user, self._policies, self.record
         category = category or next((name for name, n in record.waiting.items() if n), DEFAULT_CATEGORY)
@@ -163,7 +160,7 @@ class Inspection:
         named, since_us = record.head(category)
         zones = zone_or(zone or named or policies.zone_of(user), policies.zone, now_us)
         clock = ByClock(rules, zones, since_us, policies.lead_us, of_user.latest, of_category.latest)
-        from_us, decided_by = now_us, None  # then the rules by the clock are asked
+        from_us, decided_by = now_us, None  # the user's rules are evaluated as of from_us
         for use in paced:
             if use.free_at is not None and not rules.category.bypass:
                 from_us, decided_by = round(use.free_at.timestamp() * 1e6), f"{category} {use.rule}"
@@ -191,7 +188,7 @@ class Inspection:
         )
 
     def outside(self) -> str:
-        """How many notifications of all users are in no backlog, in words; '' where none is."""
+        """Say how many notifications of all users are in no backlog; '' if none is."""
         with redis_answers(), self._redis.pipeline(transaction=False) as pipe:
             for queue in queue_keys():
                 pipe.llen(queue)
@@ -200,7 +197,7 @@ class Inspection:
         return ", ".join(f"{n:,} {words}" for n, words in told if n)
 
     def _overall(self, category: Category, now_us: int) -> list[Use]:
-        """Return what all users together have used of the pace of a category; see `overall.lua`."""
+        """Return how much all users together have used of the category's `overall` pace; see `overall.lua`."""
         if (window := category.overall) is None:
             return []
         key, since_us = redis_key("overall", category.name), now_us - window.interval_us
@@ -215,7 +212,7 @@ class Inspection:
 def _by_clock(scope: Scope, clock: ByClock, sends: Sends, now_us: int) -> Iterator[Use]:
     rules, policy = clock.rules, _policy_of(scope, clock.rules)
     for window in policy.calendar:
-        # What was sent counts until the day after its own begins.
+        # A send counts until the next day, week or month begins.
         latest = [at for n in range(1, window.limit + 1) if (at := sends.latest(n)) is not None]
         starts = [clock.zone.next_start(window.unit, at) for at in latest]
         free_us = next(iter(starts[max(0, window.limit - rules.category.cost) :]), 0)
@@ -249,7 +246,7 @@ def _later(at_us: int, now_us: int) -> datetime | None:
 
 
 def placed(found: Explanation, known: Known) -> Explanation:
-    """The same, and where each rule stands."""
+    """Add to each use where its rule is written."""
     places: dict[Scope, Places] = {
         "user": known.places.of_user(found.user),
         "category": known.places.of_category(found.category),
@@ -266,7 +263,7 @@ def placed(found: Explanation, known: Known) -> Explanation:
 
 
 def places_by_rule(found: Explanation) -> dict[str, str]:
-    """Where each rule stands, by its words in the history: 'user 10/1m', 'chat gap 5s', 'quiet hours' of whomever."""
+    """Map each rule's words in the history, such as 'user 10/1m', 'chat gap 5s', 'quiet hours', to its places."""
     owner = {"user": "user", "category": found.category}
     told = defaultdict[str, list[str]](list)
     for use in found.uses:
@@ -276,7 +273,7 @@ def places_by_rule(found: Explanation) -> dict[str, str]:
 
 
 def _not_working(routes: Sequence[Held], category: Category) -> Iterator[Held]:
-    """Choose those by which a notification goes that names no app: the routes of its category's."""
+    """Yield the routes of the category's app: a notification that names no app goes by these."""
     overall = OVERALL + category.name
     for each in routes:
         if each.route == overall or (each.kind != "busy" and _app_of(each.route) == (category.app or "")):

@@ -1,4 +1,4 @@
-"""All that is kept of one user, for the user: what `forget` takes away."""
+"""Export to a user all data that is kept of the user: the data that `forget` removes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FIELDS: Final = ("meta", "push_outcome", "data")
 
 
 def export_user(redis: Redis, policies: Policies, user: str) -> dict[str, Any]:
-    """The times of sends, and what waits or ended badly with its content; device tokens are masked.
+    """Return the times of sends, and the notifications that wait or ended badly; device tokens are masked.
 
-    Raises RedisUnusableError. What a user chose and the history are asked of `Notifier`.
+    `Notifier` has the user's preferences and history. Raises RedisUnusableError.
     """
     waiting = {each.job_id: each.expected_at for each in Inspection(redis, policies, user).backlog()}
     with redis_answers():

@@ -1,4 +1,4 @@
-"""Records of the history as plain data; and one found by its job alone, as nothing leads from a job to its user."""
+"""Records of the history as plain data, and a search for a record by job id: no key leads from a job to its user."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from notifier.scripts.keys import redis_key
 from notifier.store.connection import ask_each, redis_answers, time_us
 from notifier.units import moment
 
-A_LOOK: Final = 500  # keys
+A_LOOK: Final = 500  # keys of one SCAN
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """All of a record as plain data. held: what held it back, in seconds; says: all of it in one line."""
+    """Return a record as plain data. held: for how many seconds each reason held it; says: the record in one line."""
     answered = [str(reply) for reply in record.replies]
     return asdict(record) | {
         "held_s": round(record.held_s, 6),
@@ -29,9 +29,9 @@ def record_json(record: Record) -> dict[str, Any]:
 def search_record(
     redis: Any, job_id: str, keep_us: int, on_progress: Callable[[int, int], None] = lambda *_: None
 ) -> Record | None:
-    """Look through the histories of all users. on_progress: of about how many keys how many have been looked at.
+    """Search the histories of all users. on_progress: gets how many keys were searched, of about how many.
 
-    keep_us: none that ended longer ago is shown. Raises RedisUnusableError.
+    keep_us: a record that ended longer ago is not returned. Raises RedisUnusableError.
     """
     wanted = b"\n" + job_id.encode()
     with redis_answers():
@@ -46,7 +46,7 @@ def search_record(
 
 
 def _pages(redis: Any, on_progress: Callable[[int, int], None]) -> Iterator[list[tuple[bytes, str]]]:
-    """The keys of histories, each with its user."""
+    """Yield the keys of histories, each with its user."""
     prefix = redis_key("history")
     name = re.compile(re.escape(prefix.encode()) + rb":\{(.*)\}:[01]", re.DOTALL)
     cursor, seen, in_all = -1, 0, redis.dbsize()

@@ -1,4 +1,4 @@
-"""The settings that hold now: the file's, with the rates that were applied through Redis in the place of its own."""
+"""The settings in force: those of the file, with the rates applied through Redis, if any, in place of its own."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NONE: Final = Published()
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The settings that hold now, and the rules in them.
+    """The settings in force, and their rules.
 
-    published: of the rates that were applied; its version is '' where the file's own hold. places: where each rule
-    stands.
+    published: the rates that were applied; version '' if the file's own are in force. places: where each rule is
+    written.
     """
 
     settings: Settings
@@ -39,7 +39,7 @@ class Known:
 
     @property
     def limits(self) -> set[str]:
-        """The limits of all users, of tiers and of categories, as `Waits` names them."""
+        """The names of the limits of all users, tiers and categories, as in `Waits`."""
         known = self.policies
         of_users = [("user", policy) for policy in (known.everyone, *known.tiers.values())]
         of_categories = [(name, category.policy) for name, category in known.categories.items()]
@@ -47,14 +47,14 @@ class Known:
 
 
 class InForce:
-    """Reads the settings that hold now, anew only where the files or what was applied have changed. For any thread.
+    """Reads the settings in force, again only if the files or the applied rates have changed. For any thread.
 
-    refused: what is wrong with those that stand there now, so that the last ones hold on, or in the beginning those of
-    the file, as in workers; or ''.
+    refused: why the newest settings cannot be used, or ''. Until they can, the last usable ones stay in force, or at
+    first those of the file, as in workers.
     """
 
     def __init__(self, path: Path, redis: Any, settings: Settings) -> None:
-        """settings: as they were read before, of whichever rates."""
+        """settings: from an earlier reading, with any rates."""
         self._followed = Followed(path, settings=settings)
         self._partitions = Partitions.around(redis)
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class InForce:
         self.refused = ""
 
     def read(self) -> Known:
-        """Read the rates in force. Raises SettingsError where not even the file can be used, and RedisUnusableError."""
+        """Read the settings. Raises SettingsError if the file cannot be used either, and RedisUnusableError."""
         published = self._partitions.ask_any(published_now)
         with self._lock:
             seen = self._followed.fingerprint()
@@ -84,7 +84,7 @@ class InForce:
 
 
 def read_known(path: Path, redis: Redis, find: Any = published_rates) -> Known:
-    """Read the rates that one Redis has, those of `find`: published, or in force by now. Raises as `InForce.read`."""
+    """Read the settings with the rates that `find` reads from Redis. Raises as `InForce.read`."""
     published, applied = ask(partial(find, redis))
     if applied is None:
         return read_own(path, published)

@@ -1,4 +1,4 @@
-"""Read a program's own limits for people: the namespaces that count usage, their keys, and series."""
+"""Read for people the usage of programs' own limits: namespaces that count it, their keys, and series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS: Final[tuple[By, ...]] = ("total", "rate", "held", "last_used")
 
 
 def view_namespaces(redis: Redis) -> list[dict[str, Any]]:
-    """All namespaces, the one that was used last first."""
+    """Return all namespaces, the last used first."""
     call: Call[list[Any]] = Call(script("limit_usage"), [], ["", "", "", "namespaces"], lambda reply: reply[1:])
     found = [
         {"namespace": from_bytes(name), "keys": int(keys), "last_used": moment(int(at))}
@@ -28,9 +28,9 @@ def view_namespaces(redis: Redis) -> list[dict[str, Any]]:
 
 
 def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[str, Any] | None:
-    """One namespace: its keys in this order, and a series of the last hour, of one key where one is named.
+    """Return a namespace: its first keys in the order `by`, and a series of the last hour, of `key` if one is given.
 
-    None where nothing is known of it.
+    None if the namespace has no usage, or its name is not valid.
     """
     known = [each for each in view_namespaces(redis) if each["namespace"] == namespace]
     if not known or NAMESPACE.fullmatch(namespace) is None:
@@ -42,11 +42,11 @@ def view_namespace(redis: Redis, namespace: str, by: By, key: str = "") -> dict[
     return {
         **known[0],
         "by": by,
-        "top": [_told(each, "key", "total", "held", "rate", "last_used") for each in ranked],
-        "key": usage and _told(usage, "key", "total", "held", "first_used", "last_used", "per_second"),
-        "series": [_told(point, "at", "count") for point in series],
+        "top": [_fields(each, "key", "total", "held", "rate", "last_used") for each in ranked],
+        "key": usage and _fields(usage, "key", "total", "held", "first_used", "last_used", "per_second"),
+        "series": [_fields(point, "at", "count") for point in series],
     }
 
 
-def _told(of: Any, *names: str) -> dict[str, Any]:
+def _fields(of: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names}

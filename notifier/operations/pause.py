@@ -1,4 +1,4 @@
-"""Stopping, and letting go again: all, a category, a user, a lane or a route. Who did it is written down."""
+"""Pause and resume all sends, a category, a user, a lane or a route. The action log keeps who did it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MAX_REASON: Final = 200
 
 
 class PauseError(NotifierError):
-    """Raised if what was named cannot be paused; the text says what can be."""
+    """Raised if there is nothing to pause by that name; the text lists the possible names."""
 
 
 def check_what(what: str, settings: Settings | None, *, rates: bool = True) -> str:
-    """The name of what is meant, as `pause_name`, if there is such a thing. Raises PauseError.
+    """Return the name of the pause, as `pause_name`, if its subject exists. Raises PauseError.
 
-    settings: None for what is to be resumed, as it may have left them since. rates: whether they have any; without
-    them any category may be.
+    settings: None to resume, as the subject may have left the settings since. rates: whether the settings have rates;
+    without rates, any category is accepted.
     """
     try:
         name = pause_name(what)
@@ -54,7 +54,7 @@ def check_what(what: str, settings: Settings | None, *, rates: bool = True) -> s
 
 
 def _is_route(name: str, settings: Settings) -> bool:
-    """Whether something is sent by this: of several services each is held by itself, and not all of them as one."""
+    """Whether this is a route that sends: if a platform has several services, each has its own route."""
     by, _, host = name.partition("@")
     platform, _, app = by.partition("/")
     if by not in routes_of(settings) or name != at_service(by, host):
@@ -63,9 +63,9 @@ def _is_route(name: str, settings: Settings) -> bool:
 
 
 def pause_it(redis: Any, name: str, who: str, reason: str, lasts_us: int, log: Log) -> None:  # noqa: PLR0917 - a pause
-    """Pause what `check_what` has named; lasts_us: 0 is until it is resumed. who, reason: become one line, and are cut.
+    """Pause a name from `check_what`. lasts_us: 0 is until somebody resumes it. who, reason: made one line, and cut.
 
-    Raises RedisUnusableError, when it is done in all other partitions.
+    If a partition does not answer, pauses in all others, then raises RedisUnusableError.
     """
     who, reason = " ".join(who.split())[:MAX_WHO], " ".join(reason.split())[:MAX_REASON]
     lasting = f"for {format_duration(lasts_us)}" if lasts_us else "until it is resumed"
@@ -75,7 +75,7 @@ def pause_it(redis: Any, name: str, who: str, reason: str, lasts_us: int, log: L
 
 
 def resume_it(redis: Any, name: str, who: str, log: Log) -> bool:
-    """Let go what was paused; False where it was not paused. Raises as `pause_it`."""
+    """Resume a name from `check_what`; False if it was not paused. Raises as `pause_it`."""
     with logged(log, "resume", paused_words(name)) as words:
         resumed = any(on_all(Partitions.around(redis), lambda client: run(client, resume(name, who))))
         words.append("resumed" if resumed else "it was not paused")

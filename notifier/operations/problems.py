@@ -1,4 +1,4 @@
-"""Say what is wrong now in sentences, the worst first: for the first page and for `stats`."""
+"""List the present problems in sentences, the worst first: for the first page and for `stats`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from notifier.store.partitions import ranges
 from notifier.texts import seconds_text
 
 LONG_UNSEEN_S: Final = 60.0
-A_MOMENT_S: Final = 60.0  # ago, and nobody looks at a clock
+A_MOMENT_S: Final = 60.0  # the text of a younger problem gives no time of day
 Level = Literal["stopped", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong. subject: what, in a word. says: the rest of the sentence. what: to be paused or resumed.
+    """One problem. subject, says: its sentence, in two parts. what: the name by which to pause or resume it.
 
-    since: when it began. waiting: how many wait for it. next_at: the next probe, or when the pause ends. page: of the
-    runbook.
+    since: when it began. waiting: how many notifications it holds back. next_at: the next probe, or the end of the
+    pause. page: of the runbook.
     """
 
     level: Level
@@ -37,7 +37,7 @@ class Problem:
     waiting: int = 0
 
     def text(self, now: datetime, zone: tzinfo | None = UTC) -> str:
-        """In one line, as of a moment: 'apns stopped for 4 min 02 s: 403 InvalidProviderToken, ours to mend; …'.
+        """Return one line, as of a moment: 'apns stopped for 4 min 02 s: 403 InvalidProviderToken, ours to mend; …'.
 
         zone: of the clock; None is that of this computer.
         """
@@ -46,7 +46,7 @@ class Problem:
         return f"{self.subject}{self._lasts(now.astimezone(zone), zone)}{says}{waits}{self._next(now)}"
 
     def _lasts(self, now: datetime, zone: tzinfo | None) -> str:
-        """For how long, and since when by the clock where that is not just now."""
+        """Say how long it has lasted and, unless that is short, since what time of day."""
         if self.since is None:
             return ""
         lasted_s, since = max(0.0, (now - self.since).total_seconds()), self.since.astimezone(zone)
@@ -64,13 +64,13 @@ WHOSE: Final = {"ours": ", ours to mend", "provider": ", the provider's to mend"
 
 
 def why_of(held: Mapping[str, Any]) -> str:
-    """Why a route is not working, and who is to mend it. That it is slow nobody has to mend but we."""
+    """Say why a route is not working, and who must mend it. Nobody must, if the provider is only slow."""
     why: str = held["why"]
     return why if (held["state"], held["whose"]) == ("slow", "provider") else why + WHOSE[held["whose"]]
 
 
 def find_problems(now: Mapping[str, Any]) -> list[Problem]:
-    """All that is wrong by what `Stats.as_json` tells under 'now' of one Redis."""
+    """Find the problems in the part 'now' of `Stats.as_json`."""
     return sorted(_find(now), key=lambda problem: problem.level != "stopped")
 
 
@@ -90,7 +90,7 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("stopped", f"{what} paused", says, "paused", what, each["since"], each["next_at"], waiting)
     for each in now["routes"]:
         if each["kind"] == "paused" or each["route"].startswith(OVERALL):
-            continue  # told above, or as configured
+            continue  # in the list above, or held as configured
         state = each["state"]
         level: Level = "stopped" if state == "stopped" else "warning"
         probe = each["next_at"] if state == "stopped" else None
@@ -106,7 +106,7 @@ def _find(now: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _of_redis(now: Mapping[str, Any]) -> Iterator[Problem]:
-    """And of its workers: one that refuses takes no word of theirs."""
+    """Yield problems of Redis and, unless Redis refuses writes and so cannot tell, of its workers."""
     if now["evicts"]:
         yield Problem("stopped", "Redis evicts", f"it {EVICTS.format(now['evicts'])}", "redis-memory")
     where = f" in partition {ranges(now['refuses_in'])}" if now["refuses_in"] else ""
@@ -123,7 +123,7 @@ def _of_redis(now: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _waiting(now: Mapping[str, Any], name: str) -> int:
-    """How many wait for a route or a pause, see `route_words`."""
+    """Count the notifications that wait for a route or a pause, see `route_words`."""
     every = (each for each in now["waits"] if each["kind"] in {"route", "paused"})
     return sum(each["waiting"] for each in every if f"{each['what']} ".startswith(f"{name} "))
 
@@ -157,6 +157,6 @@ def _of_workers(now: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def problem_lines(told: Mapping[str, Any]) -> list[str]:
-    """The same in a line each, of all that `Stats.as_json` tells, by the clock of this computer."""
+    """Return the problems in `Stats.as_json`, one a line, in the time zone of this computer."""
     found, at = find_problems(told["now"]), told["at"]
     return [f"{'✖' if problem.level == 'stopped' else '⚠'} {problem.text(at, None)}" for problem in found]

@@ -1,4 +1,4 @@
-"""Every configured route as it is now: its circuit, how much goes by it at once, and its project's use."""
+"""The present state of every configured route: its circuit, its concurrent sends, and its project's use."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from notifier.store.pipelining import ask_all
 from notifier.units import clock_us
 
 NO_WORKER: Final = "no worker works"
-NOT_WORKING: Final = ("kind", "why", "whose", "reason", "who", "since", "next_at", "waiting")  # None where it works
+NOT_WORKING: Final = ("kind", "why", "whose", "reason", "who", "since", "next_at", "waiting")  # None if the route works
 
 
 def view_routes(redis: Any, settings: Settings, now: Now | None = None) -> list[dict[str, Any]]:
-    """All routes of the configuration, and what else is held, as plain data. now: as it was read just now.
+    """Return all configured routes, and other held ones, as plain data. now: if the caller has just read it.
 
-    state: 'working', 'slow' or 'stopped'; 'unknown' where no worker works. at_once: how many sends all workers together
-    may have under way, as they have found out; None where none has told. used, limit: messages of its project in the
-    last interval, and how many there may be; None where there is no limit. The others: see `Held`. A category with
-    `overall` stands here too, as `overall:<category>`. Raises RedisUnusableError where no partition answers.
+    state: 'working', 'slow' or 'stopped'; 'unknown' if no worker works. at_once: how many sends all workers together
+    may have in flight, as they have learnt; None if none has published it. used, limit: the messages of the route's
+    project in the last interval, and their limit; None without a limit. Other fields: see `Held`. The list also has
+    categories with `overall`, as `overall:<category>`. Raises RedisUnusableError if no partition answers.
     """
     now = now or read_now(redis)
     paces = {OVERALL + name: of.overall for name, of in settings.categories.items() if of.overall is not None}
@@ -71,7 +71,7 @@ def limited_routes(settings: Settings) -> dict[str, Window]:
 
 
 def routes_of(settings: Settings) -> list[str]:
-    """The routes of the configuration, by which something can be sent."""
+    """Return the configured routes that can send."""
     return [
         route(platform, app)
         for platform, section in settings.providers.platforms().items()
@@ -81,9 +81,9 @@ def routes_of(settings: Settings) -> list[str]:
 
 
 def find_uses(projects: Mapping[str, Window]) -> Exchange[dict[str, int]]:
-    """Messages of projects that count now, as in limits.lua: a bucket until it has left the interval as a whole.
+    """Count each project's messages as limits.lua does: a bucket counts until all of it has left the interval.
 
-    Of a category with an overall pace those of its last interval.
+    For a category with an overall pace, count the sends of its last interval.
     """
     (now,) = yield Commands(lambda pipe: pipe.time())
     since = {name: clock_us(now) - limited.interval_us for name, limited in projects.items()}

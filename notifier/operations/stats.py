@@ -1,4 +1,4 @@
-"""Read for people and metrics what happens now and what happened in the last minutes. Changes nothing."""
+"""Read the numbers of now and of the last minutes, for people and metrics. Changes nothing."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ from notifier.store.pipelining import Told, ask_all
 from notifier.texts import seconds_text
 from notifier.units import clock_us, moment
 
-SAMPLED: Final = 100  # of those in no backlog: what they wait for, where there are many
-HEADS: Final = 10  # of a queue, of which the first that is kept tells its age: those of a forgotten user are not
+SAMPLED: Final = 100  # jobs in `later` whose reasons stand for those of all
+HEADS: Final = 10  # of a queue; the first that still exists tells its age: `forget` deletes jobs
 
-MAX_LIMITS: Final = 20  # of those for which most wait; the others are told as one
+MAX_LIMITS: Final = 20  # listed by name, those that hold the most; the others are summed up
 
 
 @dataclass(frozen=True, slots=True)
 class LaneNow:
-    """A lane now. queued: accepted, and not looked at yet. waiting: in the users' backlogs, or until a time of their
-    own.
+    """A lane now. queued: not yet pulled by a worker. waiting: in backlogs, or for a time of their own.
 
-    due_users: users whose wake-up has passed. oldest_due_s: for how long the first of these, or 0. oldest_queued_s: for
-    how long the first of the queue has been accepted, or 0.
+    due_users: users whose wake-up has passed. oldest_due_s: how long ago the first of these wake-ups was, or 0.
+    oldest_queued_s: how long ago the first notification in the queue was accepted, or 0.
     """
 
     queued: int
@@ -55,9 +54,9 @@ class LaneNow:
 
 
 class _Found(NamedTuple):
-    """A lane as Redis says it, in the order that `_find_now` asks in. wakeup: one with its time, or none.
+    """Redis's replies for a lane, in the order of `_find_now`. wakeup: the first, as [(user, µs)], or [].
 
-    heads: the first of the queue.
+    heads: the first jobs in the queue.
     """
 
     queued: int
@@ -69,14 +68,14 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Redis now. totals: by outcome, since ever. memory: bytes used, and its maxmemory or 0; of the fullest of several.
+    """Redis now. totals: by outcome, since ever. memory: bytes used, and maxmemory or 0; of the fullest partition.
 
-    routes: those that are not working. pauses: what people have paused. suspended: the partitions in which `rq suspend`
-    is in force, and how many are queued there. served: how many workers look for work in each partition, by its number.
-    untaken: what none has taken yet, by partition. away: why other partitions do not answer. looked: µs of the last
-    look for work by any worker, or 0. unpaused: of a pause that some partitions lack, which they are. refuses: why
-    Redis takes nothing new, or ''; refuses_in: in which of several partitions. evicts: the policy by which it removes
-    keys when it is full, or ''.
+    routes: those that are not working. pauses: those that people made. suspended: the partitions in which `rq suspend`
+    is in force, with the number of queued jobs. served: for each partition, the number of workers that pull from it.
+    untaken: for each partition, queued jobs and due users. away: for each partition that does not answer, the error.
+    looked_us: when a worker last pulled, or 0. unpaused: for each pause, the partitions that lack it. refuses: why
+    Redis refuses writes, or ''; refuses_in: the partitions, of several, that do. evicts: the policy by which a full
+    Redis removes keys, or ''.
     """
 
     lanes: dict[str, LaneNow]
@@ -106,35 +105,35 @@ class Now:
 
     @property
     def oldest_queued_s(self) -> float:
-        """For how long the first of all queues has been accepted."""
+        """How long ago the first notification in any queue was accepted."""
         return max((lane.oldest_queued_s for lane in self.lanes.values()), default=0.0)
 
     @property
     def stopped(self) -> list[Held]:
-        """The routes that are stopped, by no person."""
+        """The stopped routes, except those that a person paused."""
         return [held for held in self.routes if held.state == "stopped" and held.kind != "paused"]
 
     @property
     def stuck(self) -> list[Held]:
-        """The stopped routes for which something waits: it is overdue since then."""
+        """The stopped routes for which notifications wait: these are overdue since the route stopped."""
         return [held for held in self.stopped if held.waiting]
 
     @property
     def late(self) -> list[Held]:
-        """The routes that hold back what may go by all limits: those that are stuck, and those that bear no more."""
+        """The routes that hold back notifications that may go by all limits: stuck, busy or recovering ones."""
         return self.stuck + [held for held in self.routes if held.waiting and held.kind in {"busy", "recovering"}]
 
     @property
     def oldest_due_s(self) -> float:
-        """For how long the first has been overdue: due, queued, or held back by a route."""
+        """How long the oldest overdue notification has been so: due, queued, or held back by a route."""
         held = [self.at_s - held.since.timestamp() for held in self.late if held.since is not None]
         return max([self.oldest_queued_s, *held, *(lane.oldest_due_s for lane in self.lanes.values())])
 
     @property
     def overdue(self) -> int:
-        """How many of those that wait may go by all limits: they wait for a worker, or for a route.
+        """How many waiting notifications all limits admit: these wait for a worker, or for a route.
 
-        Of a due user whom no worker has looked at since one at least.
+        A due user counts as one at least, even if no worker has visited the user since.
         """
         late = {f"{held.route} {word}" for held in self.late for word in ("slow", "stopped")}
         due = sum(n for kind, _, n in self.waits if kind == "due")
@@ -147,7 +146,7 @@ class Now:
 
     @property
     def suspended_in(self) -> list[int]:
-        """The partitions in which `rq suspend` is in force; empty where it is in all."""
+        """The partitions in which `rq suspend` is in force; empty if it is in all."""
         return [] if len(self.suspended) >= len(self.served) else list(self.suspended)
 
     @property
@@ -157,17 +156,14 @@ class Now:
 
 @dataclass(slots=True)
 class Stats:
-    """Hold the numbers of the last minutes, and those of now.
-
-    minutes: the numbers by minute, the newest last; together: all of them in one.
-    """
+    """The numbers of now and of the last minutes. minutes: by minute, the newest last. together: their sum."""
 
     now: Now
     minutes: dict[int, Numbers] = field(default_factory=dict)
     together: Numbers = field(default_factory=Numbers)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain data, times in seconds."""
+        """Return all numbers as plain data, times in seconds."""
         numbers = self.together
         return {
             "minutes": self.by_minute(),
@@ -188,7 +184,7 @@ class Stats:
         return [_minute(minute, each) for minute, each in sorted(self.minutes.items())]
 
     def _pace(self) -> dict[str, float | str | None]:
-        """How many come and go a second, over this minute and the one before; when it is empty, for people."""
+        """Return how many come and go a second over two minutes, their lateness, and when nothing will wait."""
         newest = max(self.minutes, default=0)
         both = [numbers for minute, numbers in self.minutes.items() if minute >= newest - 1]
         lasted = self.now.at_s - (newest - 1) * 60 if len(both) > 1 else self.now.at_s - newest * 60
@@ -199,7 +195,7 @@ class Stats:
         return {"in_s": come, "out_s": go, "late_p99": late.quantile_s(0.99), "empty": self._empty(come, go)}
 
     def _empty(self, come: float, go: float) -> str:
-        """When nothing waits any more, if so many a second go on to come and to go."""
+        """Say when nothing will wait if `come` and `go` stay the same."""
         now = self.now
         backlog = sum(lane.queued + lane.waiting for lane in now.lanes.values())
         if not backlog:
@@ -213,12 +209,12 @@ class Stats:
 
 
 def read_now(redis: Any) -> Now:
-    """Read the numbers of now, of all partitions together. Raises RedisUnusableError where none answers."""
+    """Read the numbers of now, of all partitions together. Raises RedisUnusableError if none answers."""
     return _together(ask_all(Partitions.around(redis), _find_now))
 
 
 def read_stats(redis: Any, last: int) -> Stats:
-    """Read the numbers of now, and of the last minutes with the one that has begun. Raises as `read_now`."""
+    """Read the numbers of now, and of the last minutes, also the current one. Raises as `read_now`."""
     told = ask_all(Partitions.around(redis), partial(_find_stats, last))
     stats = Stats(_together(Told({number: now for number, (now, *_) in told.found.items()}, told.away)))
     newest = max(minute for _, minute, _ in told.all)
@@ -280,7 +276,7 @@ def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, L
     begun = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), ACCEPTED) for job_id in heads])))
     lanes: dict[str, LaneNow] = {}
     for lane, found in zip(LANES, of_lanes, strict=True):
-        due = min(found.due, found.waiting)  # of what was cancelled a wake-up is left, until a worker looks
+        due = min(found.due, found.waiting)  # a cancelled job leaves a wake-up until a visit
         due_us = now_us - int(found.wakeup[0][1]) if due and found.wakeup else 0
         at = next(filter(None, [accepted_at(*next(begun)) for _ in found.heads]), None)
         queued_s = now_us / 1e6 - at.timestamp() if at else 0.0
@@ -289,7 +285,7 @@ def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, L
 
 
 def _find_later(waiting: int) -> Exchange[list[Waits]]:
-    """Return for what so many wait that are in no backlog; where they are many, as a part of them tells."""
+    """Count why the jobs in `later` wait; if there are many, by a sample."""
     (ids,) = yield Commands(lambda pipe: pipe.zrandmember(redis_key("later"), SAMPLED))
 
     def ask(pipe: Any) -> None:
@@ -314,7 +310,7 @@ def _together(told: Told[Now]) -> Now:
     if len(every) == 1:
         return replace(every[0], suspended=suspended, served=served, untaken=untaken, away=away)
     workers: dict[str, Alive] = {}
-    for each in (each for now in every for each in now.workers):  # of a worker of several, where it looked last
+    for each in (each for now in every for each in now.workers):  # of a worker of several, the last pull counts
         both = each, workers.get(each.name, each)
         since = min((alive.suspended for alive in both if alive.suspended), default=None)
         workers[each.name] = replace(min(both, key=lambda alive: alive.age_us), suspended=since)
@@ -362,13 +358,13 @@ def _quantiles(histogram: Histogram) -> dict[str, Any]:
 
 
 def _in_queue(now: Now) -> list[Waits]:
-    """Return the waits in the queues: for all workers to be let go, or for one."""
+    """Return the waits of queued jobs: for `rq resume`, or for a worker."""
     held = sum(now.suspended.values())
     return sum_up([Waits("queue", RESUME, held), Waits("queue", IN_QUEUE, now.queued - held)])
 
 
 def _largest(now: Now) -> list[str]:
-    """Return the limits for which most wait."""
+    """Return the limits that hold the most notifications."""
     return [what for kind, what, _ in now.waits if kind == "rule"][:MAX_LIMITS]
 
 

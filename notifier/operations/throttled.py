@@ -1,4 +1,4 @@
-"""List who waits most: the users with the longest backlogs. Changes nothing."""
+"""List the users with the longest backlogs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from notifier.store.pipelining import ask_all
 MAX_USERS: Final = 10
 PAGE: Final = 100
 PAGES: Final = 5  # of each lane
-UNTIMED: Final = {"paused", "muted", "route", "sending"}  # looked at before: where it may expire, or in vain
+UNTIMED: Final = {"paused", "muted", "route", "sending"}  # these waits do not end at the wake-up
 UNTIL: Final = {
     "retry": "when it is tried again",
     "paused": "when the pause ends",
@@ -29,9 +29,9 @@ UNTIL: Final = {
 
 @dataclass(slots=True)
 class Throttled:
-    """A user. waiting: how many wait in each category, the most first. whys: what each waits for: kind, words.
+    """A user. waiting: notifications by category, the most first. whys: why each category waits: kind, words.
 
-    next_us: when the user is looked at again; None where somebody has to let the user go.
+    next_us: the wake-up; None if the user has none, and waits for a route.
     """
 
     user: str
@@ -44,7 +44,7 @@ class Throttled:
         return sum(self.waiting.values())
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data; next_at in seconds. until: what must happen first, where no time is known."""
+        """Return plain data; next_at in seconds. until: the event that ends the wait, if no time is known."""
         whys = [self.whys.get(name, ("", "")) for name in self.waiting]
         is_timed = any(kind not in UNTIMED for kind, _ in whys)
         next_at = None if self.next_us is None or not is_timed else self.next_us / 1e6
@@ -61,10 +61,10 @@ def _until(why: tuple[str, str]) -> str:
 
 
 def read_throttled(redis: Any) -> dict[str, Any]:
-    """The users with the longest backlogs, as plain data. Raises RedisUnusableError where no partition answers.
+    """Return the users with the longest backlogs, as plain data. Raises RedisUnusableError if no partition answers.
 
-    is_all: whether all users who wait were looked at; where there are many, some of them by chance are. says: how many
-    were found, and whether one waits more than another.
+    is_all: whether all users who wait were read; if there are many, a random sample is. says: how many users were
+    found, and the length of their backlogs if it is the same for all.
     """
     told = ask_all(Partitions.around(redis), _find)
     longest = _longest(each for found, *_ in told.all for each in found)
@@ -78,7 +78,7 @@ def read_throttled(redis: Any) -> dict[str, Any]:
 
 
 def _find() -> Exchange[tuple[list[Throttled], list[int], bool]]:
-    """The users with the most, of all how many wait, and whether these are all."""
+    """Return the users with the longest backlogs, the totals of all users read, and whether all were read."""
     users, is_all = yield from _waiting()
     found = yield from _backlogs(users)
     waiting = [each for each in found if each.total]
@@ -90,7 +90,7 @@ def _longest(found: Iterable[Throttled]) -> list[Throttled]:
 
 
 def _waiting() -> Exchange[tuple[dict[bytes, int | None], bool]]:
-    """Users who wait, for a route or a time, each with its next µs; and whether these are all."""
+    """Return users who wait, for a route or a time, each with the wake-up; and whether these are all."""
     names, *numbers = yield Commands(
         lambda pipe: [pipe.smembers(redis_key("routes")), *(pipe.zcard(redis_key("wakeups", lane)) for lane in LANES)]
     )
@@ -119,7 +119,7 @@ def _backlogs(users: Mapping[bytes, int | None]) -> Exchange[list[Throttled]]:
     names = {user: user.decode(errors="replace") for user in users}
     lines = yield Commands(lambda pipe: [pipe.hgetall(user_key("backlogs", name)) for name in names.values()])
     backlogs = dict(zip(users, lines, strict=True))
-    # Beside the categories stand what the scripts note of the user, under names that no category can have.
+    # The scripts keep notes in the same hash, under names that no category can have.
     asked = [(user, field.decode()) for user, found in backlogs.items() for field in found if field[:1] != b"#"]
     lengths = yield Commands(lambda pipe: [pipe.zcard(user_key("backlog", names[user], name)) for user, name in asked])
     waiting: dict[bytes, Counter[str]] = {user: Counter() for user in users}

@@ -1,4 +1,4 @@
-"""Traffic that is recorded while other things go on, to preview rates on it: one recording at a time, bounded."""
+"""Record traffic in a thread, to preview rates on it: one recording at a time, of bounded size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recording:
 
 
 class Traffic:
-    """Record the traffic that is accepted. For any thread."""
+    """Records accepted notifications. For any thread."""
 
     def __init__(self, redis: Any) -> None:
         self._redis = redis
@@ -38,7 +38,7 @@ class Traffic:
         self._now = Recording()
 
     def start(self, seconds: float) -> None:
-        """Record what is accepted from now on. Raises RecordingError where a recording runs."""
+        """Record what is accepted from now on. Raises RecordingError if a recording runs."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 raise RecordingError("a recording is running; stop it first")
@@ -49,7 +49,7 @@ class Traffic:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the recording, if one runs; what it has is kept."""
+        """End the recording, if one runs, and keep its events."""
         with self._lock:
             thread = self._thread
             self._stop.set()
@@ -60,7 +60,7 @@ class Traffic:
         return self._now
 
     def trace(self) -> Recorded:
-        """Return what has been recorded so far; empty if nothing was."""
+        """Return the events that were recorded so far."""
         return trace_of(self._lines[:MAX_EVENTS])
 
     def _record(self, seconds: float, stop: threading.Event) -> None:

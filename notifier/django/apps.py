@@ -23,9 +23,9 @@ class NotifierConfig(AppConfig):
 
 
 def check_configuration(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Error]:
-    """One error for each thing that is wrong in the configuration."""
-    del app_configs  # it is one for the whole project
-    from notifier.django.sending import config_path  # noqa: PLC0415 - loaded by what needs it
+    """Return one error for each mistake in the configuration."""
+    del app_configs  # the whole project has one configuration
+    from notifier.django.sending import config_path  # noqa: PLC0415 - only this check needs it
     from notifier.settings import load_settings  # noqa: PLC0415 - as above
 
     try:

@@ -1,4 +1,4 @@
-"""`manage.py push_worker`: `notifier worker`, by the configuration of the Django project."""
+"""`manage.py push_worker` runs `notifier worker` with the configuration of the Django project."""
 
 from __future__ import annotations
 

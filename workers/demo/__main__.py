@@ -4,7 +4,7 @@ It starts all that it needs, Redis too, and stops all of it at its end. The exit
 held, the order was kept and no notification was lost.
 """
 
-# What is imported here is loaded before Ctrl-C ends quietly and before the demo says anything. So it is little.
+# Keep these imports few: they run before `main` handles Ctrl-C and before the demo prints anything.
 from __future__ import annotations
 
 import os
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.flush()
     try:
         with needs_extra("the demo", "simulators"):
-            from workers.demo.run import play  # noqa: PLC0415 - this takes about a second
+            from workers.demo.run import play  # noqa: PLC0415 - the import takes about a second
     except SettingsError as error:
         sys.exit(str(error))
     try:
@@ -39,17 +39,17 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(STOPPED)
         return INTERRUPTED
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter's own end takes a moment too
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter takes a moment to end
 
 
 def _leave(*_: object) -> None:
-    """Nothing has been started yet, and an exception inside of an import may be lost or shown."""
+    """End at once: nothing has started yet, and an import may swallow an exception or show its traceback."""
     os.write(2, STOPPED.encode())
     os._exit(INTERRUPTED)
 
 
 def _stop(*_: object) -> None:
-    """Unwind what runs, once: while it ends, another Ctrl-C changes nothing."""
+    """Unwind the demo once: while it ends, it ignores another Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -10,7 +10,7 @@ EXAMPLES: Final = Path("examples")
 
 
 def example(name: str) -> Path:
-    """A file of the repository's examples, which can be changed there; else the one that the package brings."""
+    """Return the file in ./examples, where people may change it, or else the copy in the package."""
     here = EXAMPLES / name
     return here if here.is_file() else Path(__file__).with_name(name)
 

@@ -24,9 +24,10 @@ def report(  # noqa: PLR0917 - all that was measured
     policies: Policies,
     seconds: float,
 ) -> dict[str, Any]:
-    """Hold the wire against the rows that were sent and the rules: the report, as plain JSON.
+    """Compare the arrivals with the rows that were sent and with the rules; return the report as plain JSON.
 
-    accepted_us: when each row was, in their order. laws_held: nothing was lost, no limit exceeded, and the order kept.
+    accepted_us: when each row was accepted, in the order of the rows. laws_held: no notification was lost, no limit
+    exceeded, and the order kept.
     """
     sends, repeats = _sends(rows, accepted_us, arrivals)
     entries = tightness(sends, policies)
@@ -65,7 +66,7 @@ def _as_dict(entry: Tightness) -> dict[str, Any]:
 def _sends(
     rows: Sequence[Mapping[str, Any]], accepted_us: Sequence[int], arrivals: Sequence[Arrival]
 ) -> tuple[list[Send], int]:
-    """The sends that a provider took, and how many came twice to the same device. data.n: the place of a row."""
+    """Return the accepted sends, and how many arrivals repeat one at the same device. data.n: the index of the row."""
     seen: dict[int, list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
         if arrival.status == ACCEPTED:

@@ -1,4 +1,4 @@
-"""The demo itself: starts everything, sends the notifications at their pace, waits for the end of it, and measures."""
+"""The demo itself: starts everything, sends the notifications at their pace, waits for their ends, and measures."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from workers.demo.screen import Screen, print_report
 from workers.demo.stage import Stage, stage
 from workers.demo.traffic import notifications
 
-MAX_TEMP_CHARACTERS: Final = 60  # a socket is to stand in it, and systems take paths of about 100 for those
+MAX_TEMP_CHARACTERS: Final = 60  # the folder holds a Unix socket, whose path may have about 100
 LONGEST_S = 60.0
 POLL_S = 0.2
 DEAD = {"apns": {"status": 410, "reason": "Unregistered"}, "fcm": {"status": 404, "reason": "UNREGISTERED"}}
 
 
 def play(arguments: argparse.Namespace) -> int:
-    """Run the demo as told; returns its exit status."""
+    """Run the demo; return its exit status."""
     try:
         found = _run(arguments)
     except (NotifierError, OSError) as error:
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _folder(stack: contextlib.ExitStack) -> Path:
-    """A folder of the demo's own. Its end is registered before it is there, as Ctrl-C may come in between."""
+    """Make a temporary folder. Its removal is registered first, as Ctrl-C may come in between."""
     above = tempfile.gettempdir() if len(tempfile.gettempdir()) <= MAX_TEMP_CHARACTERS else "/tmp"  # noqa: S108 - a folder in it
     folder = Path(above, f"push-throttle-demo-{token_hex(8)}")
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -81,13 +81,13 @@ def _folder(stack: contextlib.ExitStack) -> Path:
 
 
 def _plan(rows: list[dict[str, Any]]) -> tuple[int, int]:
-    """How many can only be rejected, as all their devices are dead, and how many may wait no longer than they live."""
+    """Return how many notifications go to dead devices only, and how many have an expiry."""
     dead = sum(all(device["token"].startswith("dead") for device in row["devices"]) for row in rows)
     return dead, sum("expires_in" in row for row in rows)
 
 
 def _enqueue(set_up: Stage, rows: list[dict[str, Any]], begun: float, tick: Callable[[], None]) -> list[int]:
-    """Hand the rows over at their own pace, as producers would; returns the µs at which each was accepted."""
+    """Send each row at its time, as producers would; return when each was accepted, in µs."""
     accepted_us: list[int] = []
     with Notifier.from_config(set_up.config, {"NOTIFIER_REDIS_URL": set_up.settings.redis.url}) as notifier:
         for batch in _paced(rows, begun, tick):
@@ -114,7 +114,7 @@ def _notification(number: int, row: dict[str, Any]) -> Notification:
 
 
 def _progress(redis: Redis) -> tuple[dict[str, int], int]:
-    """The totals so far, and how many have not ended: queued, waiting or in flight."""
+    """Return the totals so far, and how many notifications are queued, waiting or in flight."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.hgetall(redis_key("stats"))
         for lane in LANES:

@@ -25,7 +25,7 @@ What to try next:
   - Make a provider fail while you send: docs/how-to/simulators.md.
   - Give one user another rate: docs/tutorials/rates.md.
 """
-# Of an installed package, which has neither.
+# For an installed package, which has neither README.md nor docs/.
 NEXT_INSTALLED = """
 What to try next:
   - Copy the rates, change them, and run the demo with --rates demo.yaml:
@@ -35,7 +35,7 @@ What to try next:
 
 
 class Screen(Progress):
-    """A live line of progress on a terminal; nothing where `quiet`."""
+    """A live line of progress on a terminal. quiet: show nothing."""
 
     def __init__(self, total: int, redis: str, *, quiet: bool) -> None:
         columns = BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn()
@@ -44,7 +44,7 @@ class Screen(Progress):
         self._task = self.add_task("", total=total, said="")
 
     def explain(self, dead: int, short_lived: int) -> None:
-        """Say which of the notifications are not to be delivered, so that the report surprises nobody."""
+        """Say which notifications will not be delivered, so that the report surprises nobody."""
         if dead:
             self.console.print(f"Part of the plan: {dead} go to dead devices only; the providers reject them.")
         if short_lived:

@@ -1,4 +1,4 @@
-"""The stage of the demo: Redis, both simulators and the workers, each a process, all ended with the demo."""
+"""The stage of the demo: Redis, the simulators and the workers, in processes that end with the demo."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LATENCY_MS = 15.0  # of the simulators
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Hold what runs: the settings that everything was started with, the wire log, and the version of Redis."""
+    """The running stage: the workers' settings and their file, the wire log, and the version of Redis."""
 
     settings: Settings
     config: Path
@@ -41,9 +41,9 @@ class Stage:
 
 @contextlib.contextmanager
 def stage(folder: Path, rates: Path, scripts: Mapping[str, Any], workers: int) -> Iterator[Stage]:
-    """Start everything in `folder` with the rates in a YAML file; end it all on leaving.
+    """Start everything in `folder` with the rates in a YAML file; end everything on leaving.
 
-    scripts: what the simulators answer, by token. Raises NotifierError if something cannot start.
+    scripts: by device token, the replies of the simulators. Raises NotifierError if something cannot start.
     """
     with contextlib.ExitStack() as stack:
         url, version = _redis(stack)
@@ -76,7 +76,7 @@ def _worker(
 
 
 def _await_workers(client: Redis, started: Sequence[tuple[subprocess.Popen[bytes], Path]]) -> None:
-    """Return when all have registered, so that the demo measures their work and not their start."""
+    """Wait until all workers have registered, so that the demo measures their work and not their start."""
     deadline = time.monotonic() + START_S
     while client.scard(rq_key("workers")) < len(started):
         for process, log in started:
@@ -112,7 +112,7 @@ def _child(
     errors: int | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    # On Linux it ends with the demo, also where Ctrl-C comes before the stack knows of it.
+    # On Linux the child ends with the demo, even if Ctrl-C comes before the stack knows the child.
     process = stack.enter_context(spawn(command, output, errors, env))
     stack.callback(end, process, END_S)
     return process

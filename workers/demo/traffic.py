@@ -9,8 +9,8 @@ USERS = 240
 OVER_LIMIT = {"ada": 70, "grace": 70, "linus": 55, "barbara": 45}  # far over what one person may receive
 QUIET_DEAD = 12  # users whose only token is dead
 SECONDS = 12.0  # over which the traffic arrives
-EXPIRING = 0.4  # of the chat of those over their limits
-OLD_PHONE = 0.05  # of the people have one that is gone
+EXPIRING = 0.4  # the share of the chat of users in OVER_LIMIT that has an expiry
+OLD_PHONE = 0.05  # the share of people who also have a dead device
 SPACING = 0.5  # between two security messages of one user
 
 TEXTS = {
@@ -22,7 +22,7 @@ TEXTS = {
 
 
 def notifications() -> list[dict[str, Any]]:
-    """The fields of each, and `at`: seconds after the first, at which it is enqueued."""
+    """Return the fields of each notification, and `at`: the seconds after the start at which it is enqueued."""
     dice = random.Random(20260101)  # noqa: S311 - nothing is secret
     people = [f"user-{n:03}" for n in range(USERS)] + list(OVER_LIMIT)
     devices = {name: _devices(dice, dead=index < QUIET_DEAD) for index, name in enumerate(people)}
@@ -37,7 +37,7 @@ def notifications() -> list[dict[str, Any]]:
             if category == "chat" and name in OVER_LIMIT and dice.random() < EXPIRING:
                 row["expires_in"] = 2.0
             rows.append(row | {"devices": devices[name]})
-    # Order at the wire is promised where a gap separates two sends; what bypasses all limits has none.
+    # Only sends with a gap between them keep their order at the wire. Security messages bypass all limits: space them.
     last: dict[str, float] = {}
     rows.sort(key=lambda row: row["at"])
     return [row for row in rows if row["category"] != "security" or _apart(last, row["user"], row["at"])]

@@ -1,4 +1,4 @@
-"""For tests: `FakeNotifier`, a pytest plugin, and a Redis of one's own."""
+"""For tests: `FakeNotifier`, a pytest plugin, and an embedded Redis."""
 
 from __future__ import annotations
 

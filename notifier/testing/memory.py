@@ -1,4 +1,4 @@
-"""Exchanges without Redis: what was accepted, and what becomes of it by the real rules in simulated time."""
+"""Exchanges without Redis: accepted notifications, and how they end by the real rules in simulated time."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ from notifier.store.exchange import Exchange, Item, Search
 from notifier.units import UNITS, moment
 
 Failure = Literal["rejected", "failed"]
-_UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # they free their dedupe keys
+_UNSENT: Final = frozenset({"cancelled", "dropped", "expired", "superseded"})  # these free the dedupe key
 S = TypeVar("S", bound="MemoryExchanges")
 P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G", Gone, Ended)
-SendsOfUser: TypeAlias = defaultdict[str | None, Sends]  # all of them, under None, and those of each category
+SendsOfUser: TypeAlias = defaultdict[str | None, Sends]  # under None all of them; else those of a category
 
 
 @dataclass
 class Accepted:
-    """One notification that was accepted, and what became of it so far.
+    """An accepted notification and its end so far. Times are µs since the simulation began.
 
-    arrives_us: when it enters its backlog, µs since the beginning. failure: what its provider is to answer, and why.
-    fixed: it had ended when its user's were computed anew. into: which one superseded it. reason: why it did not go.
-    sent: when it goes, in µs, or what the replay says in place of a time. turn: the order of what ends at the same µs.
-    count: how many it stands for. forgotten: its user was, and nothing is told of it.
+    arrives_us: when it enters its backlog. failure, refusal: the failure that `fail_next` asked for, and its reason.
+    fixed: it had ended before a replay, which cannot change it. into: the entry that superseded it. reason: why it was
+    not delivered. sent: when it is sent, or a code of the replay, such as EXPIRED. turn: the order among entries that
+    end at the same µs. count: how many notifications it stands for. forgotten: its user was, so no exchange shows it.
     """
 
     job_id: str
@@ -80,12 +80,12 @@ class Accepted:
 
     @property
     def superseded_by(self) -> str:
-        """The job that took its place; '' for none."""
+        """The id of the job that superseded this one, or ''."""
         return "" if self.into is None else self.into.job_id
 
 
 def at_once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Exchange[T]]:
-    """Make an exchange that asks nobody of what is known here."""
+    """Turn a method into an exchange that sends no commands: the answer is in memory."""
 
     def exchange(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Exchange[T]:
         yield from ()
@@ -96,7 +96,7 @@ def at_once(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
 
 
 class MemoryExchanges:
-    """`Exchanges` in memory, for several threads. `now_us` is the time since it began, which `advance` alone moves."""
+    """`Exchanges` in memory, for several threads. `now_us`: µs since the simulation began; only `advance` moves it."""
 
     waits_for_replicas = False
 
@@ -106,17 +106,17 @@ class MemoryExchanges:
         self._begins_us = round(begins.timestamp() * 1_000_000)
         self._by_key: dict[str, tuple[int, str]] = {}
         self._chosen: dict[str, Preferences] = {}
-        # By group: to which consumer each was given, and when; to '' and at NEVER what it has acknowledged.
+        # By group and item: the consumer that has it, and since when; '' and NEVER for an acknowledged item.
         self._given: defaultdict[str, dict[Gone | Ended, tuple[str, int]]] = defaultdict(dict)
         self._replays = 0
         self.accepted: dict[str, Accepted] = {}
         self.failures: list[tuple[Failure, str] | Exception] = []
         self.now_us = 0
         self._sends: defaultdict[str, SendsOfUser] = defaultdict(lambda: defaultdict(Sends))
-        self._turn: defaultdict[str, int] = defaultdict(int)  # of each user, as in `Before`
+        self._turn: defaultdict[str, int] = defaultdict(int)  # by user, see `Before`
         self._turns: dict[str, dict[int, int]] = {}  # see `Replay.turns`
         self._permits = count(1)
-        self.lock = RLock()  # around each exchange, as Redis does one after the other
+        self.lock = RLock()  # one exchange at a time, as in Redis
 
     def use(self, settings: Settings) -> None:
         self._settings = settings
@@ -134,10 +134,10 @@ class MemoryExchanges:
     @at_once
     def enqueue(self, jobs: Sequence[Job]) -> list[str]:
         if self.failures and isinstance(self.failures[0], Exception):
-            raise self.failures.pop(0)  # type: ignore[misc]  # it is one
+            raise self.failures.pop(0)  # type: ignore[misc]  # an exception
         together = {job.id for job in jobs}
         with ExitStack() as changed:
-            change = cache(lambda user: changed.enter_context(self._changed(user)))  # each user's is computed once
+            change = cache(lambda user: changed.enter_context(self._changed(user)))  # one replay for each user
             answers = [self._accept(job, together, change) for job in jobs]
         return all_accepted(answers)
 
@@ -148,7 +148,7 @@ class MemoryExchanges:
         if before := self.accepted.get(job.id):
             kept_us = self._settings.keep_failed_us
             if self.state(before) == "delivered":
-                kept_us = max(self._settings.keep_delivered_us, UNITS["m"])  # its id for a minute at least
+                kept_us = max(self._settings.keep_delivered_us, UNITS["m"])  # its id stays for at least a minute
             if self.now_us < max(before.accepted_us, before.ends_us) + kept_us:
                 return job.id
         meta = json.loads(job.meta)
@@ -156,7 +156,7 @@ class MemoryExchanges:
         change(user)
         if job.max_waiting is not None and job.overflow == "reject":
             self._replay(user)
-            # Redis has queued all of a call before the first can go.
+            # Redis queues all jobs of a call before it can lease the first.
             waiting = sum(
                 entry.ends_us > self.now_us or (entry.job_id in together and not (entry.into or entry.fixed))
                 for entry in self._of(user)
@@ -170,9 +170,9 @@ class MemoryExchanges:
         notification = Notification.from_kwargs({**decode_data(job.data)[1], **in_meta})
         entry = Accepted(job.id, notification, arrives, job.expires_in_us, self.now_us)
         if self.failures and not isinstance(self.failures[0], Exception):
-            entry.failure, entry.refusal = self.failures.pop(0)  # type: ignore[misc]  # it is no exception
+            entry.failure, entry.refusal = self.failures.pop(0)  # type: ignore[misc]  # no exception
         if before:
-            aside = f"{job.id} {self.now_us}"  # what became of it is told on
+            aside = f"{job.id} {self.now_us}"  # the history keeps the earlier job
             self.accepted = {aside if each is before else key: each for key, each in self.accepted.items()}
         self.accepted[job.id] = entry
         return job.id
@@ -183,22 +183,22 @@ class MemoryExchanges:
 
     @contextmanager
     def _changed(self, user: str) -> Iterator[None]:
-        """Change what holds for a user: what has ended stays as it is, all else is computed anew."""
+        """Change something of a user: ended entries stay as they are, a replay computes all others anew."""
         self._fix(user)
         yield
         self._replay(user)
 
     def _replay(self, user: str) -> None:
-        """Compute anew when each of a user's goes that waits. What failed takes no one's place: its permit is back."""
+        """Compute anew when each waiting notification is sent. A failed one uses no limit: its permit was refunded."""
         policies, now_us = self._policies_of(user), self._us()
         going = [entry for entry in self._of(user) if not entry.fixed or _lives_on(entry)]
         events = [_event(entry) for entry in going]
         failed = {n for n, entry in enumerate(going) if entry.failure}
-        sends = self._sends[user]  # Redis has forgotten those that no rule asks for
+        sends = self._sends[user]  # Redis forgets sends that no rule needs
         known = {name: deepcopy(each) for name, each in sends.items() if each.until_us > now_us}
         before = Before(0, known, self._turn[user])
         replay = Replay(policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed)
-        replay.gives_up, replay.from_us = False, now_us  # what had not gone by now cannot have
+        replay.gives_up, replay.from_us = False, now_us  # what waits now was not sent earlier
         replay.run()
         self._replays += 1
         self._turns[user] = replay.turns
@@ -224,7 +224,7 @@ class MemoryExchanges:
         return self._policies.under({user: self._chosen.get(user, Preferences())})
 
     def _fix(self, user: str) -> None:
-        """Let what has ended by now stay as it is, on record by the rules until now: what failed reached nobody."""
+        """Fix the entries that have ended, and record their sends by the old rules. Failed ones reached nobody."""
         policies = self._policies_of(user)
         for at, turn in self._turns.get(user, {}).items():
             if at <= self._us():
@@ -246,11 +246,11 @@ class MemoryExchanges:
 
     @at_once
     def cancel_of(self, user: str, kind: Kind) -> Cancellation:
-        """See `Exchanges.cancel_of`. Nothing is ever in flight, so none is too late."""
+        """See `Exchanges.cancel_of`. Nothing is ever in flight, so no cancellation is too late."""
         return Cancellation(self._cancel([e for e in self._of(user) if _is_of(e.notification, kind)]))
 
     def _cancel(self, meant: Sequence[Accepted]) -> int:
-        """Cancel those that wait, all before another goes in their place; returns how many."""
+        """Cancel the entries that wait, all of them before any replay; return how many."""
         waiting = [entry for entry in meant if not entry.cancelled and entry.ends_us > self.now_us]
         users = {entry.notification.user for entry in waiting}
         for user in users:
@@ -263,7 +263,7 @@ class MemoryExchanges:
 
     @at_once
     def prefer(self, user: str, edit: Edit, who: str) -> Preferences:  # noqa: ARG002 - of the protocol
-        chosen = edit(self._chosen.get(user, Preferences()), moment(self._us()))  # in UTC, in which spans are added
+        chosen = edit(self._chosen.get(user, Preferences()), moment(self._us()))  # in UTC, to add spans
         with self._changed(user):
             self._chosen[user] = chosen
         return chosen
@@ -282,7 +282,7 @@ class MemoryExchanges:
 
     @at_once
     def forget(self, user: str, *, hard: bool) -> Cancellation:
-        """See `Exchanges.forget`. What was delivered stays in the outbox, for the test to look at."""
+        """See `Exchanges.forget`. Delivered notifications stay in the outbox, for the test to read."""
         cancelled = self._cancel(self._of(user))
         if hard:
             with self._changed(user):
@@ -309,7 +309,7 @@ class MemoryExchanges:
         return [entry for entry in self.ended if not entry.forgotten]
 
     def rendered(self, entry: Accepted) -> Notification:
-        """As its devices get it: with the text of its digest, and how many it stands for."""
+        """Return the notification as its devices get it: with the text of its digest, and its count."""
         return counted(entry.notification, self._policies.category(entry.notification.category), entry.count)
 
     def state(self, entry: Accepted) -> State:
@@ -322,7 +322,7 @@ class MemoryExchanges:
 
     @at_once
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
-        """See `Exchanges.history`. Of what held one back it is told as a whole: its limits."""
+        """See `Exchanges.history`. One delay, `its limits`, stands for all rules that held a notification back."""
         ended = [e for e in self._told if e.notification.user == user]
         oldest = moment(self._us()) - since if since is not None else None
         found = [self._record(entry) for entry in reversed(ended)]
@@ -366,7 +366,7 @@ class MemoryExchanges:
         return []
 
     def feedback(self, group: str, consumer: str | None, *, lease: timedelta, **_: object) -> Search[Gone]:
-        """See `Exchanges.feedback`: the devices of what was rejected. It never waits."""
+        """See `Exchanges.feedback`: the devices of rejected notifications. It never waits."""
         return self._unread(self._gone, group, consumer, lease)
 
     def _gone(self) -> Iterator[Gone]:
@@ -376,7 +376,7 @@ class MemoryExchanges:
                 yield Gone(device.token, device.platform, sent.app, sent.user, entry.reason, at, entry.job_id)
 
     def events(self, group: str, consumer: str | None, *, lease: timedelta, **_: object) -> Search[Ended]:
-        """See `Exchanges.events`: what has ended by now. It never waits."""
+        """See `Exchanges.events`: the notifications that have ended by now. It never waits."""
         return self._unread(self._events, group, consumer, lease)
 
     def _events(self) -> Iterator[Ended]:
@@ -388,7 +388,7 @@ class MemoryExchanges:
             yield Ended(job_id, job_id, sent.user, sent.category, outcome, at, why, entry.superseded_by, ref)
 
     def _unread(self, find: Callable[[], Iterable[G]], group: str, name: str | None, lease: timedelta) -> Search[G]:
-        """As `stream.Reader` gives them: what this consumer left behind, what is new, what others left behind."""
+        """Yield items as `stream.Reader` does: this consumer's own, new ones, and those whose lease is over."""
         check_reader(group, name, lease)
         consumer = name or ANYONE
         given, free_us = self._given[group], self.now_us - lease // timedelta(microseconds=1)
@@ -403,7 +403,7 @@ class MemoryExchanges:
 
 
 def take(sends: SendsOfUser, asked: Asked, permit: str) -> UserPermit | Hold:
-    """As *acquire* answers."""
+    """Give a permit or a hold, as the script *acquire* does."""
     rules, now, name = asked.rules, asked.now_us, asked.rules.category.name
     of_user, of_category = sends[None], sends[name]
     for each, policy in ((of_user, rules.user), (of_category, rules.category.policy)):
@@ -428,14 +428,14 @@ def in_order(entry: Accepted) -> tuple[int, tuple[int, int]]:
 
 
 def _why_dropped(decided: str) -> str:
-    """The words of `why_dropped`, by the rule that held it until when, see `said`."""
+    """Return the words of `history.why_dropped` for a decision, in the form that `quiet_hours.said` gives it."""
     rule = decided.partition(" until ")[0]
     words = {"muted": "muted", "quiet": "quiet hours", PACE: "quiet hours"}
     return words.get(rule.partition(" ")[2], rule)
 
 
 def _lives_on(entry: Accepted) -> bool:
-    """Whether one that was superseded is counted by one that still waits. What has not ended yet only may be."""
+    """Whether a waiting entry counts this superseded one. Only a fixed entry's `into` is final."""
     while entry.fixed and entry.into is not None:
         entry = entry.into
     return not entry.fixed and not entry.cancelled

@@ -1,4 +1,4 @@
-"""Ports for servers of 127.0.0.1 that may be ended, and started again at the same place."""
+"""Ports of 127.0.0.1 for servers that a test may end, and start again on the same port."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections import deque
 from random import SystemRandom
 from typing import Final
 
-# Below those that systems give to whoever asks for any port: so nobody gets one while its server is being restarted.
+# Below the ephemeral ports, so that the system gives none of these away while its server restarts.
 PORTS: Final = range(12_000, 20_000)
 TRIES: Final = 100
 RESERVED_AT_ONCE: Final = 100
 
-# A UDP socket on a port reserves it: servers listen by TCP, so they can still have it, and another process that
-# chooses sees that it is taken before its server listens. It ends with the process.
-_reserved: deque[int] = deque()  # their file descriptors
+# A UDP socket reserves each port. A server can still listen there by TCP, and another process that calls `free_port`
+# sees that the port is taken. The reservation ends with the process.
+_reserved: deque[int] = deque()  # the file descriptors
 
 
 def free_port(wanted: int = 0) -> int:
-    """Return a port that nobody uses, and that no other process gets here: the wanted one, if that is free.
+    """Return a free port that no other process gets from this function: the wanted one, if that is free.
 
     Raise OSError if none is found.
     """
@@ -27,7 +27,7 @@ def free_port(wanted: int = 0) -> int:
         reservation = socket.socket(type=socket.SOCK_DGRAM)
         try:
             reservation.bind(("127.0.0.1", port))
-            # As a server binds it: connections that ended there a minute ago do not matter.
+            # With SO_REUSEADDR, as a server binds: connections that ended there a minute ago do not matter.
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             reservation.close()

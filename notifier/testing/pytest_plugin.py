@@ -19,9 +19,9 @@ pytest.register_assert_rewrite("notifier.simulators.provider_contract")
 
 @pytest.fixture
 def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
-    """A FakeNotifier, which `Notifier.from_config` gives to the code under test for as long as the test runs.
+    """A FakeNotifier. While the test runs, `Notifier.from_config` returns it to the code under test.
 
-    `AsyncNotifier.from_config` gives its `aio`. It takes the configuration that the code under test names.
+    `AsyncNotifier.from_config` returns its `aio`. The fake uses the configuration that the code under test names.
     """
     from notifier import AsyncNotifier, Notifier  # noqa: PLC0415 - loaded by the tests that use it
     from notifier.settings import load_settings  # noqa: PLC0415
@@ -37,7 +37,7 @@ def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
     ) -> FakeNotifier:  # as `from_config`
         named = path or environ.get("NOTIFIER_CONFIG")
         if named and not fake.accepted:
-            fake._use(load_settings(named, {}))  # noqa: SLF001 - as `LiveSettings` has a Notifier use them
+            fake._use(load_settings(named, {}))  # noqa: SLF001 - as `LiveSettings` does
         return fake
 
     monkeypatch.setattr(Notifier, "from_config", take)
@@ -48,7 +48,7 @@ def notifier_outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNotifier]:
 
 
 def _djangos_config() -> Path | None:
-    """The configuration of a Django project whose settings name one; None is the one that `Notifier` would find."""
+    """Return NOTIFIER_CONFIG of Django's settings; None lets `Notifier` find the configuration."""
     conf = sys.modules.get("django.conf")
     if conf is None or not conf.settings.configured:
         return None
@@ -57,7 +57,7 @@ def _djangos_config() -> Path | None:
 
 
 def _forget_djangos() -> None:
-    # The one of the Django app outlives a test; where no test has loaded it, there is none.
+    # The Django app caches its Notifier beyond a test. If no test has loaded the app, it has none.
     if (sending := sys.modules.get("notifier.django.sending")) is not None:
         sending.get_notifier.cache_clear()
 
@@ -72,7 +72,7 @@ def _notifier_redis_server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def notifier_redis(_notifier_redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of an empty Redis of the tests' own, to which NOTIFIER_REDIS_URL leads while the test runs."""
+    """A client of an empty embedded Redis. While the test runs, NOTIFIER_REDIS_URL is its URL."""
     from redis import Redis  # noqa: PLC0415 - as above
 
     monkeypatch.setenv("NOTIFIER_REDIS_URL", _notifier_redis_server.url)

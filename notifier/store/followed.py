@@ -84,7 +84,7 @@ class Followed:
 
     def refuse(self, error: SettingsError) -> None:
         """Note that what was read last cannot be used, so that it is read once more if it may be read then."""
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in PASSING:
+        if may_pass(error):
             self._seen = ()
 
     def look(self, ask: Ask) -> Settings | None:
@@ -113,6 +113,11 @@ class Followed:
             self.refuse(error)
             raise
         return self.settings
+
+
+def may_pass(error: SettingsError) -> bool:
+    """Whether the same files may be read another time. Each look tries it then, so say what is wrong once."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in PASSING
 
 
 def _begin_anew() -> None:

@@ -21,7 +21,7 @@ from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen
 from notifier.settings.rates import change_to
-from notifier.store.followed import Followed
+from notifier.store.followed import Followed, may_pass
 from notifier.store.partitions import Partition, Partitions
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 from notifier.units import clock_us
@@ -138,9 +138,11 @@ class Reload:
             self._followed.note((), published)
             raise
         except SettingsError as error:
-            self.problem = str(error).splitlines()[0]
+            problem = str(error).splitlines()[0]
+            if not (may_pass(error) and problem == self.problem):
+                self._log.error("config_refused", problems=str(error).splitlines())
+            self.problem = problem
             self._followed.refuse(error)
-            self._log.error("config_refused", problems=str(error).splitlines())
             return None
         self.problem, self._followed.settings = "", settings
         return policies

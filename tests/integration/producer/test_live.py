@@ -1,6 +1,7 @@
 """Producers follow the configuration while they run: by themselves, or when they are told to."""
 
 import asyncio
+import errno
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from redis import Redis
 from notifier import AsyncNotifier, InvalidNotificationError, InvalidPreferenceError, Notifier, SettingsError
 from notifier.producer import aio
 from notifier.settings.rates import rates_in
-from notifier.store import live
+from notifier.store import followed, live
 from notifier.store.followed import Followed
 from notifier.store.published import publish, withdraw
 from notifier.testing import FakeNotifier
@@ -392,3 +393,31 @@ def test_what_is_left_is_sent_while_the_interpreter_ends(config: Path, redis: Re
     )
     assert (ended.stdout, ended.stderr) == ("250 [100, 100, 50]\n250\n", "")
     assert redis.llen("rq:queue:default") == 502
+
+
+def test_a_disk_that_fails_is_logged_once(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is read at each look, as nobody changes it when the disk works again; that may take hours."""
+    settings = live.LiveSettings(config, {})
+    load, news = followed.load_settings, with_news(config)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        looks.append(1)
+        raise SettingsError("n.yaml: cannot be read: Input/output error") from OSError(errno.EIO, "")
+
+    looks: list[int] = []
+    caplog.set_level("INFO", "notifier")
+    monkeypatch.setattr(followed, "load_settings", fail)
+    monkeypatch.setattr(followed, "AGAIN_NS", 0)
+    for _ in range(2):
+        write(config, news)
+        for _ in range(3):
+            settings._look()
+        monkeypatch.setattr(followed, "load_settings", load)
+        settings._look()
+        assert "news" in settings.settings.categories
+        monkeypatch.setattr(followed, "load_settings", fail)
+        news["categories"]["news"]["lane"] = "urgent"
+    assert len(looks) >= 4  # also where nothing was logged
+    assert ["refused" in line for line in caplog.messages] == [True, False] * 2

@@ -163,10 +163,13 @@ def test_a_file_is_read_once_an_open_file_is_left(tmp_path: Path, redis_server: 
         await looks_at_new_file(reload)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
         try:
-            assert await reload.changed() is None
+            with capture_logs() as logged:
+                assert await reload.changed() is None
+                assert await reload.changed() is None
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, most)
         assert reload.problem == f"{path}: cannot be read: Too many open files"
+        assert [each["event"] for each in logged] == ["config_refused"]  # it may be tried for hours
         taken = await reload.changed()
         assert taken.for_user("7").gap_us == 9 * UNITS["s"]
         assert not reload.problem

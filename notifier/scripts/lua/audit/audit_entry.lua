@@ -1,4 +1,4 @@
--- audit_entry: judges entries of backlogs, leases and registries: whether the job exists, and may ever be there.
+-- audit_entry: judges entries of backlogs, leases and registries: whether the job exists, and belongs there.
 -- ARGV 1 clock  2 '1' to take out wrong entries  3 lease µs  4.. for each entry: the key, its member
 -- returns {finding, …} (see audit.lua). Whether a job should be there now is judged by *audit_job*.
 -- If somebody deleted a leased job, its lease is no fault until it ends: the worker may still have the job.

@@ -13,7 +13,7 @@ local queued, notifications = {}, 0
 local ENDED = {failed = true, canceled = true}
 local FAR = 4102444800000000 -- as in routes.lua: the time in `later` of a notification's rest that waits for a route
 local MAX_FROM_TAIL = 2000 -- a job that has come back to its queue meanwhile is near the tail
-local FADING = 2000 -- ms: so long before a job's hash ends, RQ may have cleared the job's registry entry
+local FADING = 2000 -- ms: RQ may clear a job's registry entry so long before the job's hash ends
 
 local function read(id)
   local job = redis.pcall('HMGET', job_key(id), 'origin', 'status', 'meta', 'push_permit', 'push_order', 'push_outcome',
@@ -122,7 +122,7 @@ local function end_again(j)
   drop_permit(j)
   remove(j, j.backlog, '@later', '@leases', '@rq:scheduled:' .. j.origin, has_failed and canceled or failed)
   if has_failed and not j.outcome then redis.call('HSET', j.key, 'push_outcome', 'failed') end
-  local endless = has_failed and '+inf' or seconds(now) -- from now on *sweep* ends a cancelled job, if none did
+  local endless = has_failed and '+inf' or seconds(now) -- the score by which *sweep* ends a cancelled job
   local ends = kept > 0 and seconds(now + kept * 1000) or endless
   redis.call('ZADD', has_failed and failed or canceled, 'NX', ends, j.id)
   return 'kept as ' .. j.status .. ', and nowhere else'
@@ -197,7 +197,7 @@ local function judge(id, unlisted)
   local j = read(id)
   if not j then return end
   local what = 'job ' .. id
-  if not j.user then -- a job of RQ's, which only a permit of *pull*'s concerns
+  if not j.user then -- RQ owns this job, unless *pull* has leased it
     if j.permit and not j.lease then
       finding(what, 'was taken under a permit and stands in no lease', 'under a lease', repair and lapse(j))
     end

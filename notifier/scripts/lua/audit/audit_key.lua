@@ -9,7 +9,7 @@
 --! needs backlog_key backlogs_key date_permit ensure_wake_up finding findings has_wake_up job_key lanes_of look_by
 --! needs note_due now_us read_backlogs text waits_for_route
 local now, repair, lanes = now_us(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3])
-local LATEST = now + ARGV[4] + 2000000 -- when a worker visits a user, it sets the user's wake-up a lease ahead
+local LATEST = now + ARGV[4] + 2000000 -- while a worker sends from a backlog, the wake-up may be a lease ahead
 local MAX_CIRCUIT = 2 * 86400000000 -- the next probe is at most a day ahead
 
 -- note: notes a backlog, in the lane of the first job in it.

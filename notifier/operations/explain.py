@@ -128,21 +128,21 @@ class Inspection:
         forecast = Forecast(self._policies, self._user, self.record)
         for name, jobs in self.record.backlogs.items():
             for place, (job_id, _, fields) in enumerate(jobs if category in {None, name} else (), 1):
-                told = dict(zip(FIELDS, fields, strict=True))
-                expected = DELETED if told["origin"] is None else forecast.of(job_id.decode()) or UNKNOWN
-                deadline = told["push_deadline"]
+                job = dict(zip(FIELDS, fields, strict=True))
+                expected = DELETED if job["origin"] is None else forecast.of(job_id.decode()) or UNKNOWN
+                deadline = job["push_deadline"]
                 yield Standing(
                     category=name,
                     place=place,
                     job_id=job_id.decode(),
-                    lane=(told["origin"] or b"").decode(),
-                    priority=str(fields_of(told["meta"]).get("priority", "normal")),
-                    attempts=int(told["push_attempts"] or 0),
+                    lane=(job["origin"] or b"").decode(),
+                    priority=str(fields_of(job["meta"]).get("priority", "normal")),
+                    attempts=int(job["push_attempts"] or 0),
                     expected_at=expected.at,
                     not_before=expected.not_before,
                     held_by=expected.held_by,
                     expires_at=None if deadline is None else moment(float(deadline)),
-                    count=int(told["push_count"] or 1),
+                    count=int(job["push_count"] or 1),
                 )
 
     def explain(self, category: str | None = None, zone: str | None = None) -> Explanation:
@@ -193,8 +193,8 @@ class Inspection:
             for queue in queue_keys():
                 pipe.llen(queue)
             *queued, later = pipe.zcard(redis_key("later")).execute()
-        told = (sum(queued), "queued"), (later, "for a retry, a route or a time of their own")
-        return ", ".join(f"{n:,} {words}" for n, words in told if n)
+        counts = (sum(queued), "queued"), (later, "for a retry, a route or a time of their own")
+        return ", ".join(f"{n:,} {words}" for n, words in counts if n)
 
     def _overall(self, category: Category, now_us: int) -> list[Use]:
         """Return how much all users together have used of the category's `overall` pace; see `overall.lua`."""
@@ -265,11 +265,11 @@ def placed(found: Explanation, known: Known) -> Explanation:
 def places_by_rule(found: Explanation) -> dict[str, str]:
     """Map each rule's words in the history, such as 'user 10/1m', 'chat gap 5s', 'quiet hours', to its places."""
     owner = {"user": "user", "category": found.category}
-    told = defaultdict[str, list[str]](list)
+    by_words = defaultdict[str, list[str]](list)
     for use in found.uses:
         by_clock = use.rule.startswith(("quiet ", "send "))
-        told["quiet hours" if by_clock else f"{owner[use.scope]} {use.rule}"].append(use.at)
-    return {rule: ", ".join(dict.fromkeys(places)) for rule, places in told.items()}
+        by_words["quiet hours" if by_clock else f"{owner[use.scope]} {use.rule}"].append(use.at)
+    return {rule: ", ".join(dict.fromkeys(places)) for rule, places in by_words.items()}
 
 
 def _not_working(routes: Sequence[Held], category: Category) -> Iterator[Held]:

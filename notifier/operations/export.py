@@ -1,4 +1,4 @@
-"""Export to a user all data that is kept of the user: the data that `forget` removes."""
+"""Export to a user the sends and notifications that are kept under the name of the user."""
 
 from __future__ import annotations
 

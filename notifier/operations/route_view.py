@@ -35,8 +35,8 @@ def view_routes(redis: Any, settings: Settings, now: Now | None = None) -> list[
     now = now or read_now(redis)
     paces = {OVERALL + name: of.overall for name, of in settings.categories.items() if of.overall is not None}
     limited = limited_routes(settings) | paces
-    told = list(ask_all(Partitions.around(redis), partial(_find_uses, limited)).all)
-    at_once, used = _sum(at_once for at_once, _ in told), _sum(used for _, used in told)
+    answers = list(ask_all(Partitions.around(redis), partial(_find_uses, limited)).all)
+    at_once, used = _sum(at_once for at_once, _ in answers), _sum(used for _, used in answers)
     held, limits = worst(now.routes), {name: str(window) for name, window in limited.items()}
     names = dict.fromkeys([*routes_of(settings), *paces, *sorted({*held, *at_once})])
     return [

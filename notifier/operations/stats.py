@@ -215,11 +215,11 @@ def read_now(redis: Any) -> Now:
 
 def read_stats(redis: Any, last: int) -> Stats:
     """Read the numbers of now, and of the last minutes, also the current one. Raises as `read_now`."""
-    told = ask_all(Partitions.around(redis), partial(_find_stats, last))
-    stats = Stats(_together(Told({number: now for number, (now, *_) in told.found.items()}, told.away)))
-    newest = max(minute for _, minute, _ in told.all)
+    answers = ask_all(Partitions.around(redis), partial(_find_stats, last))
+    stats = Stats(_together(Told({number: now for number, (now, *_) in answers.found.items()}, answers.away)))
+    newest = max(minute for _, minute, _ in answers.all)
     stats.minutes = {minute: Numbers() for minute in range(newest - last + 1, newest + 1)}
-    for _, _, by_minute in told.all:
+    for _, _, by_minute in answers.all:
         for minute, fields in by_minute.items():
             if minute in stats.minutes:
                 stats.minutes[minute].add(fields)
@@ -293,8 +293,8 @@ def _find_later(waiting: int) -> Exchange[list[Waits]]:
             pipe.zscore(redis_key("later"), job_id)
             pipe.hmget(job_key(job_id), *OF_LATER)
 
-    told = yield Commands(ask)
-    found = Counter(describe_later(at or 0, *fields) for at, fields in zip(told[::2], told[1::2], strict=True))
+    replies = yield Commands(ask)
+    found = Counter(describe_later(at or 0, *fields) for at, fields in zip(replies[::2], replies[1::2], strict=True))
     return [Waits(*why, round(waiting * n / len(ids))) for why, n in found.most_common()]
 
 

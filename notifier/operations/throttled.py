@@ -66,10 +66,10 @@ def read_throttled(redis: Any) -> dict[str, Any]:
     is_all: whether all users who wait were read; if there are many, a random sample is. says: how many users were
     found, and the length of their backlogs if it is the same for all.
     """
-    told = ask_all(Partitions.around(redis), _find)
-    longest = _longest(each for found, *_ in told.all for each in found)
-    is_all = not told.away and all(is_all for *_, is_all in told.all)
-    totals = [total for _, totals, _ in told.all for total in totals]
+    answers = ask_all(Partitions.around(redis), _find)
+    longest = _longest(each for found, *_ in answers.all for each in found)
+    is_all = not answers.away and all(is_all for *_, is_all in answers.all)
+    totals = [total for _, totals, _ in answers.all for total in totals]
     users = "user waits" if len(totals) == 1 else "users wait"
     says = f"{len(totals):,} {users if is_all else 'of the users who wait were looked at'}"
     says += f", each with {totals[0]:,}" if len(totals) > 1 == len({*totals}) else ""

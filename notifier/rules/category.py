@@ -18,12 +18,12 @@ Priority = Literal["normal", "high"]
 
 LANES: Final[tuple[Lane, ...]] = ("urgent", "default", "bulk")
 DEFAULT_CATEGORY: Final = "default"
-MAX_COST: Final = 100  # each send counted is an entry in Redis, and one call removes them all
+MAX_COST: Final = 100  # each counted send is an entry in Redis, and one call removes all entries of a notification
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """One message for several that wait: due once `after` wait, or `within_us` after the first began to wait.
+    """One message for several that wait. It is due once `after` wait, or `within_us` after the first began to wait.
 
     title, body: the text of a digest of several; {count} in it is how many.
     """
@@ -99,7 +99,7 @@ class PlatformLimits:
     def of_device(self, user: Policy) -> tuple[Policy, Policy]:
         """The limits of a device for sends that the user's rules hold, and for sends that bypass these rules.
 
-        If the user's rules are narrower, the former need not be counted, and the latter get what the rules leave.
+        If the user's rules are narrower, only sends that bypass are counted, up to what the user's rules leave.
         """
         windows = self.device.windows
         spare = [window.limit - (user.max_in(window.interval_us) or window.limit) for window in windows]

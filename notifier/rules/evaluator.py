@@ -75,8 +75,8 @@ class Sends(Record):
 
     def __init__(self) -> None:
         super().__init__()
-        self._folded = 0  # this many of the first are buckets, each at the time of its latest send
-        self.until_us = 0  # from then on no rule needs any of them
+        self._folded = 0  # how many entries, from the first on, are buckets, each at the time of its latest send
+        self.until_us = 0  # from this time on no rule needs any of these sends
 
     @classmethod
     def on_record(
@@ -115,7 +115,7 @@ class Sends(Record):
         self.bursts[burst] = burst.state_at(self, now_us - 1)
 
     def add(self, policy: Policy, permit: str, at_us: int, now_us: int, *, cost: int = 1, longest_us: int = 0) -> None:
-        """Record a send. Forget sends that neither `policy` needs any more, nor other rules: they need `longest_us`."""
+        """Record a send. Forget sends that neither `policy` needs nor, for `longest_us`, any other rule."""
         if policy.is_empty:
             return
         horizon = max(policy.horizon_us, longest_us)
@@ -150,7 +150,7 @@ class Sends(Record):
         at = self._times[place]
         cost = -self._change(place, 0)
         for burst, (full, till) in self.bursts.items():
-            left = self.between(at - burst.horizon_us - 1, till)  # `at`: an empty bucket is full again by then
+            left = self.between(at - burst.horizon_us - 1, till)  # by `at`, even an empty bucket is full again
             if at <= till and len(left) < MAX_TAKEN_IN:
                 self.bursts[burst] = max(full - cost * burst.every_us, burst.full_after(at, left)), till
         return cost

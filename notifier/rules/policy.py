@@ -29,7 +29,7 @@ class Policy:
     quiet: the quiet hours.
     send: the send hours; all other times are quiet.
     kept_us: a send is kept for at least this time, whichever rules hold.
-    rules: the gap, the windows and the burst. If two of them let go at the same time, the first decides.
+    rules: the gap, the windows and the burst. If two of them allow the next send at the same time, the first decides.
     """
 
     windows: tuple[Window, ...] = ()
@@ -42,7 +42,7 @@ class Policy:
     rules: tuple[RuleOfSends, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise TypeError for a wrong part, ValueError if nothing could ever go: both would show much later."""
+        """Raise TypeError for a wrong part, ValueError if nothing could ever go: either would else show much later."""
         if not isinstance(self.windows, tuple):
             raise TypeError(f"Policy.windows is a tuple of Window, not {type(self.windows).__name__}")
         for window in self.windows:

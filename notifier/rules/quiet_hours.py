@@ -53,7 +53,7 @@ class ByClock:
         """The first µs from `at_us` on at which it may go, and the last rule that delayed it; None if no rule did."""
         at_us, by = self._by_calendar(at_us)
         quiet = list(self._quiet())
-        for _ in range(2 + 8 * len(quiet) if quiet else 0):  # hours may begin where others end, on each day
+        for _ in range(2 + 8 * len(quiet) if quiet else 0):  # on each day, hours may begin when others end
             opens, moved = self._after_quiet(quiet, at_us)
             if opens == at_us:
                 break
@@ -64,7 +64,7 @@ class ByClock:
         by: Decider | None = None
         for scope, policy, latest in self._scopes():
             for window in policy.calendar:
-                # One more may go on the day after the day of the limit-th latest send.
+                # One more may go in the day, week or month after that of the limit-th latest send.
                 nth = latest(max(1, window.limit - self.rules.category.cost + 1))
                 start = 0 if nth is None else self.zone.next_start(window.unit, nth)
                 if start > at_us:

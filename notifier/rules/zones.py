@@ -31,7 +31,7 @@ Unit: TypeAlias = Literal["day", "week", "month"]
 class Zone:
     """A zone over some years: from `since_us[i]` on its clocks are `offset_us[i]` ahead of UTC.
 
-    Exact from `since_us[0]` to `until_us`; beyond, as at the nearer end.
+    It is exact from `since_us[0]` to `until_us`; at other times the offset of the nearer end holds.
     """
 
     name: str

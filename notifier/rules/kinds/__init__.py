@@ -1,1 +1,1 @@
-"""The kinds of rules of sends, a file each: all that Python knows of one."""
+"""The kinds of rules of sends: one file has all that Python knows of a kind."""

@@ -26,7 +26,7 @@ class Gap(RuleOfSends):
         return self.us
 
     def opens(self, sends: Record, cost: int) -> int:
-        """The first µs at which one more keeps it, whatever it costs; 0 if nothing holds it back."""
+        """The first µs at which one more send keeps the gap, whatever its cost; 0 if no send holds it back."""
         del cost
         last = sends.latest(1)
         return 0 if last is None else last + self.us

@@ -22,7 +22,7 @@ class Receipt(NamedTuple):
 
 
 class RuleOfSends(ABC):
-    """A rule that decides by the sends before: by their times, or by their number. `str` writes it as people do.
+    """A rule that decides by the times or the number of earlier sends. `str` writes it as people do.
 
     A policy has any number of windows, and at most one rule of each other kind.
     """
@@ -59,7 +59,7 @@ class RuleOfSends(ABC):
 
     @abstractmethod
     def broken(self, receipts: Sequence[Receipt]) -> Iterator[str]:
-        """How receipts, the earliest first, break it, for people. Without `opens`, so that tests can check that."""
+        """How receipts, the earliest first, break it, for people. It does not use `opens`, so it can test `opens`."""
 
     @abstractmethod
     def write(self, table: dict[str, Any]) -> None:

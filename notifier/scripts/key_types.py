@@ -36,9 +36,7 @@ def types_of(key: bytes) -> frozenset[str] | None:
     told = TOLD.fullmatch(f" {OF_RQ.get(name_of(key))}" if of_rq else CATALOGUE.get(name_of(key), ""))
     if told is None:
         return None
-    if key.startswith(rq_key("worker", "").encode()) and key.endswith(
-        b":executions"
-    ):  # RQ 3: the worker's running jobs
+    if key.startswith(rq_key("worker", "").encode()) and key.endswith(b":executions"):  # RQ 3: jobs that run
         return frozenset(["set"])
     if key.startswith(rq_key("queue", "").encode()) and b":intermediate:first_seen:" in key:  # a time
         return frozenset(["string"])

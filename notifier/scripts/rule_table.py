@@ -129,9 +129,8 @@ class OwnRules(NamedTuple):
 def own_rules_of(policies: Policies) -> OwnRules:
     """Find users with own rules. For tens of thousands of users, call it first in a thread: it blocks for long."""
     of_policy: dict[int, str] = {}  # by `id`, as hashing a policy takes longer
-    numbers: dict[
-        tuple[str, str], str
-    ] = {}  # with the policy's repr: preferences combine with more than `own_text` has
+    # By the policy's repr, too: preferences combine with more than `own_text` has.
+    numbers: dict[tuple[str, str], str] = {}
     for policy in policies.users.values():
         if id(policy) not in of_policy:
             both = own_text(policies, policy), repr(policy)

@@ -6,7 +6,7 @@
 
 local MAX_UNREAD = 25
 
--- wants: asks the caller to read the data, or write the zone, and shuts the backlog until then. The other is ''.
+-- wants: asks the caller to write the zone or, if it is '', to read for whom the job is. The backlog is shut so long.
 local function wants(look, backlog, id, data, zone)
   local asked = look.asked
   asked[#asked + 1], asked[#asked + 2], asked[#asked + 3] = id, data, zone

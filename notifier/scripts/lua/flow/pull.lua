@@ -13,10 +13,10 @@
 --   head of their queue, and later jobs behind them, in order, until the caller has read them and called *steer*.
 --   chosen, asked, unpublished: what the caller must write to Redis before it pulls again, which it does at once. The
 --   users concerned stay due, and room is kept for them. chosen: {user, text, …}: preferences without an entry in
---   @chosen. asked: {job id, data, zone, …}: heads of backlogs. A head with data is of a plain producer (with RQ alone,
---   without this library): its backlog is shut until *steer* writes its targets. The backlog of a head with a zone is
---   shut until @zones has the zone or, if there is no such zone, the caller deletes the job's push_zone. unpublished: 1
---   if @own_rules is missing: no user's jobs go until it is written.
+--   @chosen. asked: {job id, data, zone, …}: heads of backlogs. A head without a zone is of a plain producer (with RQ
+--   alone, without this library): its backlog is shut until *steer* writes its targets. The backlog of a head with a
+--   zone is shut until @zones has it or, if there is no such zone, the caller deletes the job's push_zone. unpublished:
+--   1 if @own_rules is missing: no user's jobs go until it is written.
 --   rates: false; or the version of the published rates ('' without any) if the caller has read other ones: it must
 --   read these first, and the call took nothing.
 --! first_write

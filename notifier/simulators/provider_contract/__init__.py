@@ -1,7 +1,7 @@
 """The promises of every provider, as tests: subclass `ProviderContract` in a test file, and pytest runs them.
 
-A platform brings its simulator, a server that answers as its provider's does. Each test has a provider that was built
-as a worker builds it, from a section of the YAML, and a simulator on a free port of this machine::
+A platform brings its simulator, a server that answers as the real one does. Each test gets a new provider, which is
+built from a section of the YAML as a worker builds it, and a new simulator on a free port of this machine::
 
     class TestPigeon(ProviderContract):
         platform = "pigeon"

@@ -34,11 +34,11 @@ WAITING: Final = frozenset({Outcome.BUSY, Outcome.FULL, Outcome.UNSENT, Outcome.
 class NetworkContract(SendingContract):
     """The promises of a provider that sends to a server.
 
-    rejected, dead, busy, fault: a reply of the server that refuses this message for good, that says the token is gone,
-    that takes no more for now and may carry Retry-After, that refuses our credentials for every message. busy_means:
-    BUSY where that is of one device, FULL where it is of all. fault_means: REJECTED where a server that has taken a
-    message says it of one device. gone: the statuses that say by themselves, whatever the reason, that the token is
-    dead. own_ids: the message's id is ours, so that it is the same at a retry.
+    rejected: a reply that refuses this message for good. dead: a reply for a dead token. busy: a reply that accepts
+    nothing for now, and may carry Retry-After. fault: a reply that refuses our credentials. busy_means: BUSY if `busy`
+    concerns one device, FULL if it concerns all. fault_means: REJECTED if `fault` concerns one device once the server
+    has accepted a message. gone: the statuses that mean a dead token, whatever the reason. own_ids: the provider
+    chooses the message's id, so a retry has the same id.
     """
 
     rejected: ClassVar[Reply]
@@ -58,7 +58,7 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_what_is_left_is_on_the_wire(self, s: Stage) -> None:
-        """The server is told the time that is left, to the second, not the whole life of the notification."""
+        """The server gets the time left, to the second, not the whole life of the notification."""
         await s.send(ttl_us=90_500_000)
         (arrival,) = await s.arrivals()
         if not self.expires:
@@ -82,10 +82,10 @@ class NetworkContract(SendingContract):
     @pytest.mark.parametrize("kind", ["rejected", "dead", "busy", "fault"])
     @on_stage()
     async def test_each_refusal_has_its_meaning(self, s: Stage, kind: str) -> None:
-        """Final for this message, final for the token, for now, or our own fault: each as the provider says it."""
+        """A refusal is final for the message or the token, temporary, or our own fault, as the server's reply says."""
         final = {"rejected": Outcome.REJECTED, "dead": Outcome.DEAD_TOKEN}
         means = {**final, "busy": self.busy_means, "fault": self.fault_means}[kind]
-        assert (await s.send()).outcome is Outcome.DELIVERED  # who never delivered may call no token dead
+        assert (await s.send()).outcome is Outcome.DELIVERED  # only after a delivery a token may be dead
         reply: Reply = getattr(self, kind)
         answer = await answer_to(s, reply)
         assert (answer.outcome, answer.status, answer.reason) == (means, self.status_of(reply), reply.reason)
@@ -93,7 +93,7 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_what_no_request_can_carry_is_rejected_alone(self, s: Stage) -> None:
-        """Half of a surrogate pair, a number without end: rejected here, and what is sent beside it arrives."""
+        """Content that no request can carry, such as half a surrogate pair, is rejected; sends beside it arrive."""
         wrong: list[dict[str, Any]] = [{"title": "\ud800"}, {"data": {"a": "\ud800"}}, {"data": {"a": 10**5000}}]
         devices = [await s.device() for _ in range(2 * len(wrong))]
         fields: list[dict[str, Any]] = [*wrong, *({} for _ in wrong)]
@@ -104,7 +104,7 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_retry_after(self, s: Stage) -> None:
-        """Retry-After is handed on and never slept: in seconds, and as a date by the server's own clock."""
+        """The answer hands Retry-After on, in seconds or as a date by the server's clock. The provider never sleeps."""
         now = dt.datetime(2031, 5, 1, 12, 0, tzinfo=dt.UTC)
         then = now + dt.timedelta(seconds=110)
         date, until = (email.utils.format_datetime(at, usegmt=True) for at in (now, then))
@@ -125,7 +125,7 @@ class NetworkContract(SendingContract):
     )
     @on_stage()
     async def test_an_error_of_the_server_is_unknown(self, s: Stage, reply: Reply) -> None:
-        """After a 5xx, even a proxy's HTML, nobody knows whether it was delivered; it is told when to try again."""
+        """After a 5xx, even a proxy's HTML, the delivery is unknown, and the answer says when to try again."""
         answer = await answer_to(s, reply)
         assert (answer.outcome, answer.status) == (Outcome.UNKNOWN, reply.status)
         assert answer.retry_after_us
@@ -157,7 +157,7 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_a_server_that_hangs_up_is_unknown(self, s: Stage) -> None:
-        """A connection that ends in place of an answer leaves the send UNKNOWN; it was sent once."""
+        """A connection that ends in place of an answer leaves the send UNKNOWN; the message was sent once."""
         device = await s.device(Reply(200, drop=True), Reply(200))
         assert (await s.send(device)).outcome is Outcome.UNKNOWN
         assert len(await s.arrivals()) == 1
@@ -165,14 +165,14 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_a_cut_in_a_batch(self, s: Stage) -> None:
-        """Each of those under way when the network breaks is answered, UNSENT only if it never arrived."""
+        """Every send under way when the network breaks is answered, with UNSENT only if it never arrived."""
         await s.send()
         devices = [await s.device(SILENT) for _ in range(45)]  # fewer than any provider has connections
         sends = [asyncio.create_task(s.send(device)) for device in devices]
         await s.reach(20)
         everything = asyncio.gather(*sends)
         async with asyncio.timeout(ANSWER_US / SECOND_US - 1):
-            while not everything.done():  # what arrives only after a cut is cut off by the next
+            while not everything.done():  # the next cut ends a send that arrives after this one
                 await s.tell(cut=True)
                 await asyncio.wait([everything], timeout=0.1)
         answers = everything.result()
@@ -203,7 +203,7 @@ class NetworkContract(SendingContract):
             answers.append(await s.send())
         finally:
             await s.tell(listening=True)
-        # What was sent before the end of the connection was seen may have reached it.
+        # A send that left before the provider saw the end of its connection may have arrived.
         assert {answer.outcome for answer in answers} <= {Outcome.UNSENT, Outcome.UNKNOWN}
         assert answers[-1].outcome is Outcome.UNSENT
         assert 0 < (answers[-1].retry_after_us or 0) <= 30 * SECOND_US
@@ -211,7 +211,7 @@ class NetworkContract(SendingContract):
         assert len(await s.arrivals()) == 2
 
     def test_no_storm_of_connections(self) -> None:
-        """Where a connection ends as soon as it is made, sends wait as they are told to, and none tries in between."""
+        """If a connection ends at once, no send connects again before the wait in the first answer is over."""
         accepted: list[float] = []
 
         def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -226,7 +226,7 @@ class NetworkContract(SendingContract):
                 answers = [first, *await asyncio.gather(*(s.send() for _ in range(50)))]
                 assert {answer.outcome for answer in answers} == {Outcome.UNSENT}
                 assert all(0 < (answer.retry_after_us or 0) <= 30 * SECOND_US for answer in answers)
-                # The wait began after the first was accepted, and may be over before the last of these sends begins.
+                # The wait began after the first connection, and may be over before the last of these sends begins.
                 again = accepted[0] + (first.retry_after_us or 0) / SECOND_US
                 assert all(at >= again for at in accepted[1:])
             server.close()
@@ -236,13 +236,13 @@ class NetworkContract(SendingContract):
 
     @on_stage(timeout_us=500_000)
     async def test_every_call_has_one_true_answer(self, s: Stage) -> None:
-        """No call raises whatever servers do, DELIVERED arrived, UNSENT did not, and none is taken twice."""
+        """No call raises, DELIVERED arrived, UNSENT did not, and nothing is accepted twice, however servers fail."""
         troubles = [
             self.rejected, self.dead, self.busy, self.fault, PAGE, SILENT, Reply(500), Reply(400, "NeverHeardOf"),
             Reply(200, delay_ms=100), Reply(200, delay_ms=3_000), Reply(200), Reply(200),
         ]  # fmt: skip
         dice = random.Random(20261121)
-        assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED  # it has signed in
+        assert (await s.insist(await s.device())).outcome is Outcome.DELIVERED  # the provider has signed in
         devices = [await s.device(dice.choice(troubles)) for _ in range(150)]
         sends = []
         for number, device in enumerate(devices):
@@ -255,7 +255,7 @@ class NetworkContract(SendingContract):
         async with asyncio.timeout(TIMEOUT_S):
             answers = await asyncio.gather(*sends)
         arrivals = await s.arrivals()
-        # What was refused with others in one request may be asked for again alone.
+        # A message that was refused in a request with others may be sent again alone.
         taken = Counter(arrival.token for arrival in arrivals if arrival.status in {0, 200})
         assert max(taken.values()) == 1
         arrived = {arrival.token for arrival in arrivals}
@@ -267,7 +267,7 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_closing_answers_what_is_under_way(self, s: Stage) -> None:
-        """`close` does not wait for a silent server: what has left is UNKNOWN, what has not is UNSENT."""
+        """`close` does not wait for a silent server: a send that has left is UNKNOWN, any other UNSENT."""
         await s.send()
         devices = [await s.device(SILENT) for _ in range(20)]
         sends = [asyncio.create_task(s.send(device)) for device in devices]
@@ -281,7 +281,7 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_the_certificate_of_somebody_else(self, s: Stage) -> None:
-        """Nothing is sent to a server that shows another host's certificate; once it shows its own, it is sent to."""
+        """A server that shows another host's certificate gets no message, until it shows its own certificate."""
         await s.tell(wrong_name=True)
         try:
             answer = await s.send()
@@ -292,7 +292,7 @@ class NetworkContract(SendingContract):
 
     @on_stage(timeout_us=SECOND_US)
     async def test_a_half_dead_server(self, s: Stage) -> None:
-        """A server that takes and never answers leaves nobody without an answer, and is left for one that does."""
+        """If a server stops answering, every send still has an answer; when the server is back, a send is delivered."""
         assert (await s.send()).outcome is Outcome.DELIVERED
         await s.tell(silent=True)
         try:
@@ -316,7 +316,7 @@ class NetworkContract(SendingContract):
 
     @on_stage()
     async def test_credentials_that_end_early(self, s: Stage) -> None:
-        """Access that the server ended before its time burns no message: a fault or a retry, never a refusal."""
+        """If the server ends our access early, no message is lost: a fault or a retry, never a refusal."""
         assert (await s.send()).outcome is Outcome.DELIVERED
         await s.tell(expire_tokens=True)
         answer = await s.send()
@@ -324,7 +324,7 @@ class NetworkContract(SendingContract):
 
     @on_stage(timeout_us=SECOND_US)
     async def test_a_probe_shows_life_and_sends_nothing(self, s: Stage) -> None:
-        """A server that answers is alive, after `close` too; one that is gone or reads nothing is not."""
+        """A probe is true for a server that answers, after `close` too, and false for one that is gone or silent."""
         device = await s.device()
         assert s.provider.service(device) == s.provider.service(device)
         assert await s.provider.probe(device)

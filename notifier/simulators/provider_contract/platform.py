@@ -31,10 +31,10 @@ TARGET: Final = re.compile(r"- \w+:[ncb](@\S+)?\|\S+")
 
 
 class ProviderContract(NetworkContract):
-    """All that a platform promises, its protocol and its provider; its simulator runs in the process of the tests.
+    """The promises of a platform, its protocol and its provider; its simulator runs in the process of the tests.
 
-    wrong_tokens: what is no token of this platform. environ: the variables that its section reads secrets from.
-    max_bytes: so long a body at the most fits into a message; None where the platform has no such limit.
+    wrong_tokens: texts that are no token of this platform. environ: the variables that its section reads secrets from.
+    max_bytes: a longer body fits into no message; None if the platform has no such limit.
     """
 
     wrong_tokens: ClassVar[Sequence[str]] = ("", " ", "not a token\n", "\ud800")
@@ -42,18 +42,18 @@ class ProviderContract(NetworkContract):
     max_bytes: ClassVar[int | None] = 5000
 
     def simulator(self, certificates: Certificates, log: WireLog) -> Simulator:
-        """A new simulator, not yet started."""
+        """Make a simulator, not yet started."""
         raise NotImplementedError
 
     def section(self, simulator: Simulator) -> dict[str, Any]:
         """Return the section `providers.<platform>` that sends to this simulator, without `endpoint` and `ca_file`.
 
-        These two and `timeout` are given beside it.
+        The contract adds these two and `timeout`.
         """
         raise NotImplementedError
 
     def at(self, endpoint: str) -> dict[str, Any]:
-        """Return the key of that section by which a server is named."""
+        """Return the part of that section that names the server."""
         return {"endpoint": endpoint}
 
     @contextlib.asynccontextmanager
@@ -100,7 +100,7 @@ class ProviderContract(NetworkContract):
         assert printing.providers.platforms()[self.platform].prints
 
     def test_a_token_is_checked_before_it_is_enqueued(self) -> None:
-        """A device of the platform is taken; what is no token is refused, by its place, and never shown."""
+        """A device of the platform is accepted. The error for a wrong token names its place, and never shows it."""
         good = self.device(next(numbers), "https://127.0.0.1:1")
         notification = Notification(user="u", devices=[good], title="Hello", **self.needs)
         notification.validate()
@@ -112,7 +112,7 @@ class ProviderContract(NetworkContract):
             assert not token.strip() or token not in str(caught.value)
 
     def test_what_is_too_large_is_refused_before_it_is_enqueued(self) -> None:
-        """Not by the provider hours later, when nobody waits for the answer any more."""
+        """`check_payload` refuses it, not the provider hours later, when nobody waits for the answer any more."""
         if self.max_bytes is None:
             pytest.skip("the platform has no limit")
         device = self.device(next(numbers), "https://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""The promises of a provider whatever it sends over, be it a network or a terminal."""
+"""The promises of every provider, over a network or to a terminal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from notifier.simulators.wire import Reply
 
 
 class SendingContract(Subject):
-    """The promises of a provider whatever it sends over, be it a network or a terminal.
+    """The promises of every provider, over a network or to a terminal.
 
-    networked: there is a server behind it. collapses, expires: the collapse id, and the time that is left, reach the
-    server.
+    networked: it sends to a server. collapses: the collapse id reaches the server. expires: the time left does.
     """
 
     networked: ClassVar[bool] = True
@@ -29,7 +28,7 @@ class SendingContract(Subject):
     expires: ClassVar[bool] = True
 
     def every_reply(self) -> Sequence[Sequence[Reply]]:
-        """Return the answers of a server to one message each, as scripts; an empty one if there is no server."""
+        """Return scripts of the server, each for one message; an empty script if there is no server."""
         return [()]
 
     def secrets(self) -> Sequence[str]:
@@ -54,7 +53,7 @@ class SendingContract(Subject):
 
     @on_stage()
     async def test_ten_sends_to_one_device_have_ten_answers(self, s: Stage) -> None:
-        """Sends to one device at once are as many sends: each is answered, each arrives, in the order of the calls."""
+        """Concurrent sends to one device are each answered, and arrive in the order of the calls."""
         device = await s.device()
         answers = await asyncio.gather(*(s.send(device, title=f"n{n}") for n in range(10)))
         assert [answer.outcome for answer in answers] == [Outcome.DELIVERED] * 10
@@ -87,7 +86,7 @@ class SendingContract(Subject):
         assert len(await s.arrivals()) == 1
 
     def test_nothing_is_given_away(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Neither logs at their finest nor reprs show a token in full, a title, a body, data, or a key of ours."""
+        """No debug log and no repr shows a whole token, a title, a body, data, or a secret of the configuration."""
         caplog.set_level(logging.DEBUG)
         for name in QUIET:  # as `configure_logging` leaves them, whatever the level
             caplog.set_level(logging.WARNING, name)

@@ -17,25 +17,25 @@ from notifier.simulators.wire import Arrival, Reply, WireLog
 
 TIMEOUT_S: Final = 60.0  # how long a test waits for what should come within milliseconds
 SECOND_US: Final = 1_000_000
-ANSWER_US: Final = 8 * SECOND_US  # the timeout of a provider where the test is not about it; a lease outlasts it
+ANSWER_US: Final = 8 * SECOND_US  # the provider's timeout, if the test is not about it; a lease lasts longer
 SILENT: Final = Reply(200, delay_ms=60_000)
 PAGE: Final = Reply(502, "<html><body>Bad Gateway</body></html>")
-TURNS: Final = 10  # of the loop, after which the provider, in the same one, knows of what was done to its connections
+TURNS: Final = 10  # of the event loop, until the provider has noticed a change of its connections
 numbers: Final = itertools.count(1)
 
 
 class Subject:
-    """The provider and its server. platform: of its devices. needs: what a message must have beside a title."""
+    """The provider and its server. platform: of its devices. needs: the fields that a message needs beside a title."""
 
     platform: ClassVar[str]
     needs: ClassVar[Mapping[str, Any]] = {}
 
     def device(self, number: int, endpoint: str) -> Device:
-        """Another device for each number. endpoint: of the simulator."""
+        """Return another device for each number. endpoint: the simulator's."""
         raise NotImplementedError
 
     def scripted_as(self, device: Device) -> str:
-        """The name by which the server knows a device."""
+        """Return the name by which the server knows a device."""
         return device.token
 
 
@@ -43,7 +43,7 @@ class Subject:
 class Stage:
     """The stage of a test: a provider, its server, and devices of this test alone.
 
-    log: of what arrives. control: of the server, if there is one.
+    log: of the arrivals. control: of the server, if there is one.
     """
 
     of: Subject
@@ -58,7 +58,7 @@ class Stage:
         self.log.watch(lambda _: self._came.set())
 
     async def device(self, *replies: Reply) -> Device:
-        """A new device, whose messages are answered so; the last reply repeats, without any they are accepted."""
+        """Make a device whose messages get these replies; the last one repeats. Without replies all are accepted."""
         device = self.of.device(next(numbers), self.endpoint)
         self.devices.append(device)
         if replies:
@@ -66,7 +66,7 @@ class Stage:
         return device
 
     async def send(self, device: Device | None = None, *, within_s: float = TIMEOUT_S, **options: Any) -> Answer:
-        """Send to a device, a new one if none is given."""
+        """Send to this device, or to a new one."""
         return await self.provider.send(self.dispatch(device or await self.device(), within_s=within_s, **options))
 
     def dispatch(
@@ -78,13 +78,13 @@ class Stage:
         within_s: float = TIMEOUT_S,
         **fields: Any,
     ) -> Dispatch:
-        """A dispatch of a job of its own, unless its id is given."""
+        """Make a dispatch, of a new job unless `job_id` names one."""
         notification = Notification(user="u", devices=[device], **({"title": "Hello", **self.of.needs} | fields))
         send_by = asyncio.get_running_loop().time() + within_s
         return Dispatch(job_id or f"job-{next(numbers)}", device, notification, ttl_us, send_by)
 
     async def insist(self, device: Device, **options: Any) -> Answer:
-        """Send as a worker does: what was not sent, again once the wait that was asked for is over."""
+        """Send as a worker does: after each UNSENT, wait as long as the answer asks, and send again."""
         async with asyncio.timeout(TIMEOUT_S):
             while (answer := await self.send(device, **options)).outcome is Outcome.UNSENT:  # noqa: ASYNC110 - it is a time
                 await asyncio.sleep((answer.retry_after_us or 0) / 1_000_000)
@@ -96,14 +96,14 @@ class Stage:
         return [arrival for arrival in self.log.arrivals if arrival.token in wanted]
 
     async def reach(self, count: int) -> None:
-        """Wait until so many messages have arrived at this test's devices."""
+        """Wait until `count` messages have arrived at this test's devices."""
         async with asyncio.timeout(TIMEOUT_S):
             while len(await self.arrivals()) < count:
                 self._came.clear()
                 await self._came.wait()
 
     async def tell(self, **what: Any) -> None:
-        """Tell the server what notifier/simulators/control.py takes; settings stay until told otherwise."""
+        """Give the server an order of notifier/simulators/control.py; a setting stays until the next order for it."""
         await self._tell(self.of.platform, what)
         for _ in range(TURNS):
             await asyncio.sleep(0)
@@ -114,14 +114,14 @@ class Stage:
 
 
 async def answer_to(stage: Stage, reply: Reply) -> Answer:
-    """The answer to a send that the server answers so; the next one is delivered."""
+    """Return the provider's answer to a send that gets this reply; the next send is delivered."""
     answer = await stage.send(await stage.device(reply))
     assert (await stage.send()).outcome is Outcome.DELIVERED
     return answer
 
 
 def on_stage(**options: Any) -> Callable[[Callable[..., Coroutine[object, object, None]]], Callable[..., None]]:
-    """Make a test of a method that takes a stage: each run has a new one. options: of the class's `stage`."""
+    """Turn a method that takes a stage into a test; each run has a new stage. options: of the class's `stage`."""
 
     def make(law: Callable[..., Coroutine[object, object, None]]) -> Callable[..., None]:
         @functools.wraps(law)
@@ -133,7 +133,7 @@ def on_stage(**options: Any) -> Callable[[Callable[..., Coroutine[object, object
             asyncio.run(run())
 
         signature = inspect.signature(law)
-        rest = [each for name, each in signature.parameters.items() if name != "s"]  # which pytest is to give
+        rest = [each for name, each in signature.parameters.items() if name != "s"]  # the ones that pytest supplies
         vars(test)["__signature__"] = signature.replace(parameters=rest)
         return test
 

@@ -1,4 +1,4 @@
-"""The simulators: local servers that speak APNs and FCM, strict as the real ones, and log what arrives."""
+"""The simulators: local servers that are as strict as APNs, FCM and the others, and log each message."""
 
 import sys
 from importlib.util import find_spec
@@ -11,6 +11,6 @@ try:
             if find_spec(_package) is None:
                 raise ModuleNotFoundError(name=_package)
 except SettingsError as error:
-    if sys.argv[:1] != ["-m"]:  # so Python calls it while `python -m notifier.simulators` imports this
+    if sys.argv[:1] != ["-m"]:  # its value while `python -m notifier.simulators` imports this package
         raise
     sys.exit(str(error))

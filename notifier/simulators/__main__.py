@@ -163,9 +163,9 @@ async def _serve(folder: Path) -> None:
 
 
 def _make(folder: Path) -> tuple[list[Simulator], dict[str, dict[str, Any]], WireLog]:
-    """Make the servers, with new keys, the settings by which a worker finds each, and the log.
+    """Make the servers with new keys, the sections of a worker's settings that lead to them, and the log.
 
-    The last of the servers manages the channels; a worker finds it in the section of APNs.
+    The last server manages the channels; its address stands in the section of APNs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     certificates, ports, log = make_certificates(folder), _ports_of_before(folder), WireLog(folder / WIRE_LOG)
@@ -199,20 +199,20 @@ def _make(folder: Path) -> tuple[list[Simulator], dict[str, dict[str, Any]], Wir
 
 
 def _ports_of_before(folder: Path) -> dict[str, int]:
-    """The ports of the last time in this folder: a copy of the configuration stays right."""
+    """Return the ports of the last run in this folder, so that a copy of the configuration stays right."""
     try:
         before = json.loads((folder / ANNOUNCEMENT).read_text(encoding="utf-8"))
         endpoints = {name: said["endpoint"] for name, said in before.items() if isinstance(said, dict)}
         endpoints["channels"] = before["apns"]["channels_endpoint"]
         return {name: urlsplit(endpoint).port or 0 for name, endpoint in endpoints.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # somebody wrote it over: they get ports anew
+        return {}  # no earlier run, or somebody changed the file: choose new ports
 
 
 def _announce(folder: Path, told: Mapping[str, dict[str, Any]], more: Mapping[str, str]) -> None:
     clients = {"apns": "h2", "fcm": "pyfcm", "hms": "http", "expo": "http"}
     providers = {name: {"client": client, **told[name]} for name, client in clients.items()}
-    if find_spec("pywebpush"):  # an extra: without it no worker would start
+    if find_spec("pywebpush"):  # an extra: without its package no worker would start
         endpoint, kept = told["webpush"]["endpoint"], ("key_file", "subject", "ca_file")
         section = {key: told["webpush"][key] for key in kept}
         providers["webpush"] = {"client": "pywebpush", **section, "hosts": [endpoint.removeprefix("https://")]}

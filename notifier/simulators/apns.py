@@ -1,4 +1,4 @@
-"""An APNs to test with: HTTP/2 over TLS, as strict as Apple's, which logs each message as it arrives."""
+"""A simulator of APNs: HTTP/2 over TLS, as strict as Apple's servers. It logs each message as it arrives."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from notifier.simulators.wire import Reply
 class ApnsSimulator(Http2Simulator):
     """One APNs-like server; see `Http2Simulator` for its connections.
 
-    team_keys: key id to (team id, public key as PEM). token_update_s: Apple's rule that a team's provider token may be
-    renewed so often and not more often; 0 is no such rule. clock: seconds since 1970, for the age of provider tokens
-    alone. client_ca_file: every client must show a certificate that this authority signed, and needs no provider token.
+    team_keys: key id to (team id, public key as PEM). token_update_s: the least time between two new provider
+    tokens of a key, a rule of Apple's; 0 is none. clock: seconds since 1970, for the checks of provider tokens alone.
+    client_ca_file: every client must show a certificate that this authority signed, and needs no provider token.
     """
 
     platform = "apns"
@@ -71,6 +71,6 @@ class ApnsChannelsSimulator(ApnsSimulator):
         self.channels = of.channels
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
-        """Answer one complete request; nothing of it is a message, so the log has nothing of it."""
+        """Answer one complete request. It is no message, so it is not logged."""
         verdict = self.channels.manage(headers, body)
         return verdict.reply, verdict

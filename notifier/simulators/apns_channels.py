@@ -1,7 +1,7 @@
-"""Broadcast channels in the APNs simulator: what a strict Apple checks where they are made, and where one is sent to.
+"""Broadcast channels in the APNs simulator: Apple's checks of requests that manage channels or send to one.
 
-From Apple's pages "Sending channel management requests to APNs", "Sending broadcast push notification requests to
-APNs" and "Handling error responses from APNs", apart from what the client believes.
+They follow Apple's pages "Sending channel management requests to APNs", "Sending broadcast push notification requests
+to APNs" and "Handling error responses from APNs", not the code of the client.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REQUEST_ID: Final = "apns-request-id"
 
 @dataclass
 class Channels:
-    """The channels of all apps. made: by bundle id, whether each stores its most recent message.
+    """The channels of all apps. made: by bundle id and channel id, whether it stores its last message.
 
     without_feature: the bundle ids for which broadcasts are not enabled.
     """
@@ -44,7 +44,7 @@ class Channels:
         return self._answer(headers, lambda: self._manage(headers, body))
 
     def broadcast(self, headers: Mapping[str, str], body: bytes, at_us: int) -> Verdict:
-        """Judge a message to a channel; its token is 'channel:' and the channel."""
+        """Judge a message to a channel; the verdict's token is 'channel:' and the channel id."""
         payload: dict[str, Any] = {}
         app = headers[":path"].removeprefix(BROADCASTS)
 
@@ -57,7 +57,7 @@ class Channels:
                 raise Refusal(400, "BadPriority")
             payload.update(read_payload(body, PAYLOAD_BYTES, bad="BadRequestPayload"))
             if not is_live_activity(payload) or payload["aps"]["event"] == "start":
-                raise Refusal(400, "BadRequestParams")  # Apple takes it, and no device shows it: worse to test with
+                raise Refusal(400, "BadRequestParams")  # Apple accepts it, and no device shows it: a test should fail
             return Reply(headers={"apns-unique-id": str(uuid.uuid4())})
 
         verdict = self._answer(headers, judge)
@@ -104,7 +104,7 @@ class Channels:
         return Reply(201, headers={"apns-channel-id": channel_id})
 
     def _app(self, app: str) -> str:
-        """The bundle id in a path, if broadcasts are for it."""
+        """Return the bundle id of a path, or refuse an app that may not broadcast."""
         if ".push-type." in app:
             raise Refusal(400, "TopicDisallowed")
         if app not in self.checks.topics:
@@ -114,7 +114,7 @@ class Channels:
         return app
 
     def _channel(self, headers: Mapping[str, str], app: str) -> bool:
-        """Whether the channel that is named stores."""
+        """Return whether the channel in the headers stores its last message, or refuse an unknown one."""
         channel_id = headers.get("apns-channel-id")
         if not channel_id:
             raise Refusal(400, "MissingChannelId")

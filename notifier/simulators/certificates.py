@@ -33,7 +33,7 @@ VALID_BEFORE: Final = dt.timedelta(days=1)
 class Certificates:
     """The files of one authority and of the server certificates it signed for one key, all PEM.
 
-    wrong_name_file: a certificate for another host than the one that shows it.
+    wrong_name_file: a certificate for another host.
     """
 
     ca_file: Path
@@ -70,7 +70,7 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def make_apns_key(folder: Path, key_id: str = "SIMULATED1") -> tuple[Path, str]:
-    """Write a new provider key as Apple hands it out (P-256, PKCS #8); its path and its public PEM."""
+    """Write a new provider key as Apple hands it out (P-256, PKCS #8); return its path and its public PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     path = folder / f"AuthKey_{key_id}.p8"
     _write_key(path, key)
@@ -79,7 +79,7 @@ def make_apns_key(folder: Path, key_id: str = "SIMULATED1") -> tuple[Path, str]:
 
 
 def make_webpush_key(folder: Path) -> tuple[Path, str]:
-    """Write a new key of a web push sender; its path and its public half in base64url, as a page wants it."""
+    """Write a new key of a web push sender; return its path and its public half in base64url, as a page needs it."""
     key = ec.generate_private_key(ec.SECP256R1())
     path = folder / "webpush.pem"
     _write_key(path, key)
@@ -88,14 +88,14 @@ def make_webpush_key(folder: Path) -> tuple[Path, str]:
 
 
 def make_secret(folder: Path, name: str) -> Path:
-    """Write a new secret, one line of text, into the folder under this name; its path."""
+    """Write a new secret, one line of text, into a file of the folder; return its path."""
     path = folder / name
     write_whole(path, secrets.token_urlsafe(32).encode(), mode=0o600)
     return path
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file in one step: a worker that reads it at this moment finds the whole of the old or of the new one."""
+    """Replace a file in one step: a worker that reads it meanwhile finds the whole old or the whole new content."""
     beside = path.with_name(path.name + ".new")
     beside.touch(mode=mode)
     beside.write_bytes(data)

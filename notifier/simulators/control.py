@@ -1,9 +1,9 @@
-"""Telling simulators that run what shall go wrong, over a Unix socket, and hearing what arrives as it arrives.
+"""The control socket: a client tells running simulators what shall go wrong, and hears of each message that arrives.
 
-JSON, a line each way. `python -m notifier.simulators --help` lists what can be told; in one line as many as wanted.
-It is answered by ``{"done": [its keys]}``, an empty object by ``{"state": {…}}``, a wrong one, of which nothing was
-done, by ``{"error": "<why>"}``. Between the answers, every message that arrives after the connection to the socket was
-made is told as ``{"arrival": {…}}``, in order: when a line is answered, all that arrived before it has been told.
+Each side writes lines of JSON. `python -m notifier.simulators --help` lists the keys, of which a line may have several.
+A line is answered by ``{"done": [its keys]}``, and an empty object by ``{"state": {…}}``. A line with a mistake changes
+nothing and is answered by ``{"error": "<why>"}``. The client also gets ``{"arrival": {…}}`` for every message that
+arrives after it connected, in order: the arrivals before an answer stand before it on the socket.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Step: TypeAlias = Callable[[], Any]
 
 
 class Control:
-    """The socket at `path`, over which these simulators are told things and what `log` records is told."""
+    """The socket at `path`, which takes orders for these simulators and reports the arrivals in `log`."""
 
     def __init__(self, path: Path, log: WireLog, simulators: Sequence[Simulator]) -> None:
         self._path = path
         self._simulators = {simulator.platform: simulator for simulator in simulators}
         self._written: dict[str, Any] = {}  # the scripts, as people wrote them
-        self._told: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         log.watch(self._tell_arrival)
 
@@ -48,16 +48,16 @@ class Control:
         self._path.chmod(0o600)
 
     async def close(self) -> None:
-        """Stop listening, leave all who listen, remove the socket; the simulators stay as they are."""
+        """Stop listening, disconnect all clients, and remove the socket; the simulators stay as they are."""
         if self._server is not None:
             await stop_accepting(*self._server.sockets)
             self._server.close()
-            for writer in list(self._told):
+            for writer in list(self._clients):
                 writer.close()
             self._path.unlink(missing_ok=True)
 
     def state(self) -> dict[str, Any]:
-        """Return what the simulators have been told so far, in the form in which it is told."""
+        """Return the simulators' settings and scripts, as `tell` takes them, and their numbers of connections."""
         state: dict[str, Any] = {}
         for platform, simulator in self._simulators.items():
             settings = {name: getattr(simulator, name) for name in settings_of(simulator.orders)}
@@ -66,7 +66,7 @@ class Control:
         return {**state, "scripts": self._written}
 
     async def tell(self, document: object) -> None:
-        """Do what a document says: all of it, or raise UnusableError and do nothing."""
+        """Carry out all orders of a document. If one has a mistake, do nothing and raise UnusableError."""
         if not isinstance(document, dict):
             raise UnusableError(f"give an object with any of: {', '.join([*self._simulators, 'scripts'])}")
         steps: list[Step] = []
@@ -82,7 +82,7 @@ class Control:
                 await done
 
     def _script(self, document: object) -> list[Step]:
-        if document is None:  # all scripts are taken back
+        if document is None:  # null takes all scripts back
             return [
                 self._written.clear,
                 *(simulator.playback.clear for simulator in self._simulators.values()),
@@ -94,8 +94,8 @@ class Control:
         return [*steps, partial(self._note, document)]
 
     def _note(self, document: Any) -> None:
-        told = {**self._written, **document}
-        self._written = {token: written for token, written in told.items() if written}
+        scripts = {**self._written, **document}
+        self._written = {token: written for token, written in scripts.items() if written}
 
     def _instruct(self, simulator: Simulator, document: Any) -> list[Step]:
         platform, known = simulator.platform, simulator.orders
@@ -121,13 +121,13 @@ class Control:
     # Over the socket.
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._told.add(writer)
+        self._clients.add(writer)
         try:
             with contextlib.suppress(OSError):
                 while line := await reader.readline():
                     _write(writer, await self._obey(line))
         finally:
-            self._told.discard(writer)
+            self._clients.discard(writer)
             writer.close()
 
     async def _obey(self, line: bytes) -> dict[str, Any]:
@@ -143,12 +143,12 @@ class Control:
         return {"done": list(document)} if document else {"state": self.state()}
 
     def _tell_arrival(self, arrival: Arrival) -> None:
-        for writer in self._told:
+        for writer in self._clients:
             _write(writer, {"arrival": asdict(arrival)})
 
 
 def answers(path: Path) -> bool:
-    """Whether simulators listen on this socket. Raises UnusableError where the system takes no such path."""
+    """Whether simulators listen on this socket. Raises UnusableError if the path cannot be a socket."""
     with socket.socket(socket.AF_UNIX) as line:
         try:
             return line.connect_ex(str(path)) == 0
@@ -157,7 +157,7 @@ def answers(path: Path) -> bool:
 
 
 def tell(path: Path, document: object) -> dict[str, Any]:
-    """Tell simulators that run elsewhere what `Control` takes; return their state. Raises UnusableError."""
+    """Send a document to the `Control` at `path`; return the state of its simulators. Raises UnusableError."""
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(ANSWER_WITHIN_S)
         try:

@@ -34,7 +34,7 @@ FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
     **dict.fromkeys(("mutableContent", "_contentAvailable"), bool),
     "priority": str,
 }
-# What stands in the ticket of one message; everything else refuses the whole request.
+# Errors of one message, which stand in its ticket. Any other error refuses the whole request.
 OF_A_TICKET: Final = frozenset(
     {"DeviceNotRegistered", "MessageTooBig", "MessageRateExceeded", "MismatchSenderId", "InvalidCredentials"}
 )
@@ -44,10 +44,9 @@ OF_A_TICKET: Final = frozenset(
 class ExpoSimulator(HttpsSimulator):
     """Expo's push API on a free port of 127.0.0.1.
 
-    access_token: without it nothing is taken; '' takes messages from anybody. projects: of the tokens that belong to
-    another project than the rest: a request with tokens of two is refused. rate_limit: so many messages in a second are
-    taken, as 600 of a project are by Expo; 0 is any number; may be changed.
-    receipts: by device token, what its receipt will say in place of ok; may be changed.
+    access_token: every request needs it; '' needs none. projects: by device token, its project, if that is not PROJECT:
+    a request with tokens of two projects is refused. rate_limit: the most messages in a second; Expo allows a project
+    600, 0 is no limit; may be changed. receipts: by device token, the error in its receipts; may be changed.
     """
 
     platform = "expo"
@@ -58,7 +57,7 @@ class ExpoSimulator(HttpsSimulator):
     rate_limit: float = 600
     receipts: dict[str, str] = field(default_factory=dict)
     requests: int = field(default=0, init=False)
-    _taken: deque[float] = field(default_factory=deque, init=False)  # when, on the monotonic clock
+    _taken: deque[float] = field(default_factory=deque, init=False)  # when each message came, on the monotonic clock
     _tickets: dict[str, str] = field(default_factory=dict, init=False)  # receipt id -> device token
 
     def routes(self) -> list[web.RouteDef]:
@@ -109,7 +108,7 @@ class ExpoSimulator(HttpsSimulator):
         return None
 
     def _why_not(self, request: web.Request, given: Sequence[Any]) -> Reply | None:
-        """Return what refuses all messages of a request, if anything does."""
+        """Return the refusal of all messages of a request, if there is one."""
         if request.content_type != "application/json" or not all(map(_is_valid, given)) or not given:
             return Reply(400, "VALIDATION_ERROR")
         if len(given) > MAX_MESSAGES:
@@ -156,7 +155,7 @@ def _message(content: Mapping[str, Any]) -> Message:
 
 
 def _is_of_request(reply: Reply) -> bool:
-    """Whether it is no ticket's: then it is the reply to the whole request."""
+    """Whether a reply answers the whole request, and not one message in its ticket."""
     return reply.drop or reply.silent or (reply.status != HTTPStatus.OK and reply.reason not in OF_A_TICKET)
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from notifier.simulators.wire import Reply
 
-# Google's token endpoint is scripted under its path, among the device tokens; its answers are OAuth's.
+# Scripts name a token endpoint by its path, among the device tokens. Its replies are OAuth's.
 TOKEN_ENDPOINT: Final = "/token"  # noqa: S105 - its path
 HMS_TOKEN_ENDPOINT: Final = "/oauth2/v3/token"  # noqa: S105 - Huawei's
 TOKEN_ENDPOINTS: Final = (TOKEN_ENDPOINT, HMS_TOKEN_ENDPOINT)
@@ -26,7 +26,7 @@ SLOW_MS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong: in words, and as each platform says it (a platform without it has no entry)."""
+    """A fault in words, and each platform's reply; a platform without this fault has no entry."""
 
     says: str
     replies: Mapping[str, Reply] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def _everywhere(says: str, **options: Any) -> Fault:
 
 
 def _refusal(says: str, forms: str) -> Fault:
-    """A fault that is an answer. forms: by platform the status and the reason, as `table` prints them."""
+    """Make a fault that is an answer. forms: each platform's status and reason, as `table` prints them."""
     split = [form.split() for form in forms.split(", ")]
     return Fault(says, {platform: Reply(int(status), "".join(reason)) for platform, status, *reason in split})
 
@@ -152,7 +152,7 @@ class UnusableError(Exception):
 
 
 def why(error: ValidationError, known: Iterable[str], *where: str) -> str:
-    """The first mistake, for people: where, what is wrong, and what was given. known: what may stand at the top."""
+    """Describe the first mistake for people: place, kind and value. known: the keys of the top level."""
     first: Any = error.errors(include_url=False)[0]
     place = ".".join([*where, *map(str, first["loc"])])
     match first["type"]:
@@ -167,9 +167,9 @@ def why(error: ValidationError, known: Iterable[str], *where: str) -> str:
 
 
 def read_reply(platform: str, entry: object) -> Reply | None:
-    """Return one reply as a person writes it: a fault's name, or `Reply`'s fields with or without ``fault``.
+    """Read one reply that a person wrote: a fault's name, or `Reply`'s fields with or without ``fault``.
 
-    None if the fault exists, but not on this platform. Raises UnusableError.
+    Returns None if the reply exists, but not on this platform. Raises UnusableError.
     """
     if isinstance(entry, str):
         entry = {"fault": entry}
@@ -183,7 +183,7 @@ def read_reply(platform: str, entry: object) -> Reply | None:
             raise UnusableError(f"{name!r} is no fault; --faults lists them")
         reply = FAULTS[name].replies.get(platform)
     try:
-        asked = _REPLY.validate_json(json.dumps(given))  # strict, it makes a dataclass of JSON alone
+        asked = _REPLY.validate_json(json.dumps(given))  # in strict mode only JSON becomes a dataclass
     except ValidationError as error:
         raise UnusableError(why(error, ["fault", *(each.name for each in fields(Reply))])) from None
     if platform != "apns" and (asked.go_away or asked.reset):
@@ -192,10 +192,10 @@ def read_reply(platform: str, entry: object) -> Reply | None:
 
 
 def read_scripts(platforms: Iterable[str], document: object) -> dict[str, dict[str, list[Reply]]]:
-    """Return the scripts of each platform, out of ``{token: reply or [reply, …]}``, as in `read_reply`.
+    """Return the scripts of each platform from ``{token: reply or [reply, …]}``; see `read_reply`.
 
-    A token of which not all replies exist on a platform has no script there. None takes a script back: an
-    empty list, on each platform. Raises UnusableError, naming the token, if that is so on every platform.
+    If a platform lacks one of a token's replies, the token's script is empty there. None takes a script back: it is
+    empty on every platform. Raises UnusableError, which names the token, if every platform lacks a reply.
     """
     if not isinstance(document, dict):
         raise UnusableError("give an object: by device token, what to answer")
@@ -217,7 +217,7 @@ def read_scripts(platforms: Iterable[str], document: object) -> dict[str, dict[s
 
 
 def table() -> str:
-    """All faults for people: the name, what it is, and how each platform says it."""
+    """Describe all faults for people: the name, the meaning, and each platform's form."""
     lines = []
     for name, fault in FAULTS.items():
         lines.append(f"{name:24}{fault.says}")

@@ -30,13 +30,13 @@ from notifier.simulators.oauth import OauthSimulator
 from notifier.simulators.wire import Message, Reply, part
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
-# FCM wants one of these; what else is asked for, as firebase-admin does, is granted and not needed.
+# FCM needs one of these scopes. firebase-admin asks for further ones, which are granted too.
 SCOPES: Final = frozenset({SCOPE, "https://www.googleapis.com/auth/cloud-platform"})
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-# What Google's libraries put into an assertion whatever the endpoint's address.
+# Google's libraries put this into an assertion, whatever the endpoint's address.
 AUDIENCE: Final = "https://oauth2.googleapis.com/token"
 ASSERTION_LIFE_S: Final = 3600
-FAKE_MESSAGE: Final = "fake_message_id"  # what FCM calls every message that it only validated
+FAKE_MESSAGE: Final = "fake_message_id"  # FCM's name for every message that it only validated
 
 # FCM's own error codes and the status word that goes with each; other reasons are status words themselves.
 ERROR_CODES: Final = {
@@ -49,7 +49,7 @@ ERROR_CODES: Final = {
     "THIRD_PARTY_AUTH_ERROR": "UNAUTHENTICATED",
 }
 
-# What Google says besides where FCM itself was not asked: of the access token, and of the project's quota.
+# Google's front end adds these reasons when it refuses an access token, or a project over its quota, before FCM.
 OF_THE_FRONT_END: Final = {
     (401, "UNAUTHENTICATED"): "ACCESS_TOKEN_EXPIRED",
     (429, "RESOURCE_EXHAUSTED"): "RATE_LIMIT_EXCEEDED",
@@ -60,9 +60,9 @@ OF_THE_FRONT_END: Final = {
 class FcmSimulator(OauthSimulator):
     """FCM and its token endpoint on one free port of 127.0.0.1.
 
-    It knows the projects of the service accounts that it was told to `trust`.
+    It serves the projects of the service accounts that were given to `trust`.
     scripts: by device token; those under ``/token`` are for the token endpoint.
-    token_lifetime_s: of the access tokens from now on, in seconds; may be changed.
+    token_lifetime_s: of new access tokens, in seconds; may be changed.
     """
 
     platform = "fcm"
@@ -89,7 +89,7 @@ class FcmSimulator(OauthSimulator):
         return {"error": reason or "invalid_grant"}
 
     def _account_of(self, assertion: str) -> tuple[str, tuple[str, str]]:
-        """The project and the account of whom it says that it comes from; of nobody's if it says nothing."""
+        """Return the project and the account of the assertion's issuer; empty texts if no account is the issuer."""
         try:
             issuer = jwt.decode(assertion, options={"verify_signature": False}).get("iss")
         except jwt.PyJWTError:
@@ -173,13 +173,13 @@ def _microseconds(ttl: str | None) -> int | None:
 
 def public_key_of(private_key: str) -> str:
     """Derive the public key, in PEM, from a private one in PEM."""
-    # Whoever trusts an account need not check its primes, which takes 40 ms.
+    # The caller trusts the account. A check of the key's primes would take 40 ms.
     key = load_pem_private_key(private_key.encode(), password=None, unsafe_skip_rsa_key_validation=True)
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def make_service_account(folder: Path, token_uri: str, project_id: str, name: str = "service-account") -> Path:
-    """Write a new service account as Google hands it out (RSA 2048) into the folder, as `name`.json; its path."""
+    """Write a new service account as Google hands it out (RSA 2048) into `name`.json of the folder; return its path."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     account = {
         "type": "service_account",

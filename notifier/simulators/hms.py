@@ -36,9 +36,9 @@ NEEDED: Final = ("title", "body", "click_action")
 class HmsSimulator(OauthSimulator):
     """Huawei's push API and its token endpoint on one free port of 127.0.0.1.
 
-    apps: the secret of each app, by its id. projects: the ids by which v2 is asked, with the app of each.
+    apps: by app id, the app's secret. projects: by project id, which stands in the path of v2, the app's id.
     scripts: by device token; those under ``/oauth2/v3/token`` are for the token endpoint.
-    token_lifetime_s: of the access tokens from now on, in seconds; may be changed.
+    token_lifetime_s: of new access tokens, in seconds; may be changed.
     """
 
     platform = "hms"
@@ -95,7 +95,7 @@ class HmsSimulator(OauthSimulator):
 
 
 def _why_not(message: dict[str, Any], body: bytes) -> str:
-    """Huawei's code for what is wrong with a message; '' where nothing is."""
+    """Return Huawei's code for the first mistake in a message; '' if there is none."""
     tokens, android, data = message.get("token"), message.get("android", {}), message.get("data", "")
     if not isinstance(tokens, list) or not 1 <= len(tokens) <= MAX_TOKENS:
         return "80300010"

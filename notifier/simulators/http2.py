@@ -1,4 +1,4 @@
-"""The common part of simulators that speak HTTP/2: how they listen, how strictly, and the faults on that level."""
+"""The common part of simulators that speak HTTP/2: connections, strictness, and the faults of HTTP/2."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from notifier.simulators.checks.apns import Verdict
 from notifier.simulators.simulator import HOST, Simulator, stop_accepting
 from notifier.simulators.wire import Reply
 
-BODY_BYTES: Final = 65_536  # more of a body is not kept: it is far past what is refused as too large
+BODY_BYTES: Final = 65_536  # the rest of a body is not kept: the checks refuse a body of this size
 SWEEP_EVERY: Final = 128
 H2_CHECKS: Final = ("validate_inbound", "normalize_inbound", "validate_outbound", "normalize_outbound")
 TOKEN_REFUSED: Final = frozenset({"MissingProviderToken", "InvalidProviderToken", "ExpiredProviderToken"})
 
 
 class _H2(H2Connection):
-    """h2, but it does not count the streams at each request: `_Connection` does."""
+    """h2 without its count of the open streams at each request: `Connection` counts them."""
 
     def __init__(self) -> None:
         config = H2Configuration(client_side=False, header_encoding="utf-8")
-        # h2's own checks take a quarter of the time: `_malformed` makes those that matter here.
+        # h2's own checks take a quarter of the time. `_malformed` makes the ones that matter here.
         for check in H2_CHECKS:
-            setattr(config, f"{check}_headers", False)  # not as an argument: the h2 of apns2 does not know all of them
+            setattr(config, f"{check}_headers", False)  # not as arguments: the old h2 that apns2 needs lacks some
         super().__init__(config=config)
         self.encoder = HeaderEncoder()
         self.local_settings = Settings(client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: 1})
@@ -61,7 +61,7 @@ class _H2(H2Connection):
 
 
 class _MaxStreams:
-    """How many streams a trusted connection may have open; a change is told to those that have more than one."""
+    """How many streams a trusted connection may have open. A change is announced on all these connections."""
 
     def __get__(self, server: Http2Simulator | None, of: type[Http2Simulator]) -> int:
         return 1000 if server is None else int(vars(server)["max_streams"])
@@ -76,10 +76,10 @@ class _MaxStreams:
 class Http2Simulator(Simulator):
     """A server over HTTP/2. Counters: connections_opened, streams_refused (over the limit), peak_streams.
 
-    max_streams: admitted at once on a connection that has shown a valid token; one until then, and again after a
-    provider token was refused. window_bytes: how much of a body each stream takes before it must wait for a window
-    update. window_updates: False sends none, so that the connection takes 65,535 bytes in all. by_certificate: every
-    client is trusted from the start.
+    max_streams: how many a connection may have open after a valid provider token; before, and after a refused one, it
+    may have one. window_bytes: how much of a body a stream takes before it waits for a window update. window_updates:
+    False sends none, so that the connection takes 65,535 bytes in all. by_certificate: every client is trusted from the
+    start.
     """
 
     connections: set[Connection] = field(default_factory=set, init=False)
@@ -98,7 +98,7 @@ class Http2Simulator(Simulator):
 
     @abstractmethod
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[Reply, Verdict]:
-        """Judge and log one complete request; what to answer."""
+        """Judge and log one complete request; return the reply and the verdict."""
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,15 +120,15 @@ class Http2Simulator(Simulator):
     def go_away(self, reason: str = "Shutdown", *, last_stream_id: int | None = None, keep: float = 1) -> None:
         """Send GOAWAY on all connections.
 
-        What has begun is finished: all of it, or what is not above last_stream_id, or this share of the open
-        streams, the oldest. The rest is never processed.
+        The server still answers the streams up to last_stream_id or, without one, the oldest `keep` share of the open
+        streams. It never processes the rest.
         """
         for connection in list(self.connections):
             connection.go_away(reason, connection.oldest(keep) if last_stream_id is None else last_stream_id)
 
 
 class Connection(asyncio.Protocol):
-    """A client's connection; `streams` are those that are not answered yet."""
+    """A client's connection."""
 
     def __init__(self, simulator: Http2Simulator) -> None:
         self._simulator = simulator
@@ -139,8 +139,8 @@ class Connection(asyncio.Protocol):
         self._allowed = self._acknowledged = 1
         self._announced: deque[int] = deque()  # the stream limit in each SETTINGS frame not yet acknowledged
         self._last_stream_id = 2**31 - 1
-        self._streams: dict[int, tuple[dict[str, str], bytearray]] = {}  # until they are answered
-        self._unsent: dict[int, bytes] = {}  # answers that wait for a window
+        self._streams: dict[int, tuple[dict[str, str], bytearray]] = {}  # headers and body, until the answer
+        self._unsent: dict[int, bytes] = {}  # rests of answers, which wait for a window
         self._flush_due = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -169,11 +169,11 @@ class Connection(asyncio.Protocol):
             return
         try:
             for event in self._h2.receive_data(data):
-                with contextlib.suppress(StreamClosedError):  # what came behind it has reset its stream
+                with contextlib.suppress(StreamClosedError):  # a later frame has reset the stream
                     self._handle(event)
             self._send_bodies()
         except (H2Error, UnicodeDecodeError) as error:
-            # Whatever a client sends, it ends this connection and no other.
+            # A client's mistake ends its own connection and no other.
             structlog.get_logger(__name__).info("bad_client", error=type(error).__name__)
             self._flush()
             self._transport.close()
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
             case SettingsAcknowledged() if self._announced:
                 self._acknowledged = self._announced.popleft()
             case ConnectionTerminated():
-                self._streams.clear()  # nothing may be answered any more, and the connection may end much later
+                self._streams.clear()  # no answer may follow, and the connection may end much later
                 self._transport.close()
 
     def _begin(self, event: RequestReceived) -> None:
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
                 self._unsent[stream_id] = body[sent:]
 
     def oldest(self, share: float) -> int:
-        """The last stream that is among this share of the open ones; with all of them, whatever has begun."""
+        """Return the last stream of the oldest `share` of the open ones; with share 1, the last that has begun."""
         open_ids = sorted(self._streams)
         kept = round(share * len(open_ids))
         if kept == len(open_ids):
@@ -291,19 +291,19 @@ class Connection(asyncio.Protocol):
         return max(0, open_ids[kept] - 2)  # 0: not even the first stream
 
     def go_away(self, reason: str, last_stream_id: int) -> None:
-        """Send GOAWAY: what is above this stream is not processed, nor answered."""
-        self._last_stream_id = min(last_stream_id, self._last_stream_id)  # it may not be raised again
+        """Send GOAWAY: the streams above this one are neither processed nor answered."""
+        self._last_stream_id = min(last_stream_id, self._last_stream_id)  # the id may not rise again
         for stream_id in [i for i in self._streams if i > self._last_stream_id]:
             del self._streams[stream_id]
         self._h2.close_connection(
             additional_data=json.dumps({"reason": reason}).encode(), last_stream_id=self._last_stream_id
         )
-        # h2 would let nobody answer any more.
+        # After this GOAWAY h2 would refuse to send the answers.
         self._h2.state_machine.state = ConnectionState.SERVER_OPEN
         self._flush()
 
     def _flush_soon(self) -> None:
-        if not self._flush_due:  # what falls due in one turn of the loop shares one write
+        if not self._flush_due:  # all frames of one turn of the event loop share one write
             self._flush_due = True
             self._loop.call_soon(self._flush)
 

@@ -18,7 +18,7 @@ from notifier.simulators.wire import Message, Reply
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class HttpsSimulator(Simulator):
-    """A server over HTTPS. connections: those on which a message ever came."""
+    """A server over HTTPS. connections: the transports on which a request ever came."""
 
     connections: set[object] = field(default_factory=set, init=False)
     _running: tuple[web.AppRunner, socket.socket] | None = field(default=None, init=False)
@@ -31,7 +31,7 @@ class HttpsSimulator(Simulator):
         listener = socket.create_server((HOST, self.port))
         app = web.Application(middlewares=[self._hear])
         app.router.add_routes(self.routes())
-        # A request that is to stay without an answer ends with its connection.
+        # With handler_cancellation, a request that gets no answer ends with its connection.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
         await runner.setup()
         await web.SockSite(runner, listener, ssl_context=self._tls, backlog=1024).start()
@@ -51,14 +51,14 @@ class HttpsSimulator(Simulator):
 
     @web.middleware
     async def _hear(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self.is_dead(request.transport):  # also where nothing is served
+        if self.is_dead(request.transport):  # also for a path that nothing serves
             await asyncio.get_running_loop().create_future()  # until the client hangs up
         return await handler(request)
 
     async def _read(self, request: web.Request) -> bytes:
         body = await request.read()
         if request.transport is not None:
-            self.connections.add(request.transport)  # its port may be another one's later
+            self.connections.add(request.transport)  # not the port, which another may have later
         return body
 
     def _read_message(self, request: web.Request, body: bytes) -> Message:
@@ -78,7 +78,7 @@ class HttpsSimulator(Simulator):
         return page(reply) or self._respond(reply, message.id)
 
     async def _may_answer(self, request: web.Request, reply: Reply, delay_s: float) -> bool:
-        """Wait as long as the answer has to, or for ever; False if the connection is to be cut."""
+        """Wait for the delay, or for ever if there is to be no answer; return False if the connection is to be cut."""
         if delay_s:
             await asyncio.sleep(delay_s)
         if reply.silent or self.is_silenced(request.transport):
@@ -87,7 +87,7 @@ class HttpsSimulator(Simulator):
 
 
 def page(reply: Reply) -> web.Response | None:
-    """The HTML page of a proxy, if that is what is to be answered."""
+    """Return the HTML page of a proxy, if the reply is one."""
     if not reply.reason.startswith("<"):
         return None
     headers = {**reply.all_headers(), "Content-Type": "text/html"}
@@ -95,7 +95,7 @@ def page(reply: Reply) -> web.Response | None:
 
 
 def cut(request: web.Request) -> web.Response:
-    """Cut the connection of a request; what is returned goes nowhere."""
+    """Cut the connection of a request; the response that it returns is never sent."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -19,9 +19,9 @@ from notifier.simulators.wire import Reply
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OauthSimulator(HttpsSimulator):
-    """A service and its token endpoint. scripts under the endpoint's path are for it.
+    """A service and its token endpoint. The scripts name the endpoint by its path.
 
-    token_lifetime_s: of the access tokens from now on, in seconds; may be changed. token_fetches: so far.
+    token_lifetime_s: of new access tokens, in seconds; may be changed. token_fetches: how many so far.
     """
 
     orders = OauthOrders
@@ -30,7 +30,7 @@ class OauthSimulator(HttpsSimulator):
 
     token_lifetime_s: int = 3600
     token_fetches: int = field(default=0, init=False)
-    # By access token: its end on the monotonic clock, and whose it is.
+    # By access token: its end on the monotonic clock, and its owner.
     _access: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
 
     def routes(self) -> list[web.RouteDef]:
@@ -41,14 +41,14 @@ class OauthSimulator(HttpsSimulator):
 
     @abstractmethod
     def _grant(self, form: Mapping[str, str]) -> tuple[str, str]:
-        """Return whose token the form asks for, and why it gets none, or ''."""
+        """Return the owner of the token that the form asks for, and why it is refused, or ''."""
 
     @abstractmethod
     def _error(self, reason: str) -> dict[str, Any]:
-        """The body of a refusal."""
+        """Return the body of a refusal."""
 
     def _holder(self, request: web.Request) -> tuple[float, str]:
-        """Return the end of the request's access token, on the monotonic clock, and whose it is; '' without one."""
+        """Return when the request's access token ends, on the monotonic clock, and its owner; '' without one."""
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         return self._access.get(bearer if scheme == "Bearer" else "", (0.0, ""))
 

@@ -1,4 +1,4 @@
-"""The orders that a simulator takes, and how a mistake in one is said."""
+"""The orders that a simulator takes, and their checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _give_true() -> bool:
 
 
 class Strict(BaseModel):
-    """True is no 1, 1 is no text, and nothing unknown is passed over."""
+    """A model that converts no value to another type, and refuses unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -43,14 +43,14 @@ class Acts(Strict):
 
 
 class GoAway(Strict):
-    """keep: the share of the open streams that is still answered."""
+    """keep: the share of the open streams that are still answered."""
 
     reason: str = "Shutdown"
     keep: Share = 1
 
 
 class Orders(Acts):
-    """The settings of every simulator: its attributes of these names; see `Simulator`."""
+    """The settings of every simulator, which has attributes of the same names; see `Simulator`."""
 
     latency_ms: Number = 0
     rate: Number = 0
@@ -93,5 +93,5 @@ class ExpoOrders(Orders):
 
 
 def settings_of(orders: type[Orders]) -> list[str]:
-    """The names of what stays as it is told."""
+    """Return the names of the settings that keep their values: all but the acts."""
     return [name for name in orders.model_fields if name not in {*Acts.model_fields, "go_away"}]

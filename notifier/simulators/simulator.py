@@ -28,28 +28,27 @@ HOST: Final = "127.0.0.1"
 
 
 async def stop_accepting(*listeners: socket.socket | TransportSocket) -> None:
-    """Accept no more connections, and take over those that were accepted just now.
+    """Accept no more connections, and let the server take over the connections of this turn of the event loop.
 
-    asyncio leaves open what it accepted in the turn in which its server closes (python/cpython#109564).
+    asyncio never closes a connection that it accepted in the turn in which its server closes (python/cpython#109564).
     """
     for listener in listeners:
         asyncio.get_running_loop().remove_reader(listener.fileno())
-    await asyncio.sleep(0)  # what was accepted is the server's only in the next turn
+    await asyncio.sleep(0)  # the server knows a connection only one turn after it was accepted
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Simulator(ABC):
     """One server. Its attributes named in `orders` may be changed at any time, also from another process.
 
-    certificates: that it shows. log: is told of each message. scripts: by device token, what to answer. port: 0 is a
-        free one.
-    latency_ms: waited before each answer, in milliseconds. rate: how many messages a second it serves, one after the
-        other, each at once if it is idle; the others stand in a queue, in the order of their arrival. 0 is without
-        limit. fail: by a fault's name, the share of the requests (0 to 1) that meets it; what is scripted for a
-        device token goes before it. seed: of the chances.
-    silent: whoever is connected, or connects from now on, never gets another byte; no connection is closed.
-    idle_s: a connection on which nothing came for so long is silent from then on, as after a NAT forgot it;
-        0 is never. wrong_name: handshakes from now on show a certificate for another host.
+    certificates: the ones that it shows. log: records each message. scripts: by device token, the replies. port: 0 is
+        a free one.
+    latency_ms: the wait before each answer. rate: how many messages a second it serves, one after the other; the
+        others wait in a queue, in the order of their arrival; 0 is no limit. fail: by a fault's name, the share of
+        the requests (0 to 1) that meets it; a script for the device token comes first. seed: of the random choices.
+    silent: no client gets another byte, and no connection is closed.
+    idle_s: a connection without a request for longer than this falls silent, as if a NAT had forgotten it; 0 is
+        never. wrong_name: new handshakes show a certificate for another host.
     """
 
     platform: ClassVar[str]
@@ -65,11 +64,11 @@ class Simulator(ABC):
     fail: Mapping[str, float] = field(default_factory=dict)
     seed: int = 1
     idle_s: float = 0
-    _running: Any = field(default=None, init=False)  # what serves, while it listens
+    _running: Any = field(default=None, init=False)  # the server, while it listens
 
     def __post_init__(self) -> None:
-        self.longest_queue_s = 0.0  # that a message ever stood in
-        self._free_at = 0.0  # when all that stands in its queue is served, on the monotonic clock
+        self.longest_queue_s = 0.0  # the longest wait of a message so far
+        self._free_at = 0.0  # when the queue will be empty, on the monotonic clock
         self.playback = Playback({} if self.scripts is None else self.scripts)
         self.port = self.port or free_port()
         self._random = random.Random(self.seed)  # noqa: S311 - repeatable on purpose
@@ -106,11 +105,11 @@ class Simulator(ABC):
 
     @abstractmethod
     def open_connections(self) -> Iterable[Any]:
-        """The connections that are open, as `is_dead` knows them; each has an `abort`."""
+        """Return the open connections, as `is_dead` takes them; each has an `abort`."""
 
     @property
     def silent(self) -> bool:
-        """Whether nobody gets another byte."""
+        """Whether no client gets another byte."""
         return self._silent
 
     @silent.setter
@@ -130,7 +129,7 @@ class Simulator(ABC):
         self._tls.load_cert_chain(files.wrong_name_file if value else files.cert_file, files.key_file)
 
     def is_dead(self, connection: Any) -> bool:
-        """Whether this connection is never to get another byte; to be asked whenever something came on it."""
+        """Whether this connection never gets another byte; to be called whenever something came on it."""
         now = time.monotonic()
         idle_s = now - self._heard.get(connection, now)
         self._heard[connection] = now
@@ -139,11 +138,11 @@ class Simulator(ABC):
         return self.is_silenced(connection)
 
     def is_silenced(self, connection: Any) -> bool:
-        """Whether this connection is never to get another byte, as far as `is_dead` has noticed."""
+        """Whether this connection was marked dead, by `is_dead` or `silent`."""
         return connection in self._dead
 
     def serve(self, delay_ms: float = 0) -> float:
-        """Put one more message into the queue; how long its answer takes in all, in seconds, with the latency."""
+        """Put one more message into the queue; return the seconds until its answer, with the latency."""
         wait_s = (self.latency_ms + delay_ms) / 1000
         if self.rate <= 0:
             return wait_s
@@ -153,7 +152,7 @@ class Simulator(ABC):
         return wait_s + self._free_at - now
 
     def reply_to(self, message: Message) -> Reply:
-        """Return what to answer: what is scripted, where the message could be accepted."""
+        """Return the scripted reply, if the message could be accepted, or else the message's own."""
         scripted = self.scripted(message.token) if message.reply.status == HTTPStatus.OK else None
         return scripted or message.reply
 
@@ -163,7 +162,7 @@ class Simulator(ABC):
         self.log.record(Arrival(at_us, self.platform, message.token, status, reply.reason, name, **message.fields))
 
     def scripted(self, token: str) -> Reply | None:
-        """Return what to answer to a request that could be accepted; None to accept it."""
+        """Return the scripted reply or a chance fault for a request that could be accepted; None to accept it."""
         reply = self.playback.next(token)
         if reply is None and self.fail:
             drawn = self._random.random()

@@ -1,4 +1,4 @@
-"""A push service for invented browsers, over HTTPS: as strict as the strictest of the real ones, and it reads all."""
+"""A push service for invented browsers, over HTTPS: as strict as the strictest real one. It decrypts every message."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NAME: Final = "{name:[A-Za-z0-9_-]{1,128}}"
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WebPushSimulator(HttpsSimulator):
-    """Every name is a browser that has subscribed with `public_key`, unless `subscribe` said otherwise.
+    """Every name is a browser that has subscribed with `public_key`, unless `subscribe` gave it another key.
 
-    In scripts and in the wire log a browser goes by its name, the last part of its endpoint. What is taken is
-    answered 201 and logged as 200, which is what a `Reply` calls taken.
-    public_key: the sender's, base64url. clock: seconds since 1970, for the senders' tokens alone.
+    Scripts and the wire log call a browser by its name, the last part of its endpoint. An accepted message is answered
+    201 and logged as 200, the status by which a `Reply` accepts.
+    public_key: the sender's, base64url. clock: seconds since 1970, for the checks of senders' tokens alone.
     """
 
     platform = "webpush"
 
     public_key: str
     clock: Callable[[], float] = time.time
-    _senders: dict[str, str] = field(default_factory=dict, init=False)  # by browser, where it has a key of its own
+    _senders: dict[str, str] = field(default_factory=dict, init=False)  # by browser, if its sender has another key
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,7 +42,7 @@ class WebPushSimulator(HttpsSimulator):
         return [web.post(PATH + NAME, self._serve_message), web.post(f"/subscribe/{NAME}", self._serve_subscribe)]
 
     def subscribe(self, name: str, public_key: str = "") -> str:
-        """Return a browser's subscription, as text; public_key: in place of the simulator's."""
+        """Return a browser's subscription as JSON. public_key: the sender's, in place of the simulator's."""
         if public_key:
             self._senders[name] = public_key
         return subscription(self.url, name)
@@ -61,7 +61,7 @@ class WebPushSimulator(HttpsSimulator):
         name = request.match_info["name"]
         sender, ttl = self._senders.get(name, self.public_key), request.headers.get("TTL", "")
         reply, message = self._checks.judge(self.url, sender, browser(name), request.headers, body)
-        shown = message.get("notification") if "web_push" in message else message  # by the browser, or the page
+        shown = message.get("notification") if "web_push" in message else message  # the browser shows it, or the page
         fields = {
             "collapse_id": part(shown, "tag", kind=str) or part(message, "options", "tag", kind=str),
             "data": part(shown, "data", kind=dict) or {},

@@ -1,6 +1,6 @@
-"""The browser's side of Web Push: invented subscriptions, and what only the browser can read (RFC 8291).
+"""The browser's side of Web Push: invented subscriptions, and the decryption of messages (RFC 8291).
 
-Nothing in here is shared with what encrypts, so that both sides cannot have the same mistake.
+This module shares no code with the encrypting side, so that both sides cannot have the same mistake.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC63255
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """One subscribed browser: its key, and the secret it shares with who may send."""
+    """One subscribed browser: its key, and the secret that it shares with its sender."""
 
     key: ec.EllipticCurvePrivateKey
     auth: bytes
@@ -38,7 +38,7 @@ class Browser:
         return self.key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
 
     def decrypt(self, body: bytes) -> bytes:
-        """Return what was encrypted for this browser; raises ValueError where a browser would drop the message."""
+        """Return the decrypted body; raise ValueError where a real browser would drop the message."""
         salt, record_bytes, sender_bytes = body[:SALT_BYTES], int.from_bytes(body[16:20], "big"), body[20:21]
         if sender_bytes != bytes([POINT_BYTES]):
             raise ValueError("the header holds no key of the sender")
@@ -71,7 +71,7 @@ def browser(name: str) -> Browser:
 
 
 def subscription(origin: str, name: str) -> str:
-    """Return that browser's subscription as its page would send it; origin: of the simulator, ``https://host:port``."""
+    """Return a browser's subscription as its page would send it. origin: the simulator's, ``https://host:port``."""
     mine = browser(name)
     keys = {"p256dh": encode(mine.public_key), "auth": encode(mine.auth)}
     return json.dumps(

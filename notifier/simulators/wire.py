@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 class Arrival:
     """One complete request as a simulator received it, accepted or refused.
 
-    at_us: wall clock in microseconds since 1970, taken when the last byte of the request was there and
-        before any latency of the answer: what the laws are measured with.
-    status: the HTTP status decided for it; 0 if it was to get no answer.
+    at_us: µs since 1970, taken when the last byte of the request had come, before any latency of the answer. The laws
+        are measured by these times.
+    status: the HTTP status of the answer; 0 for no answer.
     message_id: the apns-id or the FCM message name. data: the message's custom data as received.
-    dry_run: it was only to be validated, so that no device gets it.
-    app: under which it was sent, the APNs topic, the FCM project, or the public key of who sends to browsers.
-    ttl_us: how long it asked to be kept from then on, in microseconds; None if it did not say.
+    dry_run: the request asks for a validation only, so no device gets the message.
+    app: the APNs topic, the FCM project, or the public key of a web push sender; the others have theirs.
+    ttl_us: how long the service is to keep the message from `at_us` on; None if the request does not say.
     """
 
     at_us: int
@@ -52,12 +52,12 @@ def part(message: object, *path: str, kind: type) -> Any:
 
 
 class WireLog:
-    """The arrivals of one simulator: kept in `arrivals`, or with a path appended to that file as JSON lines.
+    """The arrivals at the simulators: kept in `arrivals` or, with a path, appended to that file as JSON lines.
 
-    What was only validated is kept apart, in `dry_runs`: it came to no device, so no law is measured with it.
+    Requests for a validation only are kept apart, in `dry_runs`: they reach no device, so no law counts them.
 
-    Each line is flushed when written, so that another process may read while the simulator runs. The file
-    holds tokens in full: it is a measurement of invented devices, never of people's.
+    Each line is flushed when written, so that another process may read while the simulators run. The file
+    holds tokens in full: they belong to invented devices, never to people's.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -84,7 +84,7 @@ class WireLog:
 
     @staticmethod
     def read(path: Path, *, dry_runs: bool = False) -> list[Arrival]:
-        """Return the arrivals in a file, or its dry runs, in order. A last line without its end is being written."""
+        """Return the arrivals in a file, or its dry runs, in order. A last line without its end is left out."""
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
         return [a for a in (Arrival(**json.loads(line)) for line in lines) if a.dry_run == dry_runs]
 
@@ -103,16 +103,16 @@ def _reset(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer in place of acceptance.
+    """A scripted answer.
 
     status: the HTTP status; 200 accepts. reason: the provider's own word, put into the provider's own form
         of an error body; a reason that starts with ``<`` is sent as it is, as an HTML page of a proxy.
-    delay_ms: waited before the answer, in milliseconds, on top of the simulator's latency.
+    delay_ms: a wait before the answer, on top of the simulator's latency.
     drop: answer nothing and cut the connection. silent: answer nothing and leave the connection as it is.
-    retry_at_s: Retry-After as a date, so many seconds after the answer (in seconds it is one of `headers`).
-    go_away: APNs alone: before the answer GOAWAY with this reason, this request being the last one processed.
-    body: APNs alone: sent as it is, in place of the form that a reason has.
-    reset: APNs alone: no answer but RST_STREAM with this HTTP/2 error code, such as ``REFUSED_STREAM``.
+    retry_at_s: send Retry-After as a date this long after the answer. (`headers` may have Retry-After in seconds.)
+    go_away: APNs alone: send GOAWAY with this reason before the answer; this request is the last one processed.
+    body: APNs alone: the body of the answer, in place of the form for `reason`.
+    reset: APNs alone: in place of an answer RST_STREAM with this HTTP/2 error code, such as ``REFUSED_STREAM``.
     """
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
@@ -134,7 +134,7 @@ class Reply:
         return 0 if self.drop or self.silent or self.reset else self.status
 
     def all_headers(self) -> dict[str, str]:
-        """The headers, with the date to come back at if one was asked for."""
+        """Return the headers, with Retry-After as a date if `retry_at_s` is given."""
         if self.retry_at_s is None:
             return dict(self.headers)
         now_s = time.time()
@@ -146,7 +146,7 @@ class Reply:
 
 
 class Refusal(Exception):  # noqa: N818 - a simulator's way out of its checks, not an error
-    """The first check that failed. reply: what is answered for it."""
+    """The first check that failed. reply: the answer for it."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -155,7 +155,7 @@ class Refusal(Exception):  # noqa: N818 - a simulator's way out of its checks, n
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a simulator read it. reply: what its form earns. fields: the others of its `Arrival`."""
+    """A message as a simulator read it. reply: the checks' answer, before any script. fields: more of its `Arrival`."""
 
     token: str
     reply: Reply
@@ -167,7 +167,7 @@ Scripts: TypeAlias = MutableMapping[str, Sequence[Reply]]
 
 
 class Playback:
-    """Scripts being played: the n-th request for a token takes its n-th reply, the last one repeats."""
+    """Scripts being played: the n-th request for a token takes its n-th reply; the last one repeats."""
 
     def __init__(self, scripts: Scripts) -> None:
         self.scripts = scripts
@@ -182,7 +182,7 @@ class Playback:
         return replies[index]
 
     def rewrite(self, token: str, replies: Sequence[Reply]) -> None:
-        """Script a token anew, from its first reply on; no replies: as if it never had been scripted."""
+        """Give a token a new script, which starts with its first reply; an empty one removes the script."""
         self._played.pop(token, None)
         if replies:
             self.scripts[token] = replies

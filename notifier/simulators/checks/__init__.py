@@ -1,1 +1,1 @@
-"""Checks of what arrives, as the real services make them."""
+"""The checks that the real services make on a request."""

@@ -28,7 +28,7 @@ PRIORITIES: Final = frozenset({"1", "5", "10"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Message):
-    """A request to Apple as judged. trusted: the provider token is valid. id_header: under which its id is told."""
+    """A judged request to Apple. trusted: its provider token is valid. id_header: the answer's header with its id."""
 
     trusted: bool
     id_header: bytes = b"apns-id"
@@ -38,8 +38,8 @@ class Verdict(Message):
 class Checks:
     """topics: the known bundle ids; team_keys: key id to (team id, public PEM); clock: seconds since 1970.
 
-    token_update_s: a new provider token of a key sooner than this after its last is refused; Apple: 20 minutes;
-    0 refuses none. by_certificate: whoever is connected has shown a certificate, and needs no token.
+    token_update_s: the least time between two new provider tokens of a key; Apple's is 20 minutes, 0 is none.
+    by_certificate: every client has shown a certificate, and needs no token.
     """
 
     topics: set[str]
@@ -47,15 +47,15 @@ class Checks:
     clock: Callable[[], float]
     token_update_s: Callable[[], float]
     by_certificate: bool = False
-    _issued_at: dict[str, int] = field(default_factory=dict)  # by provider token, of those whose signature is right
-    _updated: dict[str, float] = field(default_factory=dict)  # by key id: when a new one was seen
+    _issued_at: dict[str, int] = field(default_factory=dict)  # by provider token with a right signature
+    _updated: dict[str, float] = field(default_factory=dict)  # by key id: when its last new token came
 
     def expire_tokens(self) -> None:
         """From now on refuse, as expired, every provider token that was ever accepted."""
         self._issued_at = dict.fromkeys(self._issued_at, 0)
 
     def judge(self, headers: Mapping[str, str], body: bytes, at_us: int) -> Verdict:
-        """Return what a strict APNs answers to this request. at_us: when it came, since 1970."""
+        """Judge a request as a strict APNs does. at_us: when the request came, since 1970."""
         path = headers.get(":path", "")
         token = path.removeprefix(PATH) if path.startswith(PATH) else ""
         trusted = False
@@ -69,7 +69,7 @@ class Checks:
             rules = RULES.get(headers.get("apns-push-type", ""))
             self._check_topic(headers, rules)
             _check_headers(headers)
-            # Apple takes a request whose payload is none, and drops the message: worse to test with.
+            # Apple accepts a malformed payload, and drops the message: a test should fail.
             payload = read_payload(body, rules.payload_bytes if rules else PAYLOAD_BYTES, bad="BadPayload")
             _check_push_type(headers, rules, payload)
         except Refusal as refusal:
@@ -77,7 +77,7 @@ class Checks:
         return Verdict(token, reply, id_in(headers, "apns-id"), arrival_fields(headers, payload, at_us), trusted)
 
     def check_provider(self, headers: Mapping[str, str]) -> None:
-        """Refuse who shows no valid provider token, where no certificate was shown."""
+        """Refuse a request without a valid provider token, unless clients show certificates."""
         if self.by_certificate:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -109,7 +109,7 @@ class Checks:
         self._updated[key_id] = now
 
     def _verify(self, token: str) -> int:
-        # Times are checked by the caller, on this server's clock.
+        # The caller checks the times, by this server's clock.
         options: Any = {"verify_iat": False, "require": ["iat", "iss"]}
         try:
             team_id, public_key = self.team_keys[jwt.get_unverified_header(token)["kid"]]
@@ -161,7 +161,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def read_payload(body: bytes, max_bytes: int, *, bad: str) -> dict[str, Any]:
-    """The payload of a request. bad: the reason that Apple gives for what is none. Raises Refusal."""
+    """Return the payload of a request. bad: Apple's reason for a malformed one. Raises Refusal."""
     if not body:
         raise Refusal(400, "PayloadEmpty")
     if len(body) > max_bytes:
@@ -175,7 +175,7 @@ def read_payload(body: bytes, max_bytes: int, *, bad: str) -> dict[str, Any]:
 def _check_push_type(headers: Mapping[str, str], rules: Rules | None, payload: Mapping[str, Any]) -> None:
     if rules is None or not rules.needs(payload):
         raise Refusal(400, "InvalidPushType")
-    # Apple: a background push with priority 10 is an error. So is 10 by default.
+    # Apple refuses a background push of priority 10, which is also the default.
     if headers.get("apns-priority", "10") not in rules.priorities:
         raise Refusal(400, "BadPriority")
     if not rules.store and headers.get("apns-expiration") != "0":
@@ -183,7 +183,7 @@ def _check_push_type(headers: Mapping[str, str], rules: Rules | None, payload: M
 
 
 def arrival_fields(headers: Mapping[str, str], payload: Mapping[str, Any], at_us: int) -> dict[str, Any]:
-    """Return what the `Arrival` of this message has beside its token, its id and its answer."""
+    """Return the fields of the message's `Arrival` that its headers and its payload give."""
     alert, expiration = payload.get("aps", {}).get("alert"), headers.get("apns-expiration", "")
     expires = expiration.isascii() and expiration.isdigit()
     return {

@@ -1,4 +1,4 @@
-"""The checks of Apple's types of push, from Apple's pages, apart from what the provider believes."""
+"""The checks of Apple's push types. They follow Apple's pages, not the code of the provider."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _has_aps(payload: Aps) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """suffix: of the topic. needs: what the payload must be. by_token: a certificate does not do."""
+    """suffix: of the topic. needs: a check of the payload. by_token: Apple accepts no certificate here."""
 
     suffix: str
     priorities: frozenset[str]

@@ -13,8 +13,8 @@ PAYLOAD_BYTES: Final = 4096
 MAX_TTL_S: Final = 2_419_200
 DURATION: Final = re.compile(r"(\d{1,9})(?:\.\d{1,9})?s")
 
-# A shape is a type, a pattern or the words of a text, one item of a list, the known fields of an object, or
-# TEXTS for an object whose every value is text.
+# A shape is a type, a pattern, the allowed words of a text, a list with the shape of each item, the known fields of an
+# object, or TEXTS, an object whose values are all texts.
 TEXTS: Final = "text to text"
 LABEL: Final = re.compile(r"[A-Za-z0-9\-_.~%]{1,50}")
 COLOR: Final = re.compile(r"#[0-9A-Fa-f]{6}")
@@ -73,7 +73,7 @@ MESSAGE: Final[Mapping[str, Any]] = {
     },
     "fcm_options": OPTIONS,
 }
-# What routes the message and is not counted; the rest of it is what FCM limits.
+# These fields route the message: FCM does not count them against its limit.
 ROUTING: Final = {
     "android": frozenset(ANDROID) - {"data", "notification"},
     "apns": frozenset({"headers", "fcm_options", "live_activity_token"}),
@@ -97,7 +97,7 @@ def is_valid(message: dict[str, Any]) -> bool:
 
 
 def counted_bytes(message: dict[str, Any]) -> int:
-    """The size of what FCM limits: notification, data, and each platform's own payload, as compact JSON."""
+    """Return the size that FCM limits: of notification, data, and each platform's own payload, as compact JSON."""
     counted: dict[str, Any] = {name: message[name] for name in ("notification", "data") if name in message}
     for platform, routing in ROUTING.items():
         if payload := {key: value for key, value in message.get(platform, {}).items() if key not in routing}:

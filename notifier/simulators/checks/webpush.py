@@ -1,4 +1,4 @@
-"""The refusals of a strict push service, and why: who sends (RFC 8292), the headers (RFC 8030), the body (RFC 8291)."""
+"""The checks of a strict push service: the sender (RFC 8292), the headers (RFC 8030), the body (RFC 8291)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 URGENCIES: Final = frozenset({"very-low", "low", "normal", "high"})
 PARAMETER: Final = re.compile(r"\s*([tk])=([A-Za-z0-9_.=-]+)\s*")
 DIGITS: Final = re.compile(r"[0-9]{1,10}")
-Judged: TypeAlias = tuple[Reply, Mapping[str, Any]]  # what to answer, and the message as decrypted
+Judged: TypeAlias = tuple[Reply, Mapping[str, Any]]  # the reply, and the decrypted message
 
 
 class Checks:
-    """clock: seconds since 1970, for the ends of the senders' tokens."""
+    """clock: seconds since 1970, by which senders' tokens expire."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class Checks:
         claims = self._accepted.get(token)
         if claims is not None:
             return claims
-        # Who it is for, and until when, is checked by the caller, each time and on this server's clock.
+        # The caller checks audience and expiry for each request, by this server's clock.
         options: Any = {"verify_aud": False, "verify_exp": False, "require": ["aud", "exp", "sub"]}
         try:
             raw = urlsafe_b64decode(key + "=" * (-len(key) % 4))
@@ -89,7 +89,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     if headers.get("Urgency", "normal") not in URGENCIES:
         raise Refusal(400, "BadUrgency")
     topic = headers.get("Topic")
-    # Apple decodes it: of a length that base64url cannot have, it is wrong.
+    # Apple decodes the topic, so it refuses a length that base64url cannot have.
     if topic is not None and (not TOPIC.fullmatch(topic) or len(topic) % 4 == 1):
         raise Refusal(400, "BadWebPushTopic")
     if headers.get("Content-Encoding") != "aes128gcm":
@@ -99,14 +99,14 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 def _read(to: Browser, body: bytes) -> Mapping[str, Any]:
     if len(body) > BODY_BYTES:
         raise Refusal(413, "PayloadTooLarge")
-    # A real service takes what it cannot read, and the browser drops it, where nobody sees it: worse to test with.
+    # A real service accepts a wrong body, and the browser drops it where nobody sees it: a test should fail.
     try:
         message = json.loads(to.decrypt(body))
     except (ValueError, RecursionError):
         raise Refusal(400, "BadEncryption") from None
     if not isinstance(message, dict):
         return {}
-    # A browser drops a declarative message that is not whole, where nobody sees it.
+    # A browser drops an incomplete declarative message where nobody sees it.
     shown = message.get("notification")
     if message.get("web_push") == DECLARATIVE and not _is_whole(shown):
         raise Refusal(400, "BadDeclarativeMessage")

@@ -139,19 +139,19 @@ async def _serve(folder: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    told_at = folder / "control"
-    if answers(told_at):
-        raise UnusableError(f"simulators already run there, listening on {told_at}; end them, or give another --folder")
+    socket = folder / "control"
+    if answers(socket):
+        raise UnusableError(f"simulators already run there, listening on {socket}; end them, or give another --folder")
     try:
         servers, providers, log = _make(folder)
     except OSError as error:
         raise UnusableError(f"cannot write {error.filename}: {error.strerror}") from None
-    control = Control(told_at, log, servers[: len(providers)])
+    control = Control(socket, log, servers[: len(providers)])
     try:
         for server in servers:
             await server.start()
         await control.start()
-        _announce(folder, providers, {"wire_log": str(folder / WIRE_LOG), "control": str(told_at)})
+        _announce(folder, providers, {"wire_log": str(folder / WIRE_LOG), "control": str(socket)})
         await stop.wait()
     except OSError as error:
         raise UnusableError(f"cannot listen: {error.strerror or error}") from None
@@ -202,7 +202,7 @@ def _ports_of_before(folder: Path) -> dict[str, int]:
     """Return the ports of the last run in this folder, so that a copy of the configuration stays right."""
     try:
         before = json.loads((folder / ANNOUNCEMENT).read_text(encoding="utf-8"))
-        endpoints = {name: said["endpoint"] for name, said in before.items() if isinstance(said, dict)}
+        endpoints = {name: section["endpoint"] for name, section in before.items() if isinstance(section, dict)}
         endpoints["channels"] = before["apns"]["channels_endpoint"]
         return {name: urlsplit(endpoint).port or 0 for name, endpoint in endpoints.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -198,7 +198,7 @@ class MemoryExchanges:
         known = {name: deepcopy(each) for name, each in sends.items() if each.until_us > now_us}
         before = Before(0, known, self._turn[user])
         replay = Replay(policies, user, events, begins_us=self._begins_us, explained=True, before=before, failed=failed)
-        replay.gives_up, replay.from_us = False, now_us  # what waits now was not sent earlier
+        replay.gives_up, replay.from_us = False, now_us  # a waiting notification was not sent earlier
         replay.run()
         self._replays += 1
         self._turns[user] = replay.turns
@@ -305,7 +305,7 @@ class MemoryExchanges:
         return sorted((e for e in self.entries if self.state(e) != "waiting"), key=in_order)
 
     @property
-    def _told(self) -> list[Accepted]:
+    def _remembered(self) -> list[Accepted]:
         return [entry for entry in self.ended if not entry.forgotten]
 
     def rendered(self, entry: Accepted) -> Notification:
@@ -323,7 +323,7 @@ class MemoryExchanges:
     @at_once
     def history(self, user: str, since: timedelta | None = None) -> list[Record]:
         """See `Exchanges.history`. One delay, `its limits`, stands for all rules that held a notification back."""
-        ended = [e for e in self._told if e.notification.user == user]
+        ended = [e for e in self._remembered if e.notification.user == user]
         oldest = moment(self._us()) - since if since is not None else None
         found = [self._record(entry) for entry in reversed(ended)]
         return [each for each in found if oldest is None or each.ended_at >= oldest]
@@ -370,7 +370,7 @@ class MemoryExchanges:
         return self._unread(self._gone, group, consumer, lease)
 
     def _gone(self) -> Iterator[Gone]:
-        for entry in self._told:
+        for entry in self._remembered:
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             for device in sent.devices if self.state(entry) == "rejected" else ():
                 yield Gone(device.token, device.platform, sent.app, sent.user, entry.reason, at, entry.job_id)
@@ -380,7 +380,7 @@ class MemoryExchanges:
         return self._unread(self._events, group, consumer, lease)
 
     def _events(self) -> Iterator[Ended]:
-        for entry in self._told:
+        for entry in self._remembered:
             sent, at = entry.notification, self.at(entry.ends_us).astimezone(UTC)
             outcome = cast("Outcome", self.state(entry))
             ref = sent.data.get("ref")

@@ -112,7 +112,7 @@ class ProviderContract(NetworkContract):
             assert not token.strip() or token not in str(caught.value)
 
     def test_what_is_too_large_is_refused_before_it_is_enqueued(self) -> None:
-        """`check_payload` refuses it, not the provider hours later, when nobody waits for the answer any more."""
+        """`check_payload` refuses a large message, not the provider hours later, when nobody waits for the answer."""
         if self.max_bytes is None:
             pytest.skip("the platform has no limit")
         device = self.device(next(numbers), "https://127.0.0.1:1")

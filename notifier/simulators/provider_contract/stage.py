@@ -15,7 +15,7 @@ from notifier.providers.contract import Answer, Dispatch, Outcome, Provider
 from notifier.simulators.control import Control
 from notifier.simulators.wire import Arrival, Reply, WireLog
 
-TIMEOUT_S: Final = 60.0  # how long a test waits for what should come within milliseconds
+TIMEOUT_S: Final = 60.0  # how long a test waits for events that should come within milliseconds
 SECOND_US: Final = 1_000_000
 ANSWER_US: Final = 8 * SECOND_US  # the provider's timeout, if the test is not about it; a lease lasts longer
 SILENT: Final = Reply(200, delay_ms=60_000)
@@ -91,7 +91,7 @@ class Stage:
         return answer
 
     async def arrivals(self, device: Device | None = None) -> list[Arrival]:
-        """Return what has arrived so far at this test's devices, or at one, in order."""
+        """Return the arrivals so far at this test's devices, or at one, in order."""
         wanted = {self.of.scripted_as(d) for d in ([device] if device else self.devices)}
         return [arrival for arrival in self.log.arrivals if arrival.token in wanted]
 

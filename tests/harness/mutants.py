@@ -185,6 +185,13 @@ MUTANTS = (
         BACKLOGS,
     ),
     Mutant(
+        "nobody looks again at what was read",
+        "reschedule",
+        "if backlog.unread then redis.call",
+        "if false then redis.call",
+        "laws/test_plain_jobs.py::test_what_was_read_goes_though_nobody_would_look_at_its_lane",
+    ),
+    Mutant(
         "a cancelled head keeps those behind it",
         "unsent",
         "if lane and redis.call('ZADD'",

@@ -12,10 +12,27 @@ import pytest
 from redis import Redis
 from rq import Queue
 
+from notifier.notification import Device
 from notifier.queue import backlogs, calls
+from notifier.queue.pauses import pause
+from notifier.rules.category import Category
+from notifier.rules.policies import Policies
 from notifier.scripts.loader import run
-from tests.harness.support import Simulators, apns, ends, eventually, note, notifier, queue, state, worker, write_config
-from tests.harness.take import enter
+from notifier.scripts.rule_table import RuleTable
+from tests.harness.support import (
+    Simulators,
+    apns,
+    ends,
+    eventually,
+    fcm,
+    note,
+    notifier,
+    queue,
+    state,
+    worker,
+    write_config,
+)
+from tests.harness.take import enter, take
 
 COUNT = 24
 SLOW_MS = 12_000
@@ -129,3 +146,29 @@ def test_what_its_reader_said_nothing_of_is_read_under_a_lease(redis: Redis) -> 
     assert [job_id.decode() for job_id in redis.zrange("notifier:backlog:{bob}:default", 0, -1)] == [behind.decode()]
     pull(22)
     assert redis.hget(f"rq:job:{poison.decode()}", "push_crashes") == b"1"
+
+
+def test_what_was_read_goes_though_nobody_would_look_at_its_lane(redis: Redis) -> None:
+    """Law 3: the one before it waited for a paused route, without a wake-up, and RQ deleted that one.
+
+    It is read as its user is looked at for another lane.
+    """
+    rules = RuleTable(Policies(categories={"news": Category("news", lane="bulk"), "chat": Category("chat", "urgent")}))
+    reader = calls.Worker(lanes=["urgent", "bulk"], lease_us=10_000_000)
+
+    def enqueue(device: Device) -> Any:
+        kwargs = {"user": "ann", "title": "x", "devices": [{"platform": device.platform, "token": device.token}]}
+        return queue(redis, "bulk").enqueue("notifier.deliver", kwargs=kwargs, meta={"user": "ann", "category": "news"})
+
+    def go() -> list[str]:
+        return [leased.job_id for leased in take(redis, reader, calls.Room(9), rules).leased]
+
+    run(redis, pause("fcm", "anna", "", 0))
+    before = enqueue(fcm("ann"))
+    assert go() == []
+    job = enqueue(apns("ann"))
+    assert go() == []
+    before.delete()
+    chat = calls.Job("chat", "urgent", b"x", b'{"user": "ann", "category": "chat"}', targets="- fcm:n|one")
+    run(redis, calls.enqueue([chat], dedupe_for_us=1, stamp=""))
+    assert go() == [job.id]

@@ -111,10 +111,11 @@ end
 -- reschedule: sets the user's wake-ups to the moments at which the next heads may go. lanes: those in which the user
 -- had a wake-up or a backlog. since: since when the user was due.
 local function reschedule(look, user, lanes, since)
-  -- A lane keeps its wake-up if the caller must write something first; and, if nothing went, so does a lane of other
-  -- workers: only they have judged its heads' devices and routes.
+  -- A lane keeps its wake-up if the caller must write something first, and is due then; and, if nothing went, so does a
+  -- lane of other workers: only they have judged its heads' devices and routes.
   local kept
   for _, backlog in ipairs(user.backlogs) do
+    if backlog.unread then redis.call('ZADD', '@wakeups:' .. backlog.lane, 'LT', text(look.now), user.name) end
     if backlog.unread or user.sends == 0 and backlog.rank == MAX_RANK then
       kept = kept or {}
       kept[backlog.lane], lanes[backlog.lane] = true, nil

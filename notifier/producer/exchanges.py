@@ -207,13 +207,15 @@ class Exchanges:
             max_waiting=self.settings.max_waiting_here,
             keep=self._keep,
         )
-        answers: list[str | Refused] = yield call
-        count = self.settings.redis.partitions
-        if self.waits_for_replicas and (job_ids := accepted(answers)):
-            times = yield Once(times_connected)
-            yield from self._wait_for_replicas(job_ids, refused(answers, count))
-            if (yield Once(times_connected)) != times:  # the replicas are another's; what this one took may be lost
-                return (yield from self.enqueue(jobs))
+        count, is_kept = self.settings.redis.partitions, False
+        while not is_kept:
+            answers: list[str | Refused] = yield call
+            is_kept = True
+            if self.waits_for_replicas and (job_ids := accepted(answers)):
+                times = yield Once(times_connected)
+                yield from self._wait_for_replicas(job_ids, refused(answers, count))
+                # If it has connected anew, the replicas are another's: what the first one took may be lost.
+                is_kept = (yield Once(times_connected)) == times
         return all_accepted(answers, count)
 
     def _wait_for_replicas(self, job_ids: list[str], over: list[Refused]) -> Exchange[None]:

@@ -1,0 +1,42 @@
+"""What a producer asks of one Redis, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from notifier import Device, Notification
+from notifier.producer import memory_limit
+from notifier.producer.exchanges import Exchanges
+from notifier.producer.jobs import JobBuilder
+from notifier.settings import parse_settings
+from notifier.store.exchange import Commands, Once
+
+RATES = """
+redis: {max_memory: 50%, wait_replicas: 1}
+providers: {apns: {client: console}}
+"""
+
+
+def test_no_limit_of_memory_refuses_what_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot's new primary takes the jobs, too, and may have less room: if the slot only moved, they are there."""
+    settings = parse_settings(RATES)
+    job = JobBuilder(settings).build(Notification("ann", [Device("apns", "a" * 64)], title="Hello"))
+    monkeypatch.setattr(memory_limit, "LOOK_EVERY_S", 0.0)
+    used, once = iter([1, 99]), iter([1, 0, 1, 2, 2, 0, 1, 2])  # it has connected once, then twice
+
+    def reply(step: Any) -> Any:
+        if isinstance(step, Commands):
+            return [{"used_memory": next(used), "maxmemory": 100}]
+        return next(once) if isinstance(step, Once) else [job.id]
+
+    def run(steps: Any) -> None:
+        answer = None
+        while True:
+            answer = reply(steps.send(answer))
+
+    with pytest.raises(StopIteration) as end:
+        run(Exchanges(settings).enqueue([job]))
+    assert end.value.value == [job.id]
+    assert not list(once)

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from redis import Redis
 
 from notifier.store.published import published_rates
 from notifier.testing.embedded import EmbeddedRedis
+from notifier.texts import seconds_text
 from tests.harness.serve_rig import TOKEN, Client, serving
 from tests.harness.support import ends, eventually, fcm, note, notifier, worker, write_config
 
@@ -192,6 +194,15 @@ def test_a_stranger_watches_what_happens(page: Page, config: Path, server: Clien
     minutes = page.get_by_role("table").filter(has_text="delivered").last
     expect(minutes.get_by_role("cell", name="3", exact=True).first).to_be_visible()
     assert canvas.evaluate(drawn) != before
+
+
+def test_a_plot_writes_durations_as_the_table_below_it(page: Page) -> None:
+    """The numbers below a plot and those of its table are the same, and are written alike."""
+    script = files("notifier.server").joinpath("static/live.js").read_text(encoding="utf-8")
+    two_and_span = script[script.index("  const two = ") : script.index("  const most = ")]
+    seconds = [0.0, 0.85, 0.9997, 1.0, 12.34, 59.97, 60.0, 250.0, 300.0, 3_600.0, 11_100.0, 172_800.0, 187_200.0]
+    shown = page.evaluate(f"seconds => {{ {two_and_span} return seconds.map(span); }}", seconds)
+    assert shown == [seconds_text(each) for each in seconds]
 
 
 def test_what_is_wrong_is_read_aloud_once(page: Page, redis: Redis, server: Client) -> None:

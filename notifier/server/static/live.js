@@ -11,12 +11,12 @@
   const two = (number) => String(number).padStart(2, "0");
   const span = (seconds) => {
     if (seconds === null || seconds === undefined) return "–";
-    if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-    if (seconds < 60) return `${seconds.toFixed(1)} s`;
+    if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+    if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
     const all = Math.floor(Math.round(seconds) / 60);
     const [days, hours, minutes] = [Math.floor(all / 1440), Math.floor(all / 60) % 24, all % 60];
-    if (days) return `${days} d ${hours} h`;
-    return hours ? `${hours} h ${two(minutes)} min` : `${minutes} min ${two(Math.round(seconds) % 60)} s`;
+    const short = hours ? `${hours} h ${two(minutes)} min` : `${minutes} min ${two(Math.round(seconds) % 60)} s`;
+    return (days ? `${days} d ${hours} h` : short).replace(/ (0 h|00 min|00 s)$/, "");
   };
   const most = (seconds) => (seconds === null || seconds === undefined ? "–" : `≤ ${span(seconds)}`);
   const whole = (number) => (number ?? 0).toLocaleString("en");

@@ -307,8 +307,11 @@ def _together(told: Told[Now]) -> Now:
     }
     away = {number: str(error) for number, error in told.away.items()}
     suspended = {number: now.queued for number, now in told.found.items() if now.suspended}
+    refuses = next((now.refuses for now in every if now.refuses), "")
+    refuses_in = [number for number, now in told.found.items() if refuses and now.refuses == refuses]
     if len(every) == 1:
-        return replace(every[0], suspended=suspended, served=served, untaken=untaken, away=away)
+        of_several = refuses_in if away else ()
+        return replace(every[0], suspended=suspended, served=served, untaken=untaken, away=away, refuses_in=of_several)
     workers: dict[str, Alive] = {}
     for each in (each for now in every for each in now.workers):  # of a worker of several, the last pull counts
         both = each, workers.get(each.name, each)
@@ -316,7 +319,6 @@ def _together(told: Told[Now]) -> Now:
         workers[each.name] = replace(min(both, key=lambda alive: alive.age_us), suspended=since)
     paused = {number: {held.route for held in now.pauses} for number, now in told.found.items()}
     unpaused = {name: [n for n in paused if name not in paused[n]] for name in set().union(*paused.values())}
-    refuses = next((now.refuses for now in every if now.refuses), "")
     return Now(
         {lane: _sum_of(now.lanes[lane] for now in every) for lane in LANES},
         sum(now.later for now in every),
@@ -335,7 +337,7 @@ def _together(told: Told[Now]) -> Now:
         away,
         unpaused,
         refuses,
-        [number for number, now in told.found.items() if refuses and now.refuses == refuses],
+        refuses_in,
         next((now.evicts for now in every if now.evicts), ""),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from notifier.errors import RedisUnusableError
 from notifier.operations.problems import find_problems, problem_lines
 from notifier.operations.stats import LaneNow, Now, Stats, _together
 from notifier.queue.circuits import Held
@@ -133,6 +134,8 @@ def test_a_redis_that_refuses_is_said_of_its_partitions(refuses: str, says: str)
     assert line.startswith(f"Redis {says} in partition 3-4: ")
     (line,) = said(_together(Told({0: parts[3]}, {})))
     assert line.startswith(f"Redis {says}: ")
+    line, _ = said(_together(Told({3: parts[3]}, {0: RedisUnusableError("Redis does not answer")})))
+    assert line.startswith(f"Redis {says} in partition 3: ")
 
 
 def test_a_full_redis_is_said_alone() -> None:

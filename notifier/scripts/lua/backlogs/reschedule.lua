@@ -115,10 +115,10 @@ local function reschedule(look, user, lanes, since)
   -- lane of other workers: only they have judged its heads' devices and routes.
   local kept
   for _, backlog in ipairs(user.backlogs) do
-    if backlog.unread then redis.call('ZADD', '@wakeups:' .. backlog.lane, 'LT', text(look.now), user.name) end
     if backlog.unread or user.sends == 0 and backlog.rank == MAX_RANK then
       kept = kept or {}
       kept[backlog.lane], lanes[backlog.lane] = true, nil
+      if backlog.unread then redis.call('ZADD', '@wakeups:' .. backlog.lane, 'LT', text(look.now), user.name) end
     end
   end
   if user.backlogs[1] or user.whole then

@@ -187,8 +187,8 @@ MUTANTS = (
     Mutant(
         "nobody looks again at what was read",
         "reschedule",
-        "if backlog.unread then redis.call",
-        "if false then redis.call",
+        "if backlog.unread then look_by",
+        "if false then look_by",
         "laws/test_plain_jobs.py::test_what_was_read_goes_though_nobody_would_look_at_its_lane",
     ),
     Mutant(

@@ -21,7 +21,8 @@ from notifier.queue.calls import Job, Leased, Settlement
 from notifier.queue.retention import Retention
 from notifier.rules.category import Category
 from notifier.rules.policies import Policies
-from notifier.rules.policy import Policy
+from notifier.rules.policy import CalendarWindow, Policy
+from notifier.rules.zones import zone_or
 from notifier.scripts.loader import run
 from notifier.scripts.rule_table import RuleTable
 from notifier.testing.embedded import EmbeddedRedis
@@ -146,6 +147,27 @@ def test_a_lane_goes_on_when_the_leader_of_a_more_urgent_one_does_not_look(redis
         fleet.step()
     moments = [at for at, _ in fleet.arrived]
     assert max(after - before for before, after in pairwise(moments)) <= S + GAP_US
+
+
+def test_who_asks_for_a_zone_of_another_lane_wakes_its_leader(redis: Redis) -> None:
+    """Redis has lost the zone by which a head of *bulk* waits: the worker of *urgent* writes it, and *bulk* looks."""
+    policy = Policy(gap_us=10 * S, calendar=(CalendarWindow(9, "day"),))
+    rules = RuleTable(Policies(policy, categories=CATEGORIES, zone="UTC"))
+    redis.hset(rules.zones, "UTC", zone_or("UTC", "UTC", START).encode())
+
+    def look(lane: str, now: int, *jobs: Job) -> calls.Pulled:
+        run(redis, calls.enqueue(jobs, dedupe_for_us=S, stamp="", clock=str(now)))
+        run(redis, leaders.lead(lane, (lane,), lapse_ms=60_000))
+        worker = calls.Worker(name=lane, lanes=(lane,), lease_us=LEASE_US, leads=lane == "bulk", clock=str(now))
+        return run(redis, calls.pull(worker, calls.Room(9), rules))
+
+    [first] = look("urgent", START, job("first", CATEGORIES["chat"])).leased
+    keep = Retention(S, S, S)
+    run(redis, calls.settle([delivered(first)], rules, calls.Worker(name="urgent", keep=keep, clock=str(START))))
+    assert look("bulk", START, job("held", CATEGORIES["news"])).next_us == START + 10 * S
+    redis.delete(rules.zones, leaders.leader_key("wake", ("bulk",)))
+    assert look("urgent", START + S, job("second", CATEGORIES["chat"])).asked
+    assert redis.lrange(leaders.leader_key("wake", ("bulk",)), 0, -1) == [str(START + S).encode()]
 
 
 @pytest.fixture

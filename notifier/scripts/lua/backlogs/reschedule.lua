@@ -1,5 +1,5 @@
 --! on_demand step_aside lower passes_lowered reschedule
---! needs backlogs_key claim_of FAR gather history is_background is_dropped job_key LOWERED MAX_RANK
+--! needs backlogs_key claim_of FAR gather history is_background is_dropped job_key look_by LOWERED MAX_RANK
 --! needs next_for order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at
 --! needs set_part_wake_ups set_wake_ups text waits
 -- Reschedule: sets when a user with heads that may not go now is looked at again.
@@ -118,7 +118,7 @@ local function reschedule(look, user, lanes, since)
     if backlog.unread or user.sends == 0 and backlog.rank == MAX_RANK then
       kept = kept or {}
       kept[backlog.lane], lanes[backlog.lane] = true, nil
-      if backlog.unread then redis.call('ZADD', '@wakeups:' .. backlog.lane, 'LT', text(look.now), user.name) end
+      if backlog.unread then look_by(user.name, backlog.lane, look.now) end
     end
   end
   if user.backlogs[1] or user.whole then

@@ -21,8 +21,8 @@
 --   read these first, and the call took nothing.
 --! first_write
 --! needs DIGEST direct end_cancelled ends enter_backlog gather_for idle_leaders is_another is_text job_key
---! needs lane_shares least_share let_go_of_held note_candidate note_due orders read_circuits
---! needs read_rules remember rules_of same_waiting steering supersede take_over_dead text text_of_counted
+--! needs lane_shares least_share let_go_of_held look_by note_candidate note_due orders
+--! needs read_circuits read_rules remember rules_of same_waiting steering supersede take_over_dead text text_of_counted
 --! needs users_rules visit waits wake_leaders write_claims write_gathered write_projects
 local time = ARGV[PULL.clock] == '' and redis.call('TIME')
 local now = time and time[1] * 1000000 + time[2] or tonumber(ARGV[PULL.clock])
@@ -95,8 +95,9 @@ end
 
 -- look_at: makes a user due since µs `at`. The caller visits the user if it serves the lane; else another worker does.
 local function look_at(user, lane, among, at)
+  if not rank[lane] then return look_by(user, lane, at) end
   redis.call('ZADD', '@wakeups:' .. lane, 'LT', text(at), user)
-  if rank[lane] then note_visit(user, lane, among, at) else note_due(now, lane) end
+  note_visit(user, lane, among, at)
 end
 
 -- lease_rq_job: leases a job to the caller that is no notification, or that the caller must read. A job that comes from

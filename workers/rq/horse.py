@@ -44,15 +44,18 @@ class Patience(RedisRetry):
         began = time.monotonic()
 
         def failed(error: Exception, *count: Any) -> None:
-            if not (isinstance(error, AWAY) or is_passing(error)):
-                raise error
-            # The worker is to go on where Redis is full, as that is what empties it. Else nobody can do anything.
-            if time.monotonic() - began > (FULL_S if refusal(error) == OUT_OF_MEMORY else AWAY_S):
+            if time.monotonic() - began >= _patience_s(error):
                 raise error
             threading.Event().wait(AGAIN_S)
             fail(error, *count)
 
         return super().call_with_retry(do, failed, *args, **options)
+
+
+def _patience_s(error: Exception) -> float:
+    if refusal(error) == OUT_OF_MEMORY:
+        return FULL_S  # the worker is to go on, as that is what empties Redis
+    return AWAY_S if isinstance(error, AWAY) or is_passing(error) else 0.0
 
 
 class Horse:

@@ -19,7 +19,7 @@ from notifier.cli.users import entries_in
 from notifier.forecast.trace import Recorded, read_trace, trace_of
 from notifier.operations.in_force import read_known
 from notifier.operations.preview.plot import svg
-from notifier.operations.preview.report import SIDES, Moment, Report, S, Side, compare, timeline
+from notifier.operations.preview.report import SIDES, Moment, Report, Side, compare, timeline
 from notifier.producer.notifier import Notifier
 from notifier.rules.policies import Policies
 from notifier.rules.preferences import Preferences, among
@@ -133,7 +133,7 @@ def _show_timeline(user: str, moments: list[Moment]) -> None:
 
 def _waited(moment: Moment, side: Side) -> str:
     at = moment.sent_us[side]
-    return moment.ended[side] if at is None else seconds_text((at - moment.at_us) / S)
+    return moment.ended[side] if at is None else seconds_text((at - moment.at_us) / 1e6)
 
 
 def _clock(us: int) -> str:

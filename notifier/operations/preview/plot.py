@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from notifier.operations.preview.report import SIDES, S, Side
+from notifier.operations.preview.report import SIDES, Side
 from notifier.texts import seconds_text
+from notifier.units import UNITS
 
 WIDTH: Final = 960
 HEIGHT: Final = 360
@@ -16,6 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 20, 50, 50  # margins
 FONT: Final = 'font-family="sans-serif" font-size="12"'
 BUCKETS: Final = 240
 TICKS: Final = 6
+S: Final = UNITS["s"]
 COLORS: Final[Mapping[Side, str]] = {"old": "#888888", "new": "#c2410c"}
 DASHES: Final[Mapping[Side, str]] = {"old": "6 4", "new": "none"}  # the lines differ without colours too
 
@@ -32,7 +34,7 @@ def svg(sent_at: Mapping[Side, Sequence[int]], names: Mapping[Side, str]) -> str
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {FONT}>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="18" font-size="14">Deliveries each {seconds_text(bucket / S)}</text>',
+        f'<text x="{LEFT}" y="18" font-size="14">Deliveries each {seconds_text(bucket / 1e6)}</text>',
         *_axes(bucket * buckets, most),
     ]
     for place, side in enumerate(SIDES):
@@ -69,6 +71,6 @@ def _axes(end_us: int, most: int) -> list[str]:
     for at in range(0, end_us, step):
         x = LEFT + (WIDTH - LEFT - RIGHT) * at / end_us
         parts.append(f'<line x1="{x:.1f}" y1="{floor}" x2="{x:.1f}" y2="{floor + 5}" stroke="#444444"/>')
-        parts.append(f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{seconds_text(at / S)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{seconds_text(at / 1e6)}</text>')
     below = f'x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end"'
     return [*parts, f"<text {below}>since the beginning of the trace</text>"]

@@ -20,7 +20,6 @@ from notifier.units import counted
 Side = Literal["old", "new"]
 SIDES: Final[tuple[Side, Side]] = ("old", "new")
 WORST: Final = 10
-S: Final = 1_000_000
 ENDED: Final[Mapping[int, str]] = {EXPIRED: "expired", SUPERSEDED: "superseded", DROPPED: "dropped"}
 
 
@@ -67,7 +66,7 @@ class Report:
 
     def traffic(self) -> str:
         of = f"{counted(self.notifications, 'notification')} for {counted(self.users, 'user')}"
-        return f"{of} in {seconds_text(self.span_us / S)}"
+        return f"{of} in {seconds_text(self.span_us / 1e6)}"
 
     def moved(self) -> str:
         return f"{self.longer:,} would wait longer, {self.shorter:,} shorter"
@@ -80,7 +79,7 @@ class Report:
             (
                 name,
                 *(_change(f"{getattr(of[side], word):,}" for side in SIDES) for word in counts),
-                *(_change(seconds_text(getattr(of[side], word) / S) for side in SIDES) for word in times),
+                *(_change(seconds_text(getattr(of[side], word) / 1e6) for side in SIDES) for word in times),
             )
             for name, of in [*self.categories.items(), ("all", self.overall)]
         ]
@@ -91,7 +90,7 @@ class Report:
             (
                 one.user,
                 one.notifications,
-                *(_change(seconds_text(us / S) for us in times.values()) for times in (one.mean_us, one.longest_us)),
+                *(_change(seconds_text(us / 1e6) for us in times.values()) for times in (one.mean_us, one.longest_us)),
                 _change(map(str, one.expired.values())),
             )
             for one in self.worst

@@ -47,11 +47,7 @@ class Known:
 
 
 class InForce:
-    """Reads the settings in force, again only if the files or the applied rates have changed. For any thread.
-
-    refused: why the newest settings cannot be used, or ''. Until they can, the last usable ones stay in force, or at
-    first those of the file, as in workers.
-    """
+    """Reads the settings in force, again only if the files or the applied rates have changed. For any thread."""
 
     def __init__(self, path: Path, redis: Any, settings: Settings) -> None:
         """settings: from an earlier reading, with any rates."""
@@ -59,7 +55,14 @@ class InForce:
         self._partitions = Partitions.around(redis)
         self._lock = threading.Lock()
         self._known: Known | None = None
-        self.refused = ""
+
+    @property
+    def refused(self) -> str:
+        """The reason why the newest settings cannot be used, or ''.
+
+        Until they can, the last usable ones stay in force, or at first those of the file, as in workers.
+        """
+        return self._followed.problem
 
     def read(self) -> Known:
         """Read the settings. Raises SettingsError if the file cannot be used either, and RedisUnusableError."""
@@ -75,11 +78,11 @@ class InForce:
         try:
             self._known = self._partitions.ask_any(partial(read_known, self._followed.path))
         except SettingsError as error:
-            self.refused, self._known = str(error), self._known or read_own(self._followed.path)
+            self._known = self._known or read_own(self._followed.path)
             self._followed.note(seen, published)
             self._followed.refuse(error)
         else:
-            self.refused, self._followed.settings = "", self._known.settings
+            self._followed.use(self._known.settings)
             self._followed.note(seen, self._known.published)
 
 

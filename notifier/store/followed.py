@@ -34,7 +34,8 @@ class Followed:
     If the file has gone, it is refused after some looks. A configuration that cannot be used is read once, and the
     settings in force stay. Threads take turns by `lock`; in the child of a fork it is free.
 
-    published: the rates that Redis had at the last reading.
+    published: the rates that Redis had at the last reading. problem: why what was read last cannot be used, or ''.
+    is_news: whether that differs from what was read before; it is read at each look if it may pass.
     """
 
     all: Final = WeakSet["Followed"]()
@@ -46,6 +47,7 @@ class Followed:
         begun = fingerprint(path, None)
         self.settings = settings or load_settings(path, environ)
         self.published = Published()
+        self.problem, self.is_news = "", False
         seen = self.fingerprint()
         # If the file may have changed while it was read, or since, the next look reads it again.
         self._seen: Seen = seen if settings is None and seen and seen[:1] == begun else ()
@@ -82,9 +84,16 @@ class Followed:
         """Note that these have been read, so that no look reads them again. seen: () has the files read again."""
         self._seen, self.published = seen, published
 
+    def use(self, settings: Settings) -> None:
+        """Take up what was read last."""
+        self.settings, self.problem = settings, ""
+
     def refuse(self, error: SettingsError) -> None:
-        """Note that what was read last cannot be used, so that it is read once more if it may be read then."""
-        if may_pass(error):
+        """Note that what was read last cannot be used, so that the next look reads it again if that may pass."""
+        may_pass = isinstance(error.__cause__, OSError) and error.__cause__.errno in PASSING
+        self.is_news = not may_pass or str(error) != self.problem
+        self.problem = str(error)
+        if may_pass:
             self._seen = ()
 
     def look(self, ask: Ask) -> Settings | None:
@@ -108,16 +117,11 @@ class Followed:
         self.note(seen, published)
         rates = read_rates(written) if written else None
         try:
-            self.settings = load_settings(self.path, self._environ, rates=rates)
+            self.use(load_settings(self.path, self._environ, rates=rates))
         except SettingsError as error:
             self.refuse(error)
             raise
         return self.settings
-
-
-def may_pass(error: SettingsError) -> bool:
-    """Whether the same files may be read another time. Each look tries it then, so say what is wrong once."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in PASSING
 
 
 def _begin_anew() -> None:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from notifier.errors import RedisUnusableError, SettingsError
 from notifier.settings import Settings, settings_path
 from notifier.store.connection import redis_answers
-from notifier.store.followed import Followed, may_pass
+from notifier.store.followed import Followed
 from notifier.store.partitions import Partitions, connect_all
 
 LOG: Final = logging.getLogger("notifier")  # the program that uses this library configures it
@@ -38,7 +38,6 @@ class LiveSettings:
         """path, environ: see `load_settings`. Raises SettingsError where they cannot be used."""
         self._followed = Followed(settings_path(path, environ).absolute(), environ)  # a daemon may change its folder
         self._take_up: Callable[[], Callable[[Settings], object] | None] = lambda: None
-        self._problem = ""  # with the configuration that was read last
         self._process = 0  # the id of the process whose thread looks
         self._begin_anew()
 
@@ -99,14 +98,12 @@ class LiveSettings:
             with self._followed.lock:
                 if (settings := self._followed.look(self._ask)) is not None:
                     self._use(settings)
-                    self._problem = ""
                     LOG.info("changed configuration taken up: rates %s", settings.rates_version)
         except (RedisError, RedisUnusableError):
             return  # the next look tries again
         except SettingsError as error:
-            if not (may_pass(error) and str(error) == self._problem):
+            if self._followed.is_news:
                 LOG.warning("changed configuration refused, the one in force holds on: %s", error)
-            self._problem = str(error)
 
     def _use(self, settings: Settings) -> None:
         if (take_up := self._take_up()) is not None:

@@ -21,7 +21,7 @@ from notifier.scripts.rule_table import own_rules_of
 from notifier.settings import Settings, load_settings
 from notifier.settings.loading import Seen
 from notifier.settings.rates import change_to
-from notifier.store.followed import Followed, may_pass
+from notifier.store.followed import Followed
 from notifier.store.partitions import Partition, Partitions
 from notifier.store.published import PROBLEM, SOURCE, VERSION, Published, decode, read_rates
 from notifier.units import clock_us
@@ -34,14 +34,10 @@ LOOK_S: Final = 0.5  # between checks, until their beginning, that nobody withdr
 
 
 class Reload:
-    """Watches one configuration file, and the rates published in Redis, for one worker.
-
-    problem: what is wrong with the latest rates; '' if the worker follows them.
-    """
+    """Watches one configuration file, and the rates published in Redis, for one worker."""
 
     def __init__(self, path: Path, served: Sequence[Partition], settings: Settings) -> None:
         """served: with asyncio clients; all have the same rates. settings: as read from the file."""
-        self.problem = ""
         self._at = Partitions(served)
         self._followed = Followed(path, settings=settings)
         self._log = structlog.get_logger("notifier.worker")
@@ -49,6 +45,11 @@ class Reload:
     @property
     def version(self) -> str:
         return self._followed.settings.rates_version
+
+    @property
+    def problem(self) -> str:
+        """The fault of the latest rates, in one line; '' if the worker follows them."""
+        return self._followed.problem.partition("\n")[0]
 
     @property
     def published(self) -> bytes:
@@ -138,13 +139,11 @@ class Reload:
             self._followed.note((), published)
             raise
         except SettingsError as error:
-            problem = str(error).splitlines()[0]
-            if not (may_pass(error) and problem == self.problem):
-                self._log.error("config_refused", problems=str(error).splitlines())
-            self.problem = problem
             self._followed.refuse(error)
+            if self._followed.is_news:
+                self._log.error("config_refused", problems=str(error).splitlines())
             return None
-        self.problem, self._followed.settings = "", settings
+        self._followed.use(settings)
         return policies
 
     def _check_whole(self, settings: Settings) -> None:

@@ -239,12 +239,13 @@ class Engine:
         """Note the reply of a pull, and begin the sends that it leased."""
         # Leases and expiries are counted from before the call, so that they end here no later than in Redis.
         self._redis_ahead_us = pulled.now_us - asked_at * 1e6
+        now = asyncio.get_running_loop().time()
+        if self._outage or self._looked_at is None:  # one that starts knows of no outage
+            # Other workers may wait before they connect again, and then settle what was in flight with them.
+            self._all_back_at = now + RECONNECT_S[1]
         self._note_look()
         self._note_suspended(pulled)
         self._circuits.use(pulled.shut)
-        now = asyncio.get_running_loop().time()
-        if self._outage:  # others may only wait to connect, and then settle what was in flight with them
-            self._all_back_at = now + RECONNECT_S[1]
         self.flights.adopt(pulled.orphans, self._all_back_at - now)
         left = self._turns.left
         for leased in pulled.leased:

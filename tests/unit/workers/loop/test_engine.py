@@ -218,18 +218,23 @@ def test_what_was_leased_begins_though_the_settlement_failed(monkeypatch: pytest
 
 
 def test_after_an_outage_others_come_back_before_their_sends_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes back first finds the leases of all ended; those who wait to connect know what was delivered."""
+    """Who comes back first finds the leases of all ended; those who wait to connect know what was delivered.
+
+    Who starts does not know whether there was an outage.
+    """
     orphans = [leased("a")]
-    rounds = Rounds(monkeypatch, [pulled(orphans=orphans) for _ in range(3)])
+    rounds = Rounds(monkeypatch, [pulled(orphans=orphans) for _ in range(4)])
     waits: list[float] = []
     rounds.engine.flights.adopt = lambda _, after_s=0.0: waits.append(after_s)  # type: ignore[method-assign]
     monkeypatch.setattr(workers.loop.engine, "RECONNECT_S", (0.1, 3600.0))
+    rounds.go()
+    rounds.engine._all_back_at = 0.0
     rounds.go()
     rounds.engine._outage = 1
     rounds.go()
     rounds.engine._note_reachable()
     rounds.go()
-    assert [round(max(0.0, wait), -2) for wait in waits] == [0.0, 3600.0, 3600.0]
+    assert [round(max(0.0, wait), -2) for wait in waits] == [3600.0, 0.0, 3600.0, 3600.0]
 
 
 def test_a_suspect_whose_begin_got_no_answer_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         complain(str(error))
         sys.exit(error.exit_status)
     except OSError as error:  # of a file that the command was given
-        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        is_lost = isinstance(error, FileNotFoundError) and not error.filename
+        named = "the current folder" if is_lost else error.filename
+        complain(f"{named}: {error.strerror}" if named else str(error))
         sys.exit(1)
     except UNREADABLE as error:
         if sys.flags.dev_mode:

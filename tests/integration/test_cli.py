@@ -359,6 +359,20 @@ def test_closed_streams_are_borne(tmp_path: Path, config: Path, words: str, stat
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (status, True, False)
 
 
+@pytest.mark.parametrize("words", ["worker", "config check"])
+def test_a_current_folder_that_was_removed_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """Such as that of a release which another one has replaced."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.delenv("NOTIFIER_CONFIG")
+    ran = run(*words.split())
+    assert ran.status != 0
+    assert "the current folder: No such file or directory" in ran.err
+
+
 @pytest.mark.parametrize("words", ["users forget 42", "config withdraw", "config init {folder}/new.yaml"])
 def test_an_interruption_at_a_question(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     """Ctrl-C ends with 130 there as everywhere, and Ctrl-D with 1, as a no."""

@@ -46,8 +46,7 @@ def opens(
     by: Decider | None = None if rule is None else ("user", rule)
     if own is not None and of_own > at:
         at, by = of_own, ("category", own)
-    at, by = after_limits(at, by, now_us, mute, clock)
-    return max(at, gather_us), by
+    return after_limits(max(at, gather_us), by, now_us, mute, clock)
 
 
 def after_limits(

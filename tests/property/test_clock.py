@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from notifier.forecast.replay import Replay
 from notifier.forecast.trace import Event
 from notifier.rules.calendar_windows import CalendarWindow
-from notifier.rules.category import Category
+from notifier.rules.category import Category, Digest
 from notifier.rules.hours import EVERY_DAY, Hours, closed_minutes, longest_open_us
 from notifier.rules.policies import Policies
 from notifier.rules.policy import Policy, Window
@@ -24,7 +24,7 @@ from tests.property.amount import examples
 from tests.property.clock_model import over_calendar, unquiet
 from tests.property.forecast.test_replay import Scripts, by_the_scripts
 from tests.property.model import violations
-from tests.property.test_backlogs import carry_out, drain, enqueues, outcomes, rounds
+from tests.property.test_backlogs import carry_out, drain, enqueues, outcomes, rounds, settle_all
 from tests.property.world import LEASE, ZONES, S, World
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 H = 3_600 * S
 ZONES_OF = {"ann": "Europe/Berlin", "bob": "Australia/Lord_Howe"}
+ENDS = ("delivered", "failed", "expired", "cancelled", "superseded")
 
 
 def at(*moment: int) -> int:
@@ -67,12 +68,21 @@ def policies(draw: st.DrawFn) -> Policy:
     )
 
 
+news = st.builds(Category, st.just("news"), policy=policies()) | st.builds(
+    Category,
+    st.just("news"),
+    policy=policies(),
+    when_blocked=st.just("digest"),
+    digest=st.builds(Digest, st.integers(2, 5), st.integers(60 * S, 9 * H), st.none(), st.just("{count}")),
+)
+
+
 @st.composite
 def rule_sets(draw: st.DrawFn) -> Policies:
     """Rules for everyone and for bob; categories that ignore the user's quiet hours, have their own, or bypass all."""
     categories = {
         "chat": Category("chat", policy=Policy((Window(3, interval_us=H),)), ignores_quiet=draw(st.booleans())),
-        "news": Category("news", policy=draw(policies())),
+        "news": draw(news),
         "offers": Category("offers", policy=draw(policies()), bypass=draw(st.booleans())),
     }
     zone, of_users = draw(st.sampled_from(ZONES)), (draw(policies()), draw(policies()))
@@ -106,7 +116,7 @@ def test_who_waits_for_the_clock_goes_when_it_says(
         carry_out(world, verb, args)
         world.check()
     drain(world)  # which may take weeks, in which what was delivered is forgotten
-    assert sum(world.ended[word] for word in ("delivered", "failed", "expired", "cancelled")) == len(world.told)
+    assert sum(world.ended[word] for word in ENDS) == len(world.told)
     for user, receipts in world.receipts.items():
         own, zone = rules.for_user(user), ZONES_OF.get(user, rules.zone)
         held = [(moment, name) for moment, name in receipts if not rules.category(name).bypass]
@@ -150,6 +160,20 @@ def test_a_wait_that_ends_beyond_the_table_of_its_zone_ends_on_time(redis: Redis
     redis.hset("notifier:zones", "Europe/Berlin", zone_at("Europe/Berlin", at(2023, 6, 1)).encode())
     redis.hset("notifier:preferences", "ann", chosen.encode())
     assert Scripts(redis, night, [Event(at(2024, 11, 10), "default")], 0).run() == [at(2025, 5, 1, 6)]
+
+
+def test_a_digest_that_is_complete_in_quiet_hours_is_looked_at_when_they_are_over(redis: Redis) -> None:
+    """Law 3: nobody looks at it in vain when it has gathered long enough, in the night."""
+    digest = Digest(9, 2 * H, None, "{count}")
+    chat = Category("chat", policy=Policy(gap_us=60 * S), when_blocked="digest", digest=digest)
+    night = Policies(Policy(quiet=(Hours(22 * H, 8 * H),)), categories={"chat": chat}, lead_us=LEASE)
+    world = World(redis, night, at(2024, 7, 31, 21))
+    for _ in range(3):
+        world.enqueue("ann", "chat", "urgent")
+        world.round()
+    settle_all(world)
+    assert world.pull().next_us == at(2024, 8, 1, 8)
+    world.check()
 
 
 def test_who_is_muted_without_end_waits_for_no_hours(redis: Redis) -> None:

@@ -508,7 +508,7 @@ class World:
 
     def check_wait(self, user: str, category: str, job_id: str, at_us: int) -> None:
         """Law 3: RQ is told exactly until when the rules hold a head back, or a digest that gathers."""
-        assert at_us == max(self.earliest(user, category, job_id), self.told[job_id].gather_us or 0)
+        assert at_us == self.earliest(user, category, job_id)
 
     def _note_gathering(self) -> None:
         """A head that is held back for the first time gathers from then on; what joins it gathers as long, or goes."""
@@ -671,13 +671,13 @@ class World:
         self.receipts.setdefault(flight.leased.user, []).append((at_us, flight.leased.category))
 
     def earliest(self, user: str, category: str, job_id: str) -> int:
-        """The first µs at which the rules admit a send; 0 for a category that bypasses them."""
+        """The first µs at which the rules and a digest admit a send; 0 for a category that bypasses them."""
         rules, (of_user, own), told = self._rules(user, category), self._sends(user, category), self.told[job_id]
         clock = None
         if rules.uses_local_time:
             zone = zone_at(told.zone, self.now)
             clock = ByClock(rules, zone, told.since_us, self.policies.lead_us, of_user.latest, own.latest)
-        return opens(rules, of_user, own, self.now, clock=clock)[0]
+        return opens(rules, of_user, own, self.now, clock=clock, gather_us=told.gather_us or 0)[0]
 
     def _rules(self, user: str, category: str) -> Rules:
         return self.policies.rules(user, category)
@@ -800,7 +800,7 @@ class World:
     def _due(self, user: str, category: str, head: str) -> int:
         """The first µs at which something is to be done about the head of a backlog."""
         told = self.told[head]
-        at = max(self.now, self.earliest(user, category, head), told.gather_us or 0)
+        at = max(self.now, self.earliest(user, category, head))
         return at if told.deadline_us is None else max(self.now, min(at, told.deadline_us))
 
     def _feedback(self) -> list[tuple[str, ...]]:

@@ -10,6 +10,11 @@ local function of_user(user, cost)
 end
 
 local FOREVER = 7226582400000000 -- the end of a mute without an end, see preferences.py
+local function open_by_clock(rules, user, backlog, at, now)
+  if not rules.clock or at >= FOREVER then return at end
+  return by_the_clock(rules, user, backlog, at, now)
+end
+
 -- opens_at: the first µs at which the rules let the head of a backlog go, whatever its providers allow; or nil and the
 -- name of a zone that @zones does not have yet. It is not before backlog.least, which a limit of a device has set.
 -- It keeps the answer of the category's rules in backlog.own, and of the user's rules in user.next (if there is such a
@@ -37,10 +42,8 @@ local function opens_at(rules, user, backlog, now)
     if till and till > at then at, backlog.by = till, 'm' end
     backlog.zone = chosen.z
   end
-  if rules.clock and at < FOREVER then
-    local unknown
-    at, unknown = by_the_clock(rules, user, backlog, at, now)
-    if not at then return nil, unknown end
-  end
-  return digest_at(rules, backlog, at, now)
+  local opens, unknown = open_by_clock(rules, user, backlog, at, now)
+  local gathered = opens and digest_at(rules, backlog, opens, now)
+  if gathered == opens then return opens, unknown end
+  return open_by_clock(rules, user, backlog, gathered, now) -- it may be complete in quiet hours
 end

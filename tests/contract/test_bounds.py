@@ -125,6 +125,21 @@ def test_a_retry_does_not_wait_behind_what_was_to_go_at_one_moment(redis: Redis)
     assert redis.zrange("notifier:later", 0, -1)[0] == f"bulk-bulk{len(pulled.leased) - 1}-0".encode()
 
 
+def test_thousands_of_retries_leave_half_of_a_look_to_what_is_new(redis: Redis) -> None:
+    """Those that fell due last are looked for as well, and yet all of them together get one half."""
+    enqueue(redis, [f"again{n}" for n in range(3 * BATCH)], each=1, name="again")
+    worker = calls.Worker(name="w", clock="0")
+    for _ in range(3):
+        again = [
+            calls.Settlement(one.job_id, one.permit, one.user, "default", False, "later", "retried", 2 * S)
+            for one in pull(redis, 0).leased
+        ]
+        assert all(run(redis, calls.settle(again, RULES, worker)))
+    enqueue(redis, [f"new{n}" for n in range(BATCH)], each=1, name="new")
+    assert pull(redis, 3 * S).taken == BATCH // 2
+    assert redis.zcard("notifier:later") == 3 * BATCH - BATCH // 2
+
+
 def test_what_ends_clears_a_registry_little_by_little(redis: Redis) -> None:
     """Thousands that have lapsed in RQ's registry of the cancelled are not taken out by one call; but all in time."""
     redis.zadd("rq:canceled:default", {f"old{n}": 0 for n in range(1_000)})

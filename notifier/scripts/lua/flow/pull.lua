@@ -213,25 +213,24 @@ for i, lane in ipairs(lanes) do
   due_in_all = due_in_all + users_due[i]
 end
 
--- half_of_room: neither the jobs that are due nor the new ones hold back the others.
-local function half_of_room() return math.ceil(room / 2) end
-
+-- place_due: the jobs that are due get half of the room, and the new ones the other half at least.
+local half = math.ceil(room / 2)
+local least_for_new = room - half
 local function place_due(id)
-  redis.call('ZREM', '@later', id)
+  if room == least_for_new or redis.call('ZREM', '@later', id) == 0 then return end
   place(id)
   room = room - 1
 end
-local most_due = half_of_room()
-local due_first = redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, most_due)
-for _, id in ipairs(due_first) do place_due(id) end
+local due_first = redis.call('ZRANGEBYSCORE', '@later', '-inf', text(now), 'LIMIT', 0, half)
 -- Thousands of jobs may fall due at one moment. A job that has its order already, such as a retry, does not wait behind
 -- them. A job gets its order when it is placed, so jobs without one are placed only in the order of their times.
-if most_due > 0 and #due_first == most_due then
-  local due_last = redis.call('ZREVRANGEBYSCORE', '@later', text(now), '-inf', 'LIMIT', 0, half_of_room())
+if half > 0 and #due_first == half then
+  local due_last = redis.call('ZREVRANGEBYSCORE', '@later', text(now), '-inf', 'LIMIT', 0, math.floor(half / 2))
   for _, id in ipairs(due_last) do
     if redis.pcall('HEXISTS', job_key(id), 'push_order') == 1 then place_due(id) end
   end
 end
+for _, id in ipairs(due_first) do place_due(id) end
 
 -- stay: puts the jobs of a queue from the i-th on back to its head. The caller gets all that it must read in one reply.
 local function stay(queue, ids, i)
@@ -254,7 +253,7 @@ end
 if in_queues > 0 then
   local left = look.full - due_in_all
   if not some_rare and left >= most * 3 / 4 then direct.room = left end
-  room = math.min(room, math.max(half_of_room(), left))
+  room = math.min(room, math.max(half, left))
 end
 
 -- take_from: takes n jobs from a lane's queue, up to the first one that has to stay.

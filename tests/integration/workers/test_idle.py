@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from notifier.queue.leaders import leader_key
-from notifier.scripts.loader import run_async
+from notifier.queue.leaders import hand_over, leader_key
+from notifier.scripts.loader import run, run_async
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import eventually
 from workers.loop.idle import IdleWorker
@@ -172,6 +172,12 @@ def test_who_leads_as_another_died_does_not_hear_its_own_call(redis_server: Embe
             assert not leader.wake.is_set()
 
     asyncio.run(story())
+
+
+def test_a_call_that_nobody_hears_is_forgotten(redis: Redis) -> None:
+    """The last worker of some lanes hands over when it ends, and leaves nothing in Redis."""
+    run(redis, hand_over("w", ["default"], b"a call"))
+    assert 0 < redis.ttl(leader_key("handover", ["default"])) <= 60
 
 
 @pytest.mark.parametrize("key", ["wake", "handover"])

@@ -8,4 +8,5 @@ if redis.call('GET', KEYS[3]) == ARGV[1] then
 end
 redis.call('DEL', KEYS[4])
 redis.call('RPUSH', KEYS[4], ARGV[3])
+redis.call('EXPIRE', KEYS[4], '60') -- the last worker may have ended: nobody hears it then
 return 1

@@ -38,6 +38,7 @@ ROUTES = ("apns", "fcm")
 WORKERS = ("w", "v")
 FAR = 4_102_444_800 * S
 LOWERED = 2**51  # from here on stand the background pushes that have stepped behind alerts
+UNNEEDED = 600 * S  # so long a circuit stays open that nobody needs
 OTHERS = S // 5  # so soon a worker that had no trouble itself may probe
 RECENT, DOUBTED = 5 * S, 600 * S  # so long a success counts, and a doubt
 
@@ -125,6 +126,9 @@ class Routed(World):
         if pulled.shut is None:  # more has lapsed than this worker had room for: it is to come again at once
             assert (pulled.leased, pulled.taken, pulled.next_us) == ([], 0, pulled.now_us)
         else:
+            for route in self.circuits.keys() - pulled.shut:
+                assert self.circuits.pop(route).probe_us + UNNEEDED <= self.now
+                assert not self.redis.exists(f"notifier:waiting_for_route:{route}")
             assert pulled.shut == set(self.circuits)
         return pulled
 
@@ -631,6 +635,21 @@ def test_who_stood_behind_one_that_leaves_does_not_wait_for_its_device(redis: Re
     world.round()
     assert ids[2] in [flight.leased.job_id for flight in world.flights]
     world.check()
+
+
+def test_a_circuit_for_which_nobody_waits_any_more_is_forgotten(redis: Redis) -> None:
+    """It holds all work up a little: a route that nobody has needed for ten minutes is as it was before its trouble."""
+    world = Routed(redis, Policies())
+    world.change("w", "fcm", "down")
+    job_id = world.enqueue("ann", "chat", "urgent", targets="- fcm:n|one")
+    world.pull()
+    assert world.cancel(job_id) == "cancelled"
+    for _ in range(3):
+        assert world.pull().shut == {"fcm"}
+        world.now += UNNEEDED - 1
+    world.now += S
+    assert world.pull().shut == frozenset()
+    assert not redis.keys("notifier:*route*")
 
 
 outages = st.lists(

@@ -44,6 +44,12 @@ local function share_rooms(look, holds, names)
   end
 end
 
+local UNNEEDED = 600000000 -- µs
+-- is_unneeded: whether nobody has come for so long who could be the probe: all that waited was cancelled, or expired.
+local function is_unneeded(hold, now)
+  return hold.state == 'open' and hold.probe == '1' and tonumber(hold['until']) + UNNEEDED <= now
+end
+
 local MAX_PASSED = 10000
 -- first_served: the place, from 0, of the first that waits for `of` in a lane of the caller's, or 0. Another worker
 -- would send a probe of another lane, and that worker may be the one that had the trouble.
@@ -67,16 +73,16 @@ local function let_go_of_held(look)
   if holds then share_rooms(look, holds, names) end
   for _, of in ipairs(names) do
     local hold = holds[of]
-    if hold.state == 'paused' and tonumber(hold['until']) <= now then change_hold(of, hold, 'state', 'closing') end
+    local is_over = hold.state == 'paused' and tonumber(hold['until']) <= now
+    if is_over or is_unneeded(hold, now) then change_hold(of, hold, 'state', 'closing') end
     local n = how_many(look, hold)
     if n > 0 then
-      local at = 0
-      if hold.state == 'open' then
+      local at = hold.state == 'open' and first_served(look, of) or 0
+      local waiting = redis.call('ZRANGE', waiting_key(of), at, at + n - 1, 'WITHSCORES')
+      if hold.state == 'open' and (#waiting > 0 or hold.probe ~= '1') then
         local again = text(now + CLAIM)
         change_hold(of, hold, 'probe', '1', 'until', again, 'others', again, 'first', '')
-        at = first_served(look, of)
       end
-      local waiting = redis.call('ZRANGE', waiting_key(of), at, at + n - 1, 'WITHSCORES')
       if #waiting > 0 then
         redis.call('ZREMRANGEBYRANK', waiting_key(of), at, at + n - 1)
         if hold.category then -- *decide* lets them go in turn; the hold is dropped once nobody waits for it

@@ -388,6 +388,8 @@ class PushWorker(Worker):
     def _install_signal_handlers(self) -> None:
         super()._install_signal_handlers()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGQUIT, self.request_stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it outlives its terminal: nohup
+            signal.signal(signal.SIGHUP, self.request_stop)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a signal handler
         """Warm shutdown: pull no more, and finish what is in flight within a grace time, which a second signal ends.

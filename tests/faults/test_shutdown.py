@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -126,6 +126,45 @@ def test_what_is_not_finished_is_given_back_at_once(
     assert arrived == {f"n{n:02}": 2 if n < STREAMS else 1 for n in range(COUNT)}
     assert stats == {"returned": COUNT - STREAMS, "retried": STREAMS, "delivered": 1 + COUNT, "failed": 0}
     assert seconds < LEASE_S / 2, "nothing waited for a lease"
+
+
+def test_a_terminal_that_closes_ends_a_worker_in_order(
+    redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """SIGHUP is taken as SIGTERM: what is in flight is finished, and nothing waits for a lease or comes twice."""
+    with Simulators(tmp_path / "simulators") as simulators:
+        settings = {"lease": f"{LEASE_S}s", "grace": f"{LEASE_S // 2}s"}
+        config = write_config(tmp_path, redis_server.url, simulators.providers(), worker=settings)
+        let_go = simulators.hold(apns("ann"))
+        with worker(config) as process, notifier(config) as producer:
+            process.ready(redis)
+            producer.send(note("ann", "in flight", apns("ann")))
+            eventually(lambda: simulators.arrived("in flight"), "it to leave")
+            process.process.send_signal(signal.SIGHUP)
+            eventually(lambda: '"signal": "SIGHUP"' in process.log, "the worker's answer")
+            let_go()
+            assert process.process.wait(PATIENCE_S) == 0
+        assert total(redis, "delivered") == 1
+        assert_empty_of_work(redis)
+
+
+@pytest.fixture
+def ignored_hangup() -> Iterator[None]:
+    """As `nohup` starts a process; afterwards all handlers are those of before."""
+    known = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in known]
+    yield
+    for number, handler in zip(known, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("ignored_hangup")
+def test_a_worker_under_nohup_outlives_its_terminal(redis: Redis) -> None:
+    """The other signals stop it, though a shell starts a command in the background with two of them ignored."""
+    started = PushWorker(["default"], connection=redis, settings=parse_settings("providers: {fcm: {client: console}}"))
+    started._install_signal_handlers()
+    ignored = [n for n in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM) if signal.getsignal(n) is signal.SIG_IGN]
+    assert ignored == [signal.SIGHUP]
 
 
 def test_the_end_waits_for_no_name_server(redis: Redis, redis_server: EmbeddedRedis, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from notifier.queue.health import IN_FLIGHT, LOOKED, RELEASE, SUSPENDED
 from notifier.queue.writes import write
 from notifier.scripts.keys import redis_key, under
 from notifier.scripts.loader import run
+from notifier.store.layout import check_layout
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
 from workers.rq import compat
@@ -178,6 +179,7 @@ class Beat:
     def _register_anew(self, looked_us: int) -> None:
         """Register with a Redis that came back empty."""
         worker = self._worker
+        check_layout(worker.connection)
         worker.connection.delete(worker.key)
         worker.register_birth()  # type: ignore[no-untyped-call]
         worker.set_state(worker.get_state())

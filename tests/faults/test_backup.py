@@ -17,7 +17,7 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.consistency import assert_consistent, assert_empty_of_work
 from tests.harness.fleet import Fleet, broken_rules, notification, sends, start_fleet
 from tests.harness.mortal_redis import MortalRedis
-from tests.harness.processes import await_that, total
+from tests.harness.processes import await_that, await_workers, total
 
 RATES = {
     "user": {"windows": ["3/1s"], "gap": "20ms"},
@@ -102,6 +102,22 @@ def test_a_redis_that_crashes_back_to_before_a_change_of_the_rates() -> None:
         fleet.server.kill()
         fleet.server.restart()
         await_that(lambda: len(fleet.arrivals()) == 9, "those that Redis does not know of any more", 30)
+
+
+def test_a_redis_that_is_emptied_under_workers_that_run() -> None:
+    """What is sent from then on goes, by the rules of each user; the workers are known again, and so is the layout."""
+    rates = {"user": {"windows": ["100/1s"]}, "users": {"u": {"windows": ["1/1h"]}}}
+    with start_fleet(rates, workers=2) as fleet, fleet.notifier() as producer:
+        producer.send_many(notification("u", n) for n in range(2))
+        fleet.await_delivered(1)
+        fleet.redis.flushall()
+        await_that(lambda: fleet.redis.get("notifier:layout") is not None, "the layout")
+        await_workers(fleet.redis, 2)
+        producer.send_many(notification("u", n) for n in range(2, 5))
+        producer.send_many(notification("v", n) for n in range(5, 25))
+        fleet.await_delivered(21)
+        assert_consistent(fleet.redis)
+        assert sorted(int(arrival.data["n"]) for arrival in fleet.arrivals()) == [0, 2, *range(5, 25)]
 
 
 def stop_workers(fleet: Fleet) -> None:

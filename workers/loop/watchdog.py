@@ -15,6 +15,7 @@ from typing import Any, Final
 FEED_S: Final = 1.0
 LOOK_S: Final = 5.0
 MAX_LOOKS: Final = 12  # in a row that find it unfed; counted, not timed, as a stopped process does not hang
+LAST_WORDS_S: Final = 5.0
 EXIT_STATUS: Final = 70  # as sysexits' EX_SOFTWARE
 ALIVE_FILE: Final = "NOTIFIER_ALIVE_FILE"  # its modification time shows when the event loop last ran
 
@@ -75,6 +76,8 @@ class Watchdog:
         while not self._stop.wait(self._look_s):
             seen, looks = (seen, looks + 1) if self._fed == seen else (self._fed, 0)
             if looks >= MAX_LOOKS:
+                # First, as the loop may hang because nobody reads the log: then nothing more can be written either.
+                threading.Timer(LAST_WORDS_S, os._exit, (EXIT_STATUS,)).start()
                 self._log.critical("loop_stands_still", stood_s=round(looks * self._look_s), ends_with=EXIT_STATUS)
                 faulthandler.dump_traceback(file=2, all_threads=True)
                 os._exit(EXIT_STATUS)

@@ -32,6 +32,27 @@ def test_a_loop_that_stands_still_ends_the_worker() -> None:
     assert "line 6 in main" in done.stderr
 
 
+UNREAD = """
+import asyncio, os, structlog
+from notifier.log import configure_logging
+from workers.loop.watchdog import Watchdog
+configure_logging("json")
+async def main():
+    while True:
+        structlog.get_logger().info("one line more")
+asyncio.run(Watchdog(structlog.get_logger(), os.environ, look_s=0.05).watch(main()))
+"""
+
+
+def test_a_loop_that_hangs_because_nobody_reads_the_log_ends_the_worker() -> None:
+    """The pipe is full, so the last words cannot be written either."""
+    with subprocess.Popen([sys.executable, "-c", UNREAD], stderr=subprocess.PIPE) as process:
+        try:
+            assert process.wait(60) == EXIT_STATUS
+        finally:
+            process.kill()
+
+
 def test_a_loop_that_moves_is_told(tmp_path: Path) -> None:
     """Systemd hears that it is ready, moves and stops; the file is there for a probe."""
     place, alive = tmp_path / "notify", tmp_path / "alive"

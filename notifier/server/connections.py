@@ -12,6 +12,7 @@ import time
 from collections import Counter, OrderedDict
 from typing import Any, Final
 
+import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -27,10 +28,13 @@ MAX_SAID: Final = 3  # lines of a kind, in SAID_S
 
 
 class Crowd:
-    """The connections of one server. If there are too many, it closes the one that has owed a head longest."""
+    """The connections of one server. If there are too many, it closes the one whose client has been slow longest.
+
+    A client is slow while it owes a head, or does not read its answers.
+    """
 
     def __init__(self) -> None:
-        self._owing: OrderedDict[LimitedProtocol, None] = OrderedDict()
+        self._slow: OrderedDict[LimitedProtocol, None] = OrderedDict()
         self._of_address: Counter[str] = Counter()
 
     def admit(self, address: str) -> bool:
@@ -42,19 +46,20 @@ class Crowd:
         self._of_address[address] += 1
         return True
 
-    def owes(self, one: LimitedProtocol, *, head: bool) -> None:
-        self._owing.pop(one, None)
-        if head:
-            self._owing[one] = None
+    def note(self, one: LimitedProtocol, *, slow: bool) -> None:
+        if slow:
+            self._slow.setdefault(one)
+        else:
+            self._slow.pop(one, None)
 
     def left(self, one: LimitedProtocol, address: str) -> None:
-        self._owing.pop(one, None)
+        self._slow.pop(one, None)
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]
 
     def _close_oldest(self, address: str | None) -> bool:
-        found = next((one for one in self._owing if address is None or one.address == address), None)
+        found = next((one for one in self._slow if address is None or one.address == address), None)
         if found is None:
             return False
         found.cut()
@@ -79,8 +84,18 @@ class LimitedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing():
             self._has_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP. If it is the body of a request, the application's answer is dropped."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # else the application would write a second answer, or the end of a first
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+        self._owe_head()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -90,11 +105,14 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._untaken = self.loop.call_later(TAKE_S, self.cut)
+        self._note()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._untaken is not None:
             self._untaken.cancel()
+            self._untaken = None
+            self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_head()
@@ -113,13 +131,16 @@ class LimitedProtocol(H11Protocol):
     def _owe_head(self) -> None:
         self._has_head()
         self._deadline = self.loop.call_later(HEAD_S, self.cut)
-        self.crowd.owes(self, head=True)
+        self._note()
 
     def _has_head(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-            self.crowd.owes(self, head=False)
+            self._note()
+
+    def _note(self) -> None:
+        self.crowd.note(self, slow=self._deadline is not None or self._untaken is not None)
 
 
 def limited() -> type[LimitedProtocol]:

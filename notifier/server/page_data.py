@@ -57,8 +57,10 @@ def ready(state: State, _: Request) -> dict[str, Any]:
         why = state.in_force.refused
     except NotifierError as error:
         why, title = str(error), "Redis does not answer" if isinstance(error, RedisAwayError) else title
+    known, state.not_ready = state.not_ready, why
     if why:
-        structlog.get_logger("notifier.server").warning("not_ready", reason=why)
+        if why != known:  # strangers may ask as often as they like
+            structlog.get_logger("notifier.server").warning("not_ready", reason=why)
         raise ProblemError(503, title, "the log of notifier serve says why")
     return {"ready": True}
 

@@ -65,6 +65,7 @@ class State:
         self._made: tuple[Known, Notifier] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="serve")
         self._asked = 0
+        self.not_ready = ""  # why not, when somebody last asked
         self.answered_at: datetime | None = None  # when Redis last answered; scrapes do not set it
 
     async def in_time(self, do: Callable[[], T], seconds: float | None = None, *, apart: bool = False) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -92,8 +93,12 @@ def test_who_reads_no_answer_is_cut(client: Client, monkeypatch: pytest.MonkeyPa
         eventually(lambda: fill(one, MANY), "its end")
 
 
-def test_who_does_not_read_the_last_answer_is_cut(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the connection was to close behind it."""
+BROKEN: Final = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", b"no length\r\n"
+
+
+@pytest.mark.parametrize("last", [b"", b"POST / HTTP/1.1\r\n" + b"".join(BROKEN)])
+def test_who_does_not_read_the_last_answer_is_cut(client: Client, monkeypatch: pytest.MonkeyPatch, last: bytes) -> None:
+    """Also where the connection was to close behind it, or a broken body follows."""
     monkeypatch.setattr(connections, "HEAD_S", 0.5)
     client.server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
     head = f"GET /uplot/uPlot.js HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -101,8 +106,23 @@ def test_who_does_not_read_the_last_answer_is_cut(client: Client, monkeypatch: p
         one = stack.enter_context(socket.socket())
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         one.connect(("127.0.0.1", client.port))
-        one.sendall(head.encode() + b"Connection: close\r\n\r\n")
+        one.sendall(head.encode() + (b"\r\n" + last if last else b"Connection: close\r\n\r\n"))
         eventually(lambda: fill(one, b"G"), "its end")
+
+
+def test_clients_that_read_no_answer_keep_nobody_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold all connections, from addresses enough: one of them is closed for who comes."""
+    monkeypatch.setattr(connections, "MAX_OPEN", 3)
+    monkeypatch.setattr(connections, "TAKE_S", 3600.0)
+
+    def paused() -> int:
+        return sum(each.flow.write_paused for each in open_at(client))
+
+    with ExitStack() as stack:
+        for n in range(connections.MAX_OPEN):
+            one = connected(client.port, stack, f"127.0.0.{n + 2}")
+            eventually(lambda one=one, n=n: fill(one, MANY) or paused() > n, "a full pipe")
+        assert client("/healthz")[0] == 200
 
 
 def test_who_reads_no_answer_does_not_keep_it_from_stopping(
@@ -156,17 +176,42 @@ def test_two_lengths_are_refused(client: Client) -> None:
         eventually(lambda: is_closed(one), "its end")
 
 
+def test_it_may_open_enough_files() -> None:
+    """For all connections that it takes; a shell of macOS allows 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        for wanted, allowed in ((255, 256), (257, 257)):
+            run.allow_files(wanted)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == allowed
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/", "/api/v1/live"])
+def test_a_broken_body_is_the_clients_mistake(client: Client, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a 400, or, behind the begin of an answer, the end of the connection; the log has no traceback."""
+    head = f"GET {path} HTTP/1.1\r\n" + (f"Authorization: Bearer {TOKEN}\r\n" if path == "/api/v1/live" else "")
+    with caplog.at_level(logging.WARNING), ExitStack() as stack:
+        at_once, later = connected(client.port, stack), connected(client.port, stack)
+        at_once.sendall(head.encode() + b"".join(BROKEN))
+        assert b" 400 " in at_once.recv(100)
+        later.sendall(head.encode() + BROKEN[0])
+        assert later.recv(100)
+        later.sendall(BROKEN[1])
+        eventually(lambda: is_closed(at_once) and is_closed(later), "both ends")
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 def test_rubbish_does_not_flood_the_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """What is no HTTP is told a few times in a minute."""
-    with caplog.at_level(logging.WARNING), ExitStack() as stack:
+    with caplog.at_level(logging.WARNING, "uvicorn.error"), ExitStack() as stack:
         for _ in range(50):
             one = connected(client.port, stack)
             one.sendall(b"\x16\x03\x01rubbish\r\n\r\n")
             eventually(lambda one=one: is_closed(one), "its end")
-    assert (
-        len([record for record in caplog.records if record.name.startswith(("uvicorn", "asyncio"))])
-        <= 2 * connections.MAX_SAID
-    )
+    told = [record for record in caplog.records if record.name.startswith(("uvicorn", "asyncio"))]
+    assert 0 < len(told) <= 2 * connections.MAX_SAID
 
 
 def test_the_brake_says_how_many_it_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,12 +227,13 @@ def test_without_the_token_nothing_is_told(config: Path, monkeypatch: pytest.Mon
 
 
 def test_who_has_no_token_is_not_told_why_it_is_not_ready(config: Path) -> None:
-    """The log says what is wrong in the configuration, and where; an error there names users."""
+    """The log says what is wrong in the configuration, and where; an error there names users. It says so once."""
     wrong = config.read_text(encoding="utf-8") + "users: {alice@example.com: {gap: 1x}}\n"
     with serving(config, TOKEN) as ask, capture_logs() as logs:
         assert ask("/readyz")[0] == 200
         config.write_text(wrong, encoding="utf-8")
         status, text, _ = ask("/readyz")
+        assert ask("/readyz")[0] == 503
     assert (status, "alice" in text, str(config) in text) == (503, False, False), text
     assert ["alice" in each["reason"] for each in logs if each["event"] == "not_ready"] == [True]
 

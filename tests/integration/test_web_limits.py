@@ -421,6 +421,22 @@ def test_django_may_ask_its_database_for_the_user(kind: str) -> None:
         assert [served.get().status for _ in range(2)] == [200, 429]
 
 
+def test_a_view_of_django_that_returns_nothing_has_failed() -> None:
+    """Django answers 500, so its permit is given back: a second request comes as far as the first."""
+    limits = WebLimit("api", "1/minute", not_counted=SERVER_ERRORS)
+
+    async def view(_: HttpRequest) -> None: ...
+
+    plain = of_django.rate_limit(MemoryLimiter(), limits)(lambda _: None)
+    awaited = of_django.rate_limit(AsyncMemoryLimiter(), limits)(view)
+    with django_urls():
+        for _ in range(2):
+            with pytest.raises(AttributeError, match="NoneType"):
+                plain(HttpRequest())
+            with pytest.raises(AttributeError, match="NoneType"):
+                asyncio.run(awaited(HttpRequest()))
+
+
 def test_django_says_which_limiter_a_view_takes() -> None:
     """Whether a view is async is known for certain when it is called. An async one takes any."""
     with django_urls(), pytest.raises(TypeError, match="a Limiter or MemoryLimiter, not AsyncMemoryLimiter"):

@@ -53,10 +53,10 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
                     return _refused(verdict.refusal)
                 try:
                     response = await view(request, *args, **kwargs)
+                    await close(verdict, response.status_code)
                 except Exception as error:
                     await close(verdict, status_of(error, KNOWN))
                     raise
-                await close(verdict, response.status_code)
                 return _headed(response, verdict)
 
             return limited_async
@@ -68,10 +68,10 @@ def rate_limit(limiter: AnyLimiter, *limits: WebLimit, answer: WebAnswer | None 
                 return _refused(verdict.refusal)
             try:
                 response = view(request, *args, **kwargs)
+                guard.close(verdict, response.status_code)
             except Exception as error:
                 guard.close(verdict, status_of(error, KNOWN))
                 raise
-            guard.close(verdict, response.status_code)
             return _headed(response, verdict)
 
         return limited

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from notifier.limiter.plans import StaleError
+from notifier.limiter.plans import Plan, StaleError
 from notifier.limiter.protocol import BLOCK, BURST
+from notifier.rules.policy import Policy
 from notifier.rules.record import MAX_TAKEN_IN, Record
-
-if TYPE_CHECKING:
-    from notifier.limiter.plans import Plan
-    from notifier.rules.policy import Policy
 
 MAX_PLACES: Final = 32  # as in marks.lua
 MAX_LATER: Final = 200  # as in places.lua

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from redis.exceptions import RedisError
 
 from notifier.errors import OverloadedError, Refused
 from notifier.scripts.keys import redis_key
+from notifier.scripts.records import Job
 from notifier.settings.memory import _FORM, UNITS
 from notifier.store.exchange import Commands, Exchange, Once
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from notifier.scripts.records import Job
 
 LOOK_EVERY_S: Final = 1.0
 

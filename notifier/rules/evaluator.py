@@ -8,17 +8,14 @@ two. All times are µs since the epoch.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Burst, Policy
+from notifier.rules.preferences import Mute
+from notifier.rules.quiet_hours import ByClock, Decider, Rule
 from notifier.rules.record import MAX_TAKEN_IN, Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from notifier.rules.policies import Rules
-    from notifier.rules.policy import Burst, Policy
-    from notifier.rules.preferences import Mute
-    from notifier.rules.quiet_hours import ByClock, Decider, Rule
 
 MANY: Final = 8  # as in `counts.lua`: fewer sends are not folded
 MAX_FOLDED: Final = 100  # as in `counts.lua`: sends folded at once

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.hours import DAYS, WEEK_US, Closed, reading
+from notifier.rules.kinds.kind import RuleOfSends
+from notifier.rules.policies import Rules
+from notifier.rules.policy import Policy
 from notifier.rules.preferences import Mute
 from notifier.rules.zones import DAY_US, THURSDAY_US, Zone
-
-if TYPE_CHECKING:
-    from notifier.rules.kinds.kind import RuleOfSends
-    from notifier.rules.policies import Rules
-    from notifier.rules.policy import Policy
 
 Latest: TypeAlias = Callable[[int], int | None]  # µs of the n-th latest send, from 1; None if there are fewer
 Scope: TypeAlias = Literal["user", "category"]

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
 import time
 from abc import ABC, abstractmethod
+from asyncio.trsock import TransportSocket
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+from notifier.simulators.certificates import Certificates
 from notifier.simulators.faults import FAULTS
 from notifier.simulators.orders import Orders
 from notifier.simulators.wire import Arrival, Message, Playback, Reply, Scripts, WireLog
 from notifier.testing.ports import free_port
-
-if TYPE_CHECKING:
-    import socket
-    from asyncio.trsock import TransportSocket
-    from collections.abc import Iterable, Mapping
-
-    from notifier.simulators.certificates import Certificates
 
 HOST: Final = "127.0.0.1"
 

@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 from email.utils import formatdate
-from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
+from pathlib import Path
+from typing import IO, Annotated, Any, TypeAlias
 
 from h2.errors import ErrorCodes
 from pydantic import AfterValidator, ConfigDict
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)

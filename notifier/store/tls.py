@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import redis
 
 from notifier.store.demoted import Leaving
-
-if TYPE_CHECKING:
-    import socket
 
 OURS: Final = "it makes no TLS handshake; if it speaks no TLS, write redis:// in place of rediss://"
 THEIRS: Final = "it closes new connections; if it speaks TLS alone, write rediss:// in place of redis://"

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from notifier.providers.contract import Answer, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FIRST: Final = 20  # the limit of an unknown route; a server that handles 4 sends a second answers 20 in 5 s
 QUEUE: Final = 1 / 10  # of the timeout: how long answers may stand in the server's queue

@@ -9,23 +9,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from notifier.notification.notification import platform_of
 from notifier.providers.answers import MINUTE_US
 from notifier.providers.contract import Answer, Outcome
-from notifier.queue.circuits import WORDS, circuit
+from notifier.queue.circuits import WORDS, Change, Kind, circuit
 from notifier.scripts.loader import Call, run_async
 from notifier.scripts.records import CircuitFields, Text
 from workers.sending.unreached_devices import UnreachedDevices
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from notifier.queue.circuits import Change, Kind
 
 # The provider itself answered, and not about our credentials. For the answers that our client made, see `_was_sent`.
 ANSWERED: Final = frozenset({Outcome.DELIVERED, Outcome.REJECTED, Outcome.DEAD_TOKEN, Outcome.RETRY, Outcome.BUSY})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from notifier.errors import ChannelError, RedisUnusableError, SettingsError
 from notifier.notification.json_values import fields_of
@@ -13,18 +14,14 @@ from notifier.providers.answers import word
 from notifier.providers.apns import tls as apns_tls
 from notifier.providers.apns.answers import NO_BROADCAST
 from notifier.providers.apns.broadcast import BroadcastChannel
+from notifier.providers.apns.settings import ApnsSettings
 from notifier.providers.apns.token import ProviderToken
+from notifier.providers.apns.token_store import TokenStore
 from notifier.providers.contract import Answer
 from notifier.providers.transport.http2.channel import Channel
 from notifier.providers.transport.http2.headers import literal, repeated
+from notifier.providers.transport.http2.requests import Response
 from notifier.settings.checks import APPLE_CHANNELS, APPLE_ENDPOINTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from notifier.providers.apns.settings import ApnsSettings
-    from notifier.providers.apns.token_store import TokenStore
-    from notifier.providers.transport.http2.requests import Response
 
 ENDPOINTS: Final = {APPLE_ENDPOINTS[name]: APPLE_CHANNELS[name] for name in APPLE_CHANNELS}
 LIST_BYTES: Final = 4_000_000  # of 10,000 channels, whose ids may be of any length

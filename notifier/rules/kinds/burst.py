@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
 from notifier.rules.kinds.kind import Receipt, RuleOfSends
 from notifier.rules.record import MAX_TAKEN_IN, Record
 from notifier.units import checked_limit, format_duration, interval_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import timedelta
 
 
 @dataclass(frozen=True, slots=True, init=False)

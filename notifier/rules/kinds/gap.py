@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from notifier.rules.kinds.kind import Receipt, RuleOfSends
+from notifier.rules.record import Record
 from notifier.units import format_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from notifier.rules.record import Record
 
 
 @dataclass(frozen=True, slots=True)

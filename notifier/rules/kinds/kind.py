@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+from notifier.rules.record import Record
 from notifier.units import LARGEST_LIMIT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from notifier.rules.record import Record
 
 
 class Receipt(NamedTuple):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import timedelta
+from typing import Any, Final
 
 from notifier.rules.kinds.kind import Receipt, RuleOfSends
+from notifier.rules.record import Record
 from notifier.units import (
     DURATION,
     LARGEST_LIMIT,
@@ -20,12 +23,6 @@ from notifier.units import (
     shown,
     unit_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import timedelta
-
-    from notifier.rules.record import Record
 
 _RATE: Final = re.compile(r"([0-9]{1,15})\s*/\s*(.+)")
 

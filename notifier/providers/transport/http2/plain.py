@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
+from h2.events import Event
 from h2.exceptions import FrameTooLargeError, StreamClosedError
 from h2.settings import SettingCodes, Settings
+from hpack import HeaderTuple
 
 from notifier.providers.transport.http2.headers import HeaderEncoder
-
-if TYPE_CHECKING:
-    from h2.events import Event
-    from hpack import HeaderTuple
 
 FRAME_HEADER_BYTES = 9
 

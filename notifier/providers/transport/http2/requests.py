@@ -8,16 +8,14 @@ UNKNOWN.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
+
+from hpack import HeaderTuple
 
 from notifier.providers.contract import Answer, Outcome
-
-if TYPE_CHECKING:
-    from collections import OrderedDict
-    from collections.abc import Callable
-
-    from hpack import HeaderTuple
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ MAX_BYTES = 4096
 MINUTE_US = 60_000_000
 
 ANSWERS = Table(
-    by_reason={},
     by_status={
         200: Outcome.DELIVERED,
         401: Outcome.FAULT,
@@ -39,7 +38,6 @@ ANSWERS = Table(
     },
     by_class={3: Outcome.FAULT, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
     wait_us={Outcome.BUSY: MINUTE_US, Outcome.FAULT: MINUTE_US, Outcome.UNKNOWN: MINUTE_US},
-    least_us={},
 )
 
 

@@ -14,6 +14,7 @@ from notifier.errors import InvalidNotificationError
 
 DATA_DEPTH: Final = 32
 MAX_SHOWN: Final = 200  # characters of a key in the path of a value: a path is built for every value
+to_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
 NUMBER_BITS: Final = 1024  # programs that read JSON's numbers as doubles take a longer one for infinity
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -26,6 +26,13 @@ _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _SECONDS: Final = re.compile(r"[0-9]{1,300}")
 
 
+# How long to wait if a provider names no time, and its own answers say nothing better.
+WAIT_US: Final = {
+    **dict.fromkeys((Outcome.REFUSED, Outcome.BUSY, Outcome.FULL, Outcome.FAULT), MINUTE_US),
+    Outcome.UNKNOWN: 10 * SECOND_US,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """The answers of one provider.
@@ -36,11 +43,11 @@ class Table:
     least_us: by status or by class, the shortest wait, even if the answer names a shorter one, in microseconds.
     """
 
-    by_reason: Mapping[tuple[int, str], Outcome]
+    by_reason: Mapping[tuple[int, str], Outcome] = field(default_factory=dict)
     by_status: Mapping[int, Outcome]
     by_class: Mapping[int, Outcome]
     wait_us: Mapping[Outcome, int]
-    least_us: Mapping[int, int]
+    least_us: Mapping[int, int] = field(default_factory=dict)
 
     def outcome(self, status: int, reason: str) -> Outcome:
         known = self.by_reason.get((status, reason)) or self.by_status.get(status)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from notifier.notification.json_values import fields_of
-from notifier.providers.answers import MINUTE_US, Table, word
+from notifier.providers.answers import MINUTE_US, WAIT_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 MS_US: Final = 1_000
@@ -42,13 +42,7 @@ TABLE: Final = Table(
     by_status={200: Outcome.DELIVERED, 429: Outcome.BUSY, **dict.fromkeys(WHO_ASKS, Outcome.FAULT)},
     # A redirect comes from a proxy: nothing reached Apple. A 5xx may have delivered.
     by_class={3: Outcome.FAULT, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
-    wait_us={
-        Outcome.RETRY: MINUTE_US,
-        Outcome.REFUSED: MINUTE_US,
-        Outcome.BUSY: MINUTE_US,
-        Outcome.FAULT: MINUTE_US,
-        Outcome.UNKNOWN: SERVER_ERROR_US,
-    },
+    wait_us=WAIT_US | {Outcome.RETRY: MINUTE_US, Outcome.UNKNOWN: SERVER_ERROR_US},
     least_us={5: SERVER_ERROR_US},
 )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
+from notifier.notification.json_values import to_json
 from notifier.providers.apns import broadcast
 from notifier.providers.apns import options as apns_options
 from notifier.providers.apns.options import PAYLOAD_BYTES, PUSH_TYPES, RELOADED, Options, push_type
@@ -16,7 +16,6 @@ __all__ = ["PAYLOAD_BYTES", "limit", "payload"]
 
 # A collapse id goes into a header unchanged: a line break in it would end the connection for all messages.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]|^ | $")
-_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
 
 
 def limit(notification: Notification) -> int:
@@ -47,7 +46,7 @@ def payload(notification: Notification, options: Options | None = None) -> bytes
     else:
         aps = _shown(notification)
         content = {"aps": aps or {"content-available": 1}, **notification.data}
-    return _encode(content).encode()
+    return to_json(content).encode()
 
 
 def _shown(notification: Notification) -> dict[str, Any]:

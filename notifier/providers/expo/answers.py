@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from notifier.notification.json_values import fields_of
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table, word
+from notifier.providers.answers import SECOND_US, WAIT_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
@@ -30,16 +30,7 @@ TICKETS: Final[Mapping[str, Outcome]] = {
     "MismatchSenderId": Outcome.REFUSED,
     "InvalidCredentials": Outcome.REFUSED,
 }
-WAIT_US: Final = {
-    Outcome.RETRY: 10 * SECOND_US,
-    Outcome.REFUSED: MINUTE_US,
-    Outcome.BUSY: MINUTE_US,
-    Outcome.FULL: 2 * SECOND_US,
-    Outcome.FAULT: MINUTE_US,
-    Outcome.UNKNOWN: 10 * SECOND_US,
-}
 TABLE: Final = Table(
-    by_reason={},
     by_status={
         200: Outcome.UNKNOWN,
         400: Outcome.REJECTED,  # one message of the request is malformed, or of another project: see `Batches`
@@ -49,8 +40,7 @@ TABLE: Final = Table(
     },
     # 401 and 403: the access token is wrong. Any other 4xx comes from a wrong address. A 5xx may have delivered.
     by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
-    wait_us=WAIT_US,
-    least_us={},
+    wait_us=WAIT_US | {Outcome.RETRY: 10 * SECOND_US, Outcome.FULL: 2 * SECOND_US},
 )
 
 
@@ -77,11 +67,11 @@ def read_ticket(ticket: Mapping[str, Any]) -> tuple[Answer, str]:
         receipt = ticket.get("id")
         return Answer(Outcome.DELIVERED, OK), receipt if isinstance(receipt, str) and len(receipt) <= MAX_ID else ""
     if ticket.get("status") != "error":
-        return Answer(Outcome.UNKNOWN, OK, NO_TICKET, WAIT_US[Outcome.UNKNOWN]), ""
+        return Answer(Outcome.UNKNOWN, OK, NO_TICKET, TABLE.wait_us[Outcome.UNKNOWN]), ""
     reason = error_of(ticket)
     outcome = TICKETS.get(reason, Outcome.REJECTED)
     repair = CREDENTIALS if outcome is Outcome.REFUSED else ""
-    return Answer(outcome, OK, reason, WAIT_US.get(outcome), help=repair), ""
+    return Answer(outcome, OK, reason, TABLE.wait_us.get(outcome), help=repair), ""
 
 
 def error_of(ticket: Mapping[str, Any]) -> str:

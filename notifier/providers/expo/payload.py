@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from notifier.notification import Notification
+from notifier.notification.json_values import to_json
 from notifier.notification.options import Fields, check_fields, one_of
 
 PAYLOAD_BYTES: Final = 4096  # of the message to Apple or Google: as far as is known, Expo's without the token
@@ -19,7 +19,6 @@ OPTIONS: Final[Fields] = {
     "richContent": dict,
     "priority": one_of("default", "normal", "high"),
 }
-_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def message(notification: Notification, token: str, ttl_us: int | None = None) -> bytes:
@@ -36,7 +35,7 @@ def message(notification: Notification, token: str, ttl_us: int | None = None) -
         content["priority"] = notification.priority
     if ttl_us is not None:
         content["ttl"] = min(max(math.ceil(ttl_us / 1_000_000), 1), MAX_TTL_S)
-    return _encode(content | dict(options)).encode()
+    return to_json(content | dict(options)).encode()
 
 
 def check_options(options: Mapping[str, Any]) -> None:

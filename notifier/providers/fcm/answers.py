@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from notifier.notification.json_values import fields_of
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table, word
+from notifier.providers.answers import MINUTE_US, SECOND_US, WAIT_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
@@ -46,14 +46,7 @@ TABLE: Final = Table(
     },
     # A redirect or an odd 4xx comes from a wrong address. A 5xx may have delivered: one 503 was seen that had.
     by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
-    wait_us={
-        Outcome.RETRY: SECOND_US,
-        Outcome.REFUSED: MINUTE_US,
-        Outcome.BUSY: MINUTE_US,
-        Outcome.FULL: MINUTE_US,
-        Outcome.FAULT: MINUTE_US,
-        Outcome.UNKNOWN: 10 * SECOND_US,
-    },
+    wait_us=WAIT_US | {Outcome.RETRY: SECOND_US},
     least_us={429: MINUTE_US},  # FCM asks for a minute after its quota
 )
 

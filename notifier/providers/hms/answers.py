@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from notifier.notification.json_values import fields_of
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table
+from notifier.providers.answers import SECOND_US, WAIT_US, Table
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = 200
@@ -46,13 +46,7 @@ TABLE: Final = Table(
         429: Outcome.FULL,
     },
     by_class={3: Outcome.FAULT, 4: Outcome.FAULT, 5: Outcome.UNKNOWN},
-    wait_us={
-        Outcome.RETRY: 10 * SECOND_US,
-        Outcome.FULL: MINUTE_US,
-        Outcome.FAULT: MINUTE_US,
-        Outcome.UNKNOWN: 10 * SECOND_US,
-    },
-    least_us={},
+    wait_us=WAIT_US | {Outcome.RETRY: 10 * SECOND_US},
 )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
+from notifier.notification.json_values import to_json
 from notifier.notification.options import Fields, check_fields, must_be
 
 PAYLOAD_BYTES: Final = 4096  # of the body without the token
@@ -33,7 +33,6 @@ OPTIONS: Final[Fields] = {
     "urgency": must_be("HIGH or NORMAL", ("HIGH", "NORMAL").__contains__),
     "notification": SHOWN_OPTIONS,
 }
-_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def payload(notification: Notification, token: str, ttl_us: int | None = None) -> bytes:
@@ -46,15 +45,15 @@ def payload(notification: Notification, token: str, ttl_us: int | None = None) -
     if shown := _shown(notification, options.get("notification", {})):
         android["notification"] = shown
     if notification.data:
-        message["data"] = _encode(dict(notification.data))
-    return _encode({"validate_only": False, "message": message}).encode()
+        message["data"] = to_json(dict(notification.data))
+    return to_json({"validate_only": False, "message": message}).encode()
 
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise InvalidNotificationError for an option that Huawei does not have, or of another type."""
     check_fields("options.hms", options, OPTIONS)
     if not -1 <= options.get("collapse_key", 0) <= 100:  # noqa: PLR2004 - Huawei's
-        _refuse("options.hms.collapse_key", "must be -1 to 100")
+        raise InvalidNotificationError("options.hms.collapse_key", "must be -1 to 100")
 
 
 def _android(notification: Notification, ttl_us: int | None) -> dict[str, Any]:
@@ -70,10 +69,11 @@ def _shown(notification: Notification, options: Mapping[str, Any]) -> dict[str, 
     """Return the part that the phone shows; nothing for a message of data alone."""
     if not (notification.title or notification.body):
         if options:
-            _refuse("options.hms.notification", "shows nothing without a title and a body")
+            raise InvalidNotificationError("options.hms.notification", "shows nothing without a title and a body")
         return {}
     if not (notification.title and notification.body):
-        _refuse("body" if notification.title else "title", "is missing: Huawei shows nothing without both")
+        missing = "body" if notification.title else "title"
+        raise InvalidNotificationError(missing, "is missing: Huawei shows nothing without both")
     shown: dict[str, Any] = {"title": notification.title, "body": notification.body, "click_action": OPEN_THE_APP}
     if notification.collapse_id is not None:
         shown["tag"] = notification.collapse_id  # the next message with the same tag replaces it on the phone
@@ -85,7 +85,3 @@ def _shown(notification: Notification, options: Mapping[str, Any]) -> dict[str, 
         shown |= {"default_sound": False, "sound": notification.sound}
     badge = {**shown.get("badge", {}), **options.get("badge", {})}
     return shown | dict(options) | ({"badge": badge} if badge else {})
-
-
-def _refuse(field: str, why: str) -> NoReturn:
-    raise InvalidNotificationError(field, why)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from notifier.notification.json_values import fields_of
-from notifier.providers.answers import MINUTE_US, SECOND_US, Table, word
+from notifier.providers.answers import MINUTE_US, WAIT_US, Table, word
 from notifier.providers.contract import Answer, Outcome
 
 OK: Final = range(200, 300)
@@ -37,12 +37,7 @@ TABLE: Final = Table(
     # The RFC asks for 201; 200, 202 and 204 are seen. A redirect is not followed: a stranger may choose its target. A
     # 5xx may have delivered.
     by_class={2: Outcome.DELIVERED, 3: Outcome.REJECTED, 4: Outcome.REJECTED, 5: Outcome.UNKNOWN},
-    wait_us={
-        Outcome.RETRY: MINUTE_US,
-        Outcome.BUSY: MINUTE_US,
-        Outcome.FAULT: MINUTE_US,
-        Outcome.UNKNOWN: 10 * SECOND_US,
-    },
+    wait_us=WAIT_US | {Outcome.RETRY: MINUTE_US},
     least_us={429: MINUTE_US},  # FCM is one of the services, and asks for a minute
 )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification import Notification
+from notifier.notification.json_values import to_json
 from notifier.notification.options import FLAG, Fields, check_fields, must_be, one_of
 
 # A push service takes bodies of 4,096 bytes. Of these the encryption has 86 for its header, 16 for its seal and 1 for
@@ -26,7 +26,6 @@ DECLARATIVE: Final = 8030  # this number, of an RFC, tells a browser to show the
 
 # A page of another scheme cannot be opened, and `javascript:` must not be.
 _URL: Final = re.compile(r"(?:https://|/)[^\s\x00-\x1f\\]*")
-_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
 
 
 def payload(notification: Notification) -> bytes:
@@ -40,7 +39,7 @@ def payload(notification: Notification) -> bytes:
     options = dict(notification.webpush)
     _check_options(options, tagged=notification.collapse_id is not None)
     if options.pop("declarative", False):
-        return _encode(_declarative(notification, options)).encode()
+        return to_json(_declarative(notification, options)).encode()
     options.pop("mutable", None)
     message: dict[str, Any] = {}
     for name in ("title", "body", "data", "sound"):
@@ -54,7 +53,7 @@ def payload(notification: Notification) -> bytes:
         options.setdefault("tag", notification.collapse_id)
     if options:
         message["options"] = options
-    return _encode(message).encode()
+    return to_json(message).encode()
 
 
 def _declarative(notification: Notification, options: dict[str, Any]) -> dict[str, Any]:

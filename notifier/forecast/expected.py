@@ -89,7 +89,7 @@ class _Job:
 class Record:
     """The state of a user in Redis: the fields of `backlogs`, the first jobs of each backlog, the sends by category.
 
-    cut: the categories with more jobs than were read. limited: by category, until when (µs) a limit of its device holds
+    limited: by category, until when (µs) a limit of its device holds
     the head of the backlog, as a worker has found. preferences: the user's choices, with only the mutes that hold now.
     waiting: the length of each backlog. suspended: `rq suspend` holds all workers, so no backlog is checked.
     """
@@ -100,7 +100,6 @@ class Record:
     fields: Mapping[str, bytes]
     backlogs: Mapping[str, Sequence[tuple[bytes, float, Sequence[bytes | None]]]]
     sends: Mapping[str | None, Sends]
-    cut: frozenset[str] = frozenset()
     limited: Mapping[str, int] = field(default_factory=dict)
     preferences: Preferences = field(default_factory=Preferences)
     waiting: Mapping[str, int] = field(default_factory=dict)
@@ -152,7 +151,6 @@ def find_record(user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[
         fields,
         found,
         (yield from find_sends(user, names, now_us + latency_us, leases_end_us)),
-        frozenset(name for name, n in waiting.items() if n > MAX_READ),
         {name: round(1e6 * (at_s or 0)) for name, at_s in zip(by_device, ends, strict=True)},
         replace(chosen, mutes=tuple(mute for mute in chosen.mutes if mute.until_us > now_us)),
         waiting,
@@ -205,7 +203,10 @@ def find_sends(
 
 
 class Forecast:
-    """The expected times of one user's waiting notifications, as of now, by job id."""
+    """The expected times of one user's waiting notifications, as of now.
+
+    by_job: by job id. A job that is in no backlog, or too far back in one, has no entry.
+    """
 
     def __init__(self, policies: Policies, user: str, record: Record, *, latency_us: int = 0) -> None:
         """record: see `find_record`. latency_us: from a permit to its settlement."""
@@ -226,10 +227,6 @@ class Forecast:
         jobs.sort(key=lambda job: job.order)
         self.by_job: dict[str, Expected] = {}
         self._compute(jobs)
-
-    def of(self, job_id: str) -> Expected | None:
-        """When a job should go; None if it is in no backlog, or too far back in one."""
-        return self.by_job.get(job_id)
 
     def _compute(self, jobs: Sequence[_Job]) -> None:
         # If something besides the rules holds a job, its whole backlog waits, and takes no sends from others.
@@ -255,7 +252,8 @@ class Forecast:
     def _known_us(self, jobs: Sequence[_Job], found: Sequence[tuple[int, str]]) -> int:
         """Until when the replay is complete: the jobs of a backlog that were not read go after those that were."""
         last = {job.category: at for job, (at, _) in zip(jobs, found, strict=True) if at >= 0}
-        return min((last[name] for name in self.record.cut if name in last), default=2 * NEVER_US)
+        cut = [name for name, n in self.record.waiting.items() if n > MAX_READ]
+        return min((last[name] for name in cut if name in last), default=2 * NEVER_US)
 
     def _replay(self, jobs: Sequence[_Job], from_us: int = 0) -> list[tuple[int, str]]:
         """When each job goes, and the rule that holds it. from_us: no job goes earlier."""
@@ -280,9 +278,6 @@ class Forecast:
             longest[events[n].category] = at, wait, rule
             found[n] = rule
         return found
-
-    def _lane(self, category: str) -> str:
-        return self._lanes.get(category) or self._policies.category(category).lane
 
     def _expected(self, at: int, by: str, until_us: int, otherwise: str) -> Expected:
         """at, by: from the replay. until_us, otherwise: until when something else holds the job, and what."""
@@ -312,10 +307,10 @@ class Forecast:
 
     def _otherwise(self, targets: str, category: str) -> tuple[int, str]:
         """Until when (µs) a job waits for something besides the user's rules, and for what."""
-        if pause := which_holds(self.record.pauses, self._user, category, self._lane(category)):
+        of = self._policies.category(category)
+        if pause := which_holds(self.record.pauses, self._user, category, self._lanes.get(category) or of.lane):
             return _until_us(pause), pause.why
         own, devices = decode_targets(targets)
-        of = self._policies.category(category)
         app, pace = own or of.app, self._held.get(OVERALL + category)
         # Nobody knows how many notifications of other users go first.
         found = _until(pace) if pace else (0, f"{category} overall" if of.overall else "")

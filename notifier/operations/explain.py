@@ -129,7 +129,7 @@ class Inspection:
         for name, jobs in self.record.backlogs.items():
             for place, (job_id, _, fields) in enumerate(jobs if category in {None, name} else (), 1):
                 job = dict(zip(FIELDS, fields, strict=True))
-                expected = DELETED if job["origin"] is None else forecast.of(job_id.decode()) or UNKNOWN
+                expected = DELETED if job["origin"] is None else forecast.by_job.get(job_id.decode()) or UNKNOWN
                 deadline = job["push_deadline"]
                 yield Standing(
                     category=name,

@@ -365,12 +365,8 @@ def _in_queue(now: Now) -> list[Waits]:
     return sum_up([Waits("queue", RESUME, held), Waits("queue", IN_QUEUE, now.queued - held)])
 
 
-def _largest(now: Now) -> list[str]:
-    """Return the limits that hold the most notifications."""
-    return [what for kind, what, _ in now.waits if kind == "rule"][:MAX_LIMITS]
-
-
 def _now(now: Now) -> dict[str, Any]:
+    limits = [what for kind, what, _ in now.waits if kind == "rule"][:MAX_LIMITS]
     return {
         "lanes": {name: asdict(lane) for name, lane in now.lanes.items()},
         "queued": now.queued,
@@ -382,7 +378,7 @@ def _now(now: Now) -> dict[str, Any]:
         "suspended": bool(now.suspended),
         "suspended_in": now.suspended_in,
         "works": now.works,
-        "waits": [each._asdict() for each in [*with_limits(now.waits, _largest(now)), *_in_queue(now)]],
+        "waits": [each._asdict() for each in [*with_limits(now.waits, limits), *_in_queue(now)]],
         "looked": moment(now.looked_us) if now.looked_us else None,
         "routes": [held.as_json() for held in worst(now.routes).values()],
         "pauses": [

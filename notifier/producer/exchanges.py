@@ -323,7 +323,7 @@ class Exchanges:
         if not isinstance(user, str):  # of a plain producer
             return Expected(None)
         forecast = yield from find_forecast(self._policies, user)
-        return forecast.of(job_id) or Expected(None, BEHIND_MANY)
+        return forecast.by_job.get(job_id) or Expected(None, BEHIND_MANY)
 
 
 def _ended(

@@ -44,6 +44,3 @@ class Build:
     shared: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     tokens: TokenStore | None = None
     report: Report = keep_silent
-
-    def for_app(self, app: str | None) -> Callable[[Late], None]:
-        return lambda late: self.report(late, app)

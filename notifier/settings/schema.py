@@ -117,14 +117,10 @@ class CategorySettings(RuleSettings):
         return self
 
 
-def _shape(value: object) -> str:
-    return "<tier>" if isinstance(value, str) else "<rules>"
-
-
 # Pydantic puts the tags into the paths of errors; `settings/errors.py` removes them.
 UserEntry = Annotated[
     Annotated[Tier, Tag("<tier>")] | Annotated[UserSettings, Tag("<rules>")],
-    Discriminator(_shape),
+    Discriminator(lambda value: "<tier>" if isinstance(value, str) else "<rules>"),
 ]
 
 

@@ -39,7 +39,7 @@ def find_redis_server() -> tuple[Path, str]:
     seen = []
     for path in _candidates():
         version = _version(path)
-        if version is not None and _numbers(version) >= OLDEST:
+        if version is not None and tuple(map(int, version.split(".")[:2])) >= OLDEST:
             return path, version
         seen.append(f"{path} is {version or 'not usable'}")
     found = f" ({'; '.join(seen)})" if seen else ""
@@ -74,10 +74,6 @@ def _version(path: Path) -> str | None:
         return None
     match = re.search(r"\bv=(\d+\.\d+\.\d+)", answer.stdout)
     return match[1] if match else None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
 
 
 class EmbeddedRedis:
@@ -143,8 +139,9 @@ class EmbeddedRedis:
         """Start the server and wait until it answers; return False if its address was taken."""
         log = self.folder / "redis.log"
         begin = log.stat().st_size if log.exists() else 0
+        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
         with log.open("ab") as output:
-            self._process = spawn([str(self.path), *self._arguments()], output.fileno())
+            self._process = spawn([str(self.path), *place, *self._extra_args], output.fileno())
         deadline = time.monotonic() + START_SECONDS
         while True:
             if self._process.poll() is not None:
@@ -159,10 +156,6 @@ class EmbeddedRedis:
             if time.monotonic() > deadline:
                 raise RedisUnusableError(f"redis-server did not answer in {START_SECONDS:.0f} s: {_tail(log, begin)}")
             time.sleep(POLL_SECONDS)
-
-    def _arguments(self) -> list[str]:
-        place = ["--port", str(self.port), "--bind", "127.0.0.1"]
-        return [*place, "--dir", str(self.folder), "--save", "", *self._extra_args]
 
     def _answers(self) -> bool:
         try:

@@ -111,7 +111,7 @@ class FakeNotifier(Notifier):
     @property
     def now(self) -> datetime:
         """The simulated time."""
-        return self._memory.clock()
+        return self._memory.at(self._memory.now_us)
 
     def advance(self, by: str | timedelta) -> datetime:
         """Let time pass: ``fake.advance("1m")``. Returns the new time."""

@@ -125,9 +125,6 @@ class MemoryExchanges:
     def at(self, us: int) -> datetime:
         return moment(self._begins_us + us).astimezone(self._begins.tzinfo)
 
-    def clock(self) -> datetime:
-        return self.at(self.now_us)
-
     def _us(self) -> int:
         return self._begins_us + self.now_us
 

@@ -72,7 +72,9 @@ class Reload:
             published = await self._ask()
         except RedisError:  # the file still counts, unless rates were published
             published = self._followed.published
-        if not self._followed.is_changed(seen, published) or await self._is_early(published):
+        if not self._followed.is_changed(seen, published):
+            return None
+        if published.version and await self._left_s(published) > EARLY_S:  # who waited for them would look dead
             return None
         before, followed = self._followed.settings, (self.version, self.problem)
         was_file = not self._followed.published.version
@@ -153,10 +155,6 @@ class Reload:
                 f"{self._followed.path}: the section user is missing, but the rules in force have one. Is the file"
                 " complete? If there is to be no limit, write user: {}"
             )
-
-    async def _is_early(self, published: Published) -> bool:
-        """Whether these rates begin later than in EARLY_S: a worker that waited for them would look dead."""
-        return bool(published.version) and await self._left_s(published) > EARLY_S
 
     async def _begins(self, published: Published) -> bool:
         """Wait until these rates begin; False if somebody withdraws or replaces them before."""

@@ -31,7 +31,8 @@ class Permits:
 
     def look_at(self, keys: list[bytes]) -> Iterator[Entry]:
         """Note permits of the future; yield suspects only if many are noted."""
-        sets = [key for key in keys if is_key(key, "sent") or _is_device(key)]
+        colons = redis_key("device", "").count(":")  # a key with more is another's, beside the sends of a device
+        sets = [key for key in keys if is_key(key, "sent") or (is_key(key, "device") and key.count(b":") == colons)]
         later = f"({time_us(self._redis) if sets else 0}"
         for some in pieces(sets, A_LOOK):
             found = ask_each(self._redis, some, lambda pipe, key: pipe.zrangebyscore(key, later, "+inf", 0, A_LOOK))
@@ -59,7 +60,3 @@ class Permits:
             jobs = ask_each(self._redis, some, lambda pipe, job: pipe.hmget(job_key(job), "push_permit", "push_rq_job"))
             held.update(permit for both in jobs for permit in both if permit)
         return held
-
-
-def _is_device(key: bytes) -> bool:
-    return is_key(key, "device") and key.count(b":") == redis_key("device", "").count(":")

@@ -42,13 +42,9 @@ def goes_to_channels(notification: Notification) -> bool:
     return bool(tokens) and all(map(channel_of, tokens))
 
 
-def any_channel(notification: Notification) -> bool:
-    return any(device.platform == "apns" and channel_of(device.token) for device in notification.devices)
-
-
 def check(notification: Notification) -> None:
     """Raise InvalidNotificationError if it goes to a channel, and Apple would take it for a device only."""
-    if not any_channel(notification):
+    if not any(device.platform == "apns" and channel_of(device.token) for device in notification.devices):
         return
     if push_type(notification) != LIVE_ACTIVITY:
         raise InvalidNotificationError("apns.push_type", f"must be {LIVE_ACTIVITY} for a channel")

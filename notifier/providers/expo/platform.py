@@ -24,7 +24,8 @@ class Expo(OurPlatform):
     def provider(self, settings: Any, app: str | None, build: Build) -> Provider:
         from notifier.providers.expo.provider import ExpoProvider  # noqa: PLC0415 - a driver is loaded where it is used
 
-        return ExpoProvider(settings.app(app), settings.read_secret(build.environ, app), build.for_app(app))
+        secret = settings.read_secret(build.environ, app)
+        return ExpoProvider(settings.app(app), secret, lambda late: build.report(late, app))
 
     def check(self, notification: Notification) -> None:
         if self.is_addressed(notification):

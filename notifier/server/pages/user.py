@@ -22,7 +22,9 @@ def user_page(told: dict[str, Any], view: View) -> str:
         facts([("Time zone", told["zone"])]),
         tag("h2", f"Waiting ({told['waiting_in_all']:,})"),
         _waiting(told, view),
-        _cancel_all(told, view),
+        act("/user/cancel", "Cancel all that waits", user=told["user"])
+        if view.may_act and (told["waiting_in_all"] or told["outside"])
+        else None,
         tag("h2", f"History ({kept})" if shown == kept else f"History (the newest {shown} of {kept})"),
         history_table(told),
         tag("h2", "When the next may go"),
@@ -78,12 +80,6 @@ def _cancel(job_id: str, user: str, view: View) -> Html | None:
     if not view.may_act:
         return None
     return act("/job/cancel", "Cancel", mild=True, says=f"Cancel {job_id}", id=job_id, user=user)
-
-
-def _cancel_all(told: dict[str, Any], view: View) -> Html | None:
-    if not view.may_act or not (told["waiting_in_all"] or told["outside"]):
-        return None
-    return act("/user/cancel", "Cancel all that waits", user=told["user"])
 
 
 def _stopped(told: dict[str, Any]) -> Any:

@@ -159,4 +159,4 @@ def test_behind_those_that_are_not_read_nothing_is_expected(redis: Redis) -> Non
     forecast = exchange(redis, find_forecast(settings.policies(), "ada"))
     for job_id in ("early", *many[:999]):
         assert forecast.by_job[job_id].at is not None
-    assert [forecast.of(job_id) for job_id in (*many[1_000:], "late")] == [None] * 101
+    assert [forecast.by_job.get(job_id) for job_id in (*many[1_000:], "late")] == [None] * 101

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from notifier.forecast.expected import FIELDS, Expected, Forecast, Record, expect_later
+from notifier.forecast.expected import FIELDS, MAX_READ, Expected, Forecast, Record, expect_later
 from notifier.queue.circuits import FAR_US, Held
 from notifier.rules.calendar_windows import CalendarWindow
 from notifier.rules.category import Category, Digest, PlatformLimits
@@ -104,7 +104,8 @@ def two_categories(
     own = {} if expires_s is None else {"push_deadline": at_s(expires_s)}
     sends = {None: Sends.on_record([NOON], [], {}), "news": Sends(), "chat": Sends()}
     backlogs = {name: backlog({name: own}) for name in ("news", "chat")}
-    return Forecast(policies, "ann", Record(NOON, [], pauses, {}, backlogs, sends, frozenset({cut}))).by_job
+    record = Record(NOON, [], pauses, {}, backlogs, sends, waiting={cut: MAX_READ + 1})
+    return Forecast(policies, "ann", record).by_job
 
 
 @pytest.mark.parametrize(

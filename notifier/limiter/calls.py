@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -14,12 +15,12 @@ from notifier.limiter.plans import PermitIds, StaleError, id_of, parts_of
 from notifier.limiter.protocol import Hold, Permit
 from notifier.limiter.requests import (
     HOUR_S,
-    MINUTE_US,
     Asked,
     By,
     Mode,
     Request,
     Requests,
+    Use,
     ahead_us,
     check_key,
     check_used,
@@ -187,20 +188,8 @@ def _answers(
 
 
 def _usage(key: str, now: int, fields: Mapping[str, int]) -> Usage:
-    minutes = _minutes(fields)
-    this = now // MINUTE_US
-
-    def rate(span: int) -> float:
-        return sum(count for minute, count in minutes.items() if this - span < minute <= this) / (span * 60)
-
-    return Usage(
-        key=key,
-        total=fields.get("total", 0),
-        held=fields.get("held", 0),
-        first_used_us=fields.get("first"),
-        last_used_us=fields.get("last"),
-        per_second={"1m": rate(1), "1h": rate(60), "1d": rate(1440)},
-    )
+    counts = fields.get("total", 0), fields.get("held", 0), fields.get("first"), fields.get("last")
+    return Use(*counts, minutes=_minutes(fields)).told(key, now)
 
 
 def _ranked(entry: list[Any]) -> RankedKey:
@@ -208,8 +197,8 @@ def _ranked(entry: list[Any]) -> RankedKey:
     return RankedKey(_text(key), int(total), int(last), int(held), int(in_hour) / HOUR_S)
 
 
-def _minutes(fields: Mapping[str, int]) -> dict[int, int]:
-    return {int(name): count for name, count in fields.items() if name.isdigit()}
+def _minutes(fields: Mapping[str, int]) -> Counter[int]:
+    return Counter({int(name): count for name, count in fields.items() if name.isdigit()})
 
 
 def _hash(flat: Iterable[Any]) -> dict[str, int]:

@@ -6,8 +6,7 @@ import heapq
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -26,6 +25,7 @@ from notifier.limiter.requests import (
     Request,
     Requests,
     Timeout,
+    Use,
     ahead_us,
     check_key,
     check_used,
@@ -39,35 +39,11 @@ T = TypeVar("T")
 SWEEP_AT: Final = 1024
 SWEPT: Final = 4
 _STARTED_US: Final = (time.time_ns() - time.monotonic_ns()) // 1000
-MINUTES: Final[Mapping[str, int]] = {"1m": 1, "1h": 60, "1d": 1440}
 
 
 def steady_clock() -> int:
     """µs since the epoch. If somebody sets this machine's clock while the process runs, this clock does not jump."""
     return _STARTED_US + time.monotonic_ns() // 1000
-
-
-@dataclass(slots=True)
-class Use:
-    """The usage of a key. minutes: how many sends each minute had, by its number since the epoch."""
-
-    total: int = 0
-    held: int = 0
-    first_us: int | None = None
-    last_us: int | None = None
-    asked_us: int = 0
-    minutes: Counter[int] = field(default_factory=Counter)
-
-    def in_last(self, minutes: int, now: int) -> int:
-        """How many sends the latest `minutes` had, the minute of `now` included."""
-        this = now // MINUTE_US
-        return sum(self.minutes.get(minute, 0) for minute in range(this - minutes + 1, this + 1))
-
-    def rank(self, by: By, now: int) -> int:
-        """The number that `top` orders keys by; 0 leaves a key out."""
-        if by == "rate":
-            return self.in_last(60, now)
-        return {"total": self.total, "held": self.held, "last_used": self.asked_us}[by]
 
 
 class MemoryKeys:
@@ -177,9 +153,7 @@ class MemoryKeys:
         with self._lock:
             now = self._clock()
             self._forget_idle(now)
-            use = self._use.get(key, Use())
-            rates = {name: use.in_last(span, now) / (span * 60) for name, span in MINUTES.items()}
-            return Usage(key, use.total, use.held, use.first_us, use.last_us, rates)
+            return self._use.get(key, Use()).told(key, now)
 
     def top(self, count: int = 10, *, by: By = "total", ascending: bool = False) -> list[RankedKey]:
         ranks_by(by, count)

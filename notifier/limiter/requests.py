@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from numbers import Real
 from typing import Any, Final, Literal, TypeAlias
 
-from notifier.limiter.answers import Point
+from notifier.limiter.answers import Point, Usage
 from notifier.limiter.plans import MAX_PLANS, Plan, StaleError, dates_of, plan_of
 from notifier.limiter.rates import Limits, Rates, as_policy, is_name
 from notifier.rules.policy import Policy
@@ -25,6 +26,7 @@ Timeout: TypeAlias = str | timedelta | float | None  # a number is seconds; None
 NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RANKS: Final[Mapping[By, str]] = {"total": "total", "last_used": "last", "rate": "rate", "held": "held"}
 MINUTE_US: Final = 60_000_000
+MINUTES: Final[Mapping[str, int]] = {"1m": 1, "1h": 60, "1d": 1440}
 HOUR_S: Final = 3600
 FOR_EVER_US: Final = 10**15
 MAX_KEY_BYTES: Final = 1024
@@ -38,6 +40,33 @@ class Request:
     key: str
     raw: bytes
     plan: Plan
+
+
+@dataclass(slots=True)
+class Use:
+    """The usage of a key. minutes: how many sends each minute had, by its number since the epoch."""
+
+    total: int = 0
+    held: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
+    asked_us: int = 0
+    minutes: Counter[int] = field(default_factory=Counter)
+
+    def in_last(self, minutes: int, now: int) -> int:
+        """How many sends the latest `minutes` had, the minute of `now` included."""
+        this = now // MINUTE_US
+        return sum(self.minutes.get(minute, 0) for minute in range(this - minutes + 1, this + 1))
+
+    def rank(self, by: By, now: int) -> int:
+        """The number that `top` orders keys by; 0 leaves a key out."""
+        if by == "rate":
+            return self.in_last(60, now)
+        return {"total": self.total, "held": self.held, "last_used": self.asked_us}[by]
+
+    def told(self, key: str, now: int) -> Usage:
+        rates = {name: self.in_last(span, now) / (span * 60) for name, span in MINUTES.items()}
+        return Usage(key, self.total, self.held, self.first_us, self.last_us, rates)
 
 
 class Requests:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from notifier.notification.job import ACCEPTED, accepted_at
 from notifier.queue.circuits import Held, by_route, find_routes, paused_words, worst
@@ -51,19 +51,6 @@ class LaneNow:
     due_users: int
     oldest_due_s: float
     oldest_queued_s: float = 0.0
-
-
-class _Found(NamedTuple):
-    """Redis's replies for a lane, in the order of `_find_now`. wakeup: the first, as [(user, µs)], or [].
-
-    heads: the first jobs in the queue.
-    """
-
-    queued: int
-    waiting: int
-    due: int
-    wakeup: list[tuple[bytes, float]]
-    heads: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +239,9 @@ def _find_now() -> Exchange[Now]:
         pipe.get(redis_key("looked"))
 
     *fields, later, leases, totals, memory, suspended, waits, looked = yield Commands(ask)
-    of_lanes = [_Found(*found) for found in zip(*[iter(fields)] * len(_Found._fields), strict=True)]
+    lanes = yield from _find_lanes([fields[n : n + 5] for n in range(0, len(fields), 5)], now_us)
     return Now(
-        (yield from _find_lanes(of_lanes, now_us)),
+        lanes,
         later,
         leases,
         (yield from find_routes()),
@@ -262,7 +249,7 @@ def _find_now() -> Exchange[Now]:
         counts_in(totals),
         (memory["used_memory"], memory.get("maxmemory", 0)),
         (yield from find_pauses()),
-        {0: sum(found.queued for found in of_lanes)} if suspended else {},
+        {0: sum(lane.queued for lane in lanes.values())} if suspended else {},
         sum_up([*decode_waits(waits), *(yield from _find_later(later))]),
         now_us / 1e6,
         int(looked or 0),
@@ -271,16 +258,17 @@ def _find_now() -> Exchange[Now]:
     )
 
 
-def _find_lanes(of_lanes: Sequence[_Found], now_us: int) -> Exchange[dict[str, LaneNow]]:
-    heads = [job_id for found in of_lanes for job_id in found.heads]
+def _find_lanes(of_lanes: Sequence[Sequence[Any]], now_us: int) -> Exchange[dict[str, LaneNow]]:
+    """of_lanes: for each lane, the replies in the order of `_find_now`."""
+    heads = [job_id for *_, jobs in of_lanes for job_id in jobs]
     begun = iter((yield Commands(lambda pipe: [pipe.hmget(job_key(job_id), ACCEPTED) for job_id in heads])))
     lanes: dict[str, LaneNow] = {}
-    for lane, found in zip(LANES, of_lanes, strict=True):
-        due = min(found.due, found.waiting)  # a cancelled job leaves a wake-up until a visit
-        due_us = now_us - int(found.wakeup[0][1]) if due and found.wakeup else 0
-        at = next(filter(None, [accepted_at(*next(begun)) for _ in found.heads]), None)
+    for lane, (queued, waiting, due_users, wakeup, jobs) in zip(LANES, of_lanes, strict=True):
+        due = min(due_users, waiting)  # a cancelled job leaves a wake-up until a visit
+        due_us = now_us - int(wakeup[0][1]) if due and wakeup else 0
+        at = next(filter(None, [accepted_at(*next(begun)) for _ in jobs]), None)
         queued_s = now_us / 1e6 - at.timestamp() if at else 0.0
-        lanes[lane] = LaneNow(found.queued, found.waiting, due, max(0, due_us) / 1e6, max(0.0, queued_s))
+        lanes[lane] = LaneNow(queued, waiting, due, max(0, due_us) / 1e6, max(0.0, queued_s))
     return lanes
 
 

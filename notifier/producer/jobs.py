@@ -72,14 +72,14 @@ class JobBuilder:
         check_payload(notification)
         own = notification.expires_in_us
         expires_in_us = category.expires_us if own is None else own
-        dedupe = notification.dedupe_key
+        dedupe, send_at = notification.dedupe_key, notification.send_at
         return records.Job(
             id=job_id,
             lane=category.lane,
             data=encode_data(notification),
             meta=encode_meta(notification, expires_in_us, self._ref(notification), trace),
             expires_in_us=expires_in_us,
-            send_at_us=_send_at_us(notification),
+            send_at_us=None if send_at is None else int(send_at.timestamp() * 1_000_000),
             targets=encode_targets(notification),
             # With the name's length, so that no other user and key give the same text.
             dedupe=f"{len(notification.user)}:{{{notification.user}}}:{dedupe}" if dedupe else "",
@@ -229,8 +229,3 @@ def _checked(job_id: str | None) -> str | None:
     if not isinstance(job_id, str) or not JOB_ID.fullmatch(job_id):
         raise InvalidNotificationError("job_id", "must be 1 to 64 letters, digits, '_' and '-'")
     return job_id
-
-
-def _send_at_us(notification: Notification) -> int | None:
-    at = notification.send_at
-    return None if at is None else int(at.timestamp() * 1_000_000)

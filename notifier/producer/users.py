@@ -68,7 +68,10 @@ class Edits:
             ends = mute.until if lasting is None else now + max(timedelta(), min(lasting, FOREVER - now))
             if ends <= now:
                 raise InvalidPreferenceError("until", f"{ends.isoformat()} is over; `unmute` ends a mute")
-            return _few(old.muted(replace(mute, until=ends), now))
+            new = old.muted(replace(mute, until=ends), now)
+            if len(new.mutes) > MAX_MUTES:
+                raise InvalidPreferenceError("mutes", f"are more than {MAX_MUTES}; unmute some first")
+            return new
 
         return edit
 
@@ -233,15 +236,5 @@ def _read(make: Callable[..., T], *given: Any) -> T:
     try:
         return make(*given)
     except (ValueError, TypeError) as error:
-        raise _invalid(str(error)) from None
-
-
-def _invalid(said: str) -> InvalidPreferenceError:
-    field, _, why = said.partition(": ")
-    return InvalidPreferenceError(field, why)
-
-
-def _few(preferences: Preferences) -> Preferences:
-    if len(preferences.mutes) > MAX_MUTES:
-        raise InvalidPreferenceError("mutes", f"are more than {MAX_MUTES}; unmute some first")
-    return preferences
+        field, _, why = str(error).partition(": ")
+        raise InvalidPreferenceError(field, why) from None

@@ -130,11 +130,6 @@ class Owner:
         return RedisConnectionError(f"no node of the cluster at {nodes} tells who has slot {self.slot}")
 
 
-def _is_refusal(error: Exception) -> bool:
-    # UNBLOCKED: a primary that becomes a replica ends blocking commands, and has given them nothing.
-    return isinstance(error, REFUSALS) or str(error).startswith("UNBLOCKED")
-
-
 def _meaning(refusal: Exception) -> str:
     if isinstance(refusal, MovedError):
         return "has moved to another node"
@@ -182,7 +177,8 @@ class _Following:
                 self.owner.failed((self.host, self.port), error)
             raise
         except (*REFUSALS, ResponseError) as refusal:
-            if not _is_refusal(refusal):
+            # UNBLOCKED: a primary that becomes a replica ends blocking commands, and has given them nothing.
+            if not isinstance(refusal, REFUSALS) and not str(refusal).startswith("UNBLOCKED"):
                 raise
             await settled(self.disconnect())
             raise self._refused(refusal) from refusal

@@ -63,15 +63,12 @@ class Partition:
             if not is_forbidden(error):  # a user with the right to read alone claims nothing
                 raise
         if found not in {None, told.encode()}:
-            raise SettingsError(_another(found.decode(errors="replace"), told))
+            raise SettingsError(
+                f"redis.partitions: this is partition {told}, but the cluster has it as"
+                f" {found.decode(errors='replace')}. The number of partitions is fixed at the first start: write that"
+                " of the cluster, or use another redis.prefix"
+            )
         self.is_checked = found is not None
-
-
-def _another(found: str, told: str) -> str:
-    return (
-        f"redis.partitions: this is partition {told}, but the cluster has it as {found}. The number of partitions is"
-        " fixed at the first start: write that of the cluster, or use another redis.prefix"
-    )
 
 
 class Partitions(tuple[Partition, ...]):

@@ -102,7 +102,9 @@ class ForkedRqJobs:
         except CannotRunError as error:
             return self._leave(rq_job, error, returned)
         except PoisonError as error:
-            return self._poison(rq_job, error)
+            self._log.error("poison", job_id=readable(rq_job.job_id))
+            reason = encode_reason(f"malformed: {error}")
+            return rq_job.settlement("failed", "failed", reason)._replace(poison=True)
         except (InvalidNotificationError, NoSuchJobError) as error:
             return self._malformed(rq_job, str(error))
         except Exception as error:  # noqa: BLE001 - whatever RQ raises for a job that it cannot read
@@ -142,10 +144,6 @@ class ForkedRqJobs:
         check_crashes(died)
         if died == SUSPECT:  # nothing else is under way: if this worker dies too, this job is to blame
             run(self._redis, begin(rq_job.job_id, rq_job.permit))
-
-    def _poison(self, rq_job: RqJob, error: PoisonError) -> Settlement:
-        self._log.error("poison", job_id=readable(rq_job.job_id))
-        return rq_job.settlement("failed", "failed", encode_reason(f"malformed: {error}"))._replace(poison=True)
 
     def _leave(self, rq_job: RqJob, error: CannotRunError, returned: bytes | None) -> Settlement:
         """Return the job to its queue once, for a worker that can run it; the second time, set it aside."""

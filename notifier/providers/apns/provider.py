@@ -113,7 +113,10 @@ class ApnsProvider:
         result = await self._channel.request(headers, body, send_by=dispatch.send_by)
         if isinstance(result, Answer):
             return result
-        own_topic = options is not None and not self._is_configured(options)
+        # Without options, a message has the topic that the configuration gives.
+        own_topic = options is not None and (
+            options.push_type not in self._without_options or options.topic not in {None, self._topic}
+        )
         return await self._read(dispatch, result, authorization, own_topic=own_topic)
 
     def service(self, device: Device) -> str:
@@ -199,10 +202,6 @@ class ApnsProvider:
             kind: self._kind(Options(kind, None, apns_options.PUSH_TYPES[kind].priorities[0], True, {}, {}))
             for kind in ("alert", "background")
         }
-
-    def _is_configured(self, options: Options) -> bool:
-        """Whether the topic is the one that the configuration gives to all messages without options."""
-        return options.push_type in self._without_options and options.topic in {None, self._topic}
 
     def _kind(self, options: Options) -> tuple[HeaderTuple, ...]:
         topic = options.topic or self._topic + options.type.suffix

@@ -297,7 +297,8 @@ class Wire(asyncio.Protocol):
             case RemoteSettingsChanged():
                 self.on_settings(self._h2.remote_settings.max_concurrent_streams)
             case ConnectionTerminated():
-                reason = _goaway_reason(event.additional_data or b"")
+                data = event.additional_data or b""  # Apple's {"reason": …}; of any other server, its text
+                reason = word(fields_of(data).get("reason")) or data[:GOAWAY_CHARACTERS].decode("utf-8", "replace")
                 self.on_goaway(event.last_stream_id or 0, int(event.error_code or 0), reason)
             case PingAckReceived():
                 self._pinged = False
@@ -332,8 +333,3 @@ def _read_headers(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     if len(headers) < len(fields) and sum(name == b":status" for name, _ in fields) > 1:
         headers[b":status"] = b""
     return headers
-
-
-def _goaway_reason(data: bytes) -> str:
-    """Read Apple's ``{"reason": …}``; of any other server, its text."""
-    return word(fields_of(data).get("reason")) or data[:GOAWAY_CHARACTERS].decode("utf-8", "replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from notifier.cli.chosen import chosen_lines
 from notifier.cli.given import GIVEN
 from notifier.cli.options import settings_in_force, usable, without_rates
 from notifier.cli.output import Rows, answer, complain, moment
@@ -140,7 +139,7 @@ def _outside(inspection: Inspection) -> list[str]:
 
 
 def _explained(found: Explanation, category: str, outside: list[str]) -> Iterator[str | Rows]:
-    if lines := chosen_lines(found.preferences):
+    if lines := _chosen_lines(found.preferences):
         yield from ("the user chose", *(f"  {line}" for line in lines))
     owner = {"user": "the user", "category": category}
     rows = [(owner[use.scope], use.rule, _used(use), use.free_at or "now", use.at) for use in found.uses]
@@ -226,3 +225,17 @@ def _in_a_line(reason: str) -> str:
 
 def _used(use: Use) -> str:
     return "" if use.limit is None else f"{use.used} of {use.limit}"
+
+
+def _chosen_lines(given: Mapping[str, Any]) -> list[str]:
+    """A line for each choice. given: `Preferences.as_dict`."""
+    lines = [
+        f"{name}: {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in given.items()
+        if name != "mutes"
+    ]
+    for mute in given.get("mutes", ()):
+        until = datetime.fromisoformat(mute["until"]).astimezone(UTC)
+        ends = "without end" if until >= FOREVER else f"until {until:%Y-%m-%d %H:%M} UTC"
+        lines.append(f"muted {ends}: {', '.join(mute.get('categories', ['all']))} ({mute['what']})")
+    return lines

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from redis.exceptions import RedisError
 
-from notifier.errors import NotReplicatedError, Refused
+from notifier.errors import NotReplicatedError, OverloadedError, Refused
 from notifier.forecast.expected import BEHIND_MANY, Expected, expect_later, find_forecast
 from notifier.limiter import Hold
 from notifier.notification.job import decode_reason, read_meta
-from notifier.producer.admission import accepted, all_accepted, refused
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, read_ended
 from notifier.producer.feedback import Gone, read_gone
@@ -338,3 +337,21 @@ def _ended(
     if state == "cancelled" and permit is not None:  # RQ's own cancel came while a worker had it
         state = "sending"
     return None if state is None else Status(job_id, state, attempts=spent)
+
+
+def accepted(answers: Sequence[str | Refused]) -> list[str]:
+    """The job ids of the accepted notifications."""
+    return [answer for answer in answers if isinstance(answer, str)]
+
+
+def all_accepted(answers: Sequence[str | Refused], partitions: int = 1) -> list[str]:
+    """The job ids; raise OverloadedError if some were refused. partitions: how many the fleet has."""
+    if over := refused(answers, partitions):
+        raise OverloadedError(over, len(answers))
+    return accepted(answers)
+
+
+def refused(answers: Sequence[str | Refused], partitions: int) -> list[Refused]:
+    """The refusals, with their places. partitions: how many the fleet has."""
+    found = ((n, answer) for n, answer in enumerate(answers) if isinstance(answer, Refused))
+    return [replace(answer, place=n, partitions=partitions) for n, answer in found]

@@ -21,10 +21,9 @@ from notifier.limiter import Hold
 from notifier.notification import Notification
 from notifier.notification.counted import counted
 from notifier.notification.job import decode_data
-from notifier.producer.admission import all_accepted
 from notifier.producer.cancel import Cancellation
 from notifier.producer.events import Ended, Outcome
-from notifier.producer.exchanges import State, Status
+from notifier.producer.exchanges import State, Status, all_accepted
 from notifier.producer.feedback import Gone
 from notifier.producer.permits import Asked, UserPermit
 from notifier.producer.stream import ANYONE, check_reader

@@ -42,19 +42,10 @@ from notifier.store.exchange import exchange
 from notifier.store.layout import check_layout
 from notifier.store.partitions import Partition, Partitions
 from workers.beat import Beat
+from workers.configuration import wiring
 from workers.configuration.reload import Reload
 from workers.configuration.secrets import ProviderSecrets
 from workers.configuration.start import collect_garbage_seldom, load_at_start, pause, wait_for_redis, when_there
-from workers.configuration.wiring import (
-    asyncio_clients,
-    build_capacity,
-    build_providers,
-    build_sender,
-    build_tuning,
-    circuit_names,
-    dry_runs,
-    key_digests,
-)
 from workers.lookups import Loop
 from workers.loop.idle import IdleWorker, listen_s
 from workers.loop.parts import Parts
@@ -159,7 +150,7 @@ class PushWorker(Worker):
             wait_for_redis(self.connection)
             if self._settings is None:
                 check_same(self.connection, settings.redis)
-            redises = asyncio_clients(self._partitions)
+            redises = wiring.asyncio_clients(self._partitions)
             served = [replace(at, client=redis) for at, redis in zip(self._partitions, redises, strict=True)]
             self._functions = AllowedFunctions(settings.worker.functions)
             built = self._build(settings, served) if self._providers is None else self._providers
@@ -251,7 +242,7 @@ class PushWorker(Worker):
     def _build(self, settings: Settings, served: Sequence[Partition]) -> dict[str, Provider]:
         """Build the configured providers, and follow the files that they are built from."""
         late = LateFeedback(served[0].client, settings.keep_feedback_us)
-        build = partial(build_providers, settings, tokens=RedisTokenStore(served), report=late.report)
+        build = partial(wiring.build_providers, settings, tokens=RedisTokenStore(served), report=late.report)
         self._secrets = ProviderSecrets(settings, lambda platform: build(platform=platform))
         return build()
 
@@ -266,7 +257,7 @@ class PushWorker(Worker):
         self, settings: Settings, served: Sequence[Partition], providers: dict[str, Provider], **bounds: Any
     ) -> None:
         self._loop, reload = asyncio.get_running_loop(), self._reload
-        for by in dry_runs(settings):
+        for by in wiring.dry_runs(settings):
             self._structlog.warning("dry_run", route=by, help="FCM checks these messages and delivers none")
         sender = self._serve(settings, served, providers, "" if reload is None else reload.version)
         assert self._rq_jobs is not None
@@ -303,13 +294,13 @@ class PushWorker(Worker):
 
         served: the partitions, with asyncio clients.
         """
-        lanes, tuning, policies = self.queue_names(), build_tuning(settings), settings.policies()
-        capacity = build_capacity(settings, providers)
-        names, digests = circuit_names(settings, providers), key_digests(providers)
-        sender = build_sender(settings, providers, capacity)
+        lanes, tuning, policies = self.queue_names(), wiring.build_tuning(settings), settings.policies()
+        capacity = wiring.build_capacity(settings, providers)
+        names, digests = wiring.circuit_names(settings, providers), wiring.key_digests(providers)
+        sender = wiring.build_sender(settings, providers, capacity)
         sender.engines = len(served)
         turns = Turns(capacity, batch=tuning.batch, most=tuning.in_flight)
-        blocking = asyncio_clients(self._partitions, block_s=listen_s(len(served)))
+        blocking = wiring.asyncio_clients(self._partitions, block_s=listen_s(len(served)))
         alone = [at.number for at in self._partitions] == [0]
         redises = [each.client for each in served]
         for at, redis, listening in zip(self._partitions, redises, blocking, strict=True):

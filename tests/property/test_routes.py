@@ -171,14 +171,20 @@ class Routed(World):
     def _free(self, user: str, category: str, job_id: str) -> int:
         """The first µs at which all the devices may be sent to that have not answered.
 
-        Or all but background pushes, and it steps behind the alerts, which need not wait for those.
+        Or all but background pushes, and it steps behind the alerts, which need not wait for those. Or those of an older
+        one that has stepped behind it, which comes back to its place.
         """
         done = json.loads(self.told[job_id].answered or b"{}")
         targets = [target for n, target in enumerate(parsed(self.targets[job_id])) if str(n) not in done]
         free = {target: self._device(target, user, category) for target in targets}
         for_alerts = max([at for target, at in free.items() if ":b:" not in target], default=0)
-        has_stepped = self.redis.zscore(f"notifier:backlog:{{{user}}}:{category}", job_id) or 0
-        return for_alerts if for_alerts > self.now and has_stepped < LOWERED else max(free.values(), default=0)
+        backlog = f"notifier:backlog:{{{user}}}:{category}"
+        place = self.redis.zscore(backlog, job_id) or 0
+        if for_alerts <= self.now or place >= LOWERED:
+            return max(free.values(), default=0)
+        stepped: Any = self.redis.zrangebyscore(backlog, LOWERED, "inf", 0, 1, withscores=True)
+        older = [other.decode() for other, at in stepped if at - 2 * LOWERED < place]
+        return min([for_alerts, *(self._free(user, category, other) for other in older)])
 
     def going(self, flight: Flight) -> list[str]:
         """The devices that a flight goes to: those that have not answered, by routes that are not shut."""
@@ -566,6 +572,24 @@ def test_alerts_wait_for_no_background_push_when_the_other_devices_before_them_h
     assert world.pull().next_us == START + M
     world.now += M
     assert world.round() == 1
+
+
+def test_a_background_push_waits_for_no_other_device_behind_an_alert(redis: Redis) -> None:
+    """Law 3: it has stepped behind an alert, which now waits for its own device: it goes first once its own has room."""
+    limits = {
+        "fcm": PlatformLimits(device=Policy((Window(1, interval_us=60 * M),))),
+        "apns": PlatformLimits(background=Policy((Window(1, interval_us=M),))),
+    }
+    world = Routed(redis, Policies(limits=limits))
+    for device in ("apns:b:one", "fcm:n:two", "apns:b:one", "fcm:n:two"):
+        world.enqueue("ann", "chat", "urgent", targets=written([device]))
+    for goes, due_us in ((2, START + M), (1, START + 60 * M), (1, None)):
+        assert world.round() == goes
+        while world.flights:
+            settle(world, 0, "up", early=False)
+        assert world.pull().next_us == due_us
+        world.now = due_us or world.now
+    world.check()
 
 
 @pytest.mark.parametrize("held", ["device", "route"])

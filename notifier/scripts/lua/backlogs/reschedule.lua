@@ -1,7 +1,7 @@
 --! on_demand step_aside lower passes_lowered reschedule
---! needs backlogs_key claim_of FAR gather history is_background is_dropped job_key look_by LOWERED MAX_RANK
+--! needs backlogs_key claim_of devices_open FAR gather history is_background is_dropped job_key LOWERED MAX_RANK
 --! needs next_for order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at
---! needs set_part_wake_ups set_wake_ups text waits
+--! needs set_part_wake_ups set_wake_ups targets_of text waits
 -- Reschedule: sets when a user with heads that may not go now is looked at again.
 -- step_aside: takes a job that some devices have received out of its backlog, where it would hold back the jobs behind
 -- it. It comes back to its place at µs `at`, when one of these routes works, or when it expires. After a fault
@@ -23,28 +23,49 @@ local function step_aside(look, backlog, job, at, why, names)
   end
 end
 
+-- first_lowered: the first of the background pushes that *lower* has moved, and its own order; or nil.
+local function first_lowered(backlog)
+  local first = redis.call('ZRANGEBYSCORE', backlog.key, text(LOWERED / 2), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return first[1], first[2] and first[2] - LOWERED
+end
+
+local function move_to(backlog, id, order)
+  redis.call('ZADD', backlog.key, text(order), id)
+  redis.call('HSET', job_key(id), 'push_order', text(order))
+  peek_next(backlog)
+end
+
+-- raise: a head waits for its device until µs `at`, and an older background push waits behind it: once that one's device
+-- has room, it gets its own place again. Returns when the head is to be looked at again, or nil for at once.
+local function raise(look, user, backlog, at)
+  local id, order
+  if user.lowered then id, order = first_lowered(backlog) end
+  if not id or order > order_of(backlog) then return at end
+  local targets, answered = unpack(redis.call('HMGET', job_key(id), 'push_targets', 'push_answered'))
+  local opens = devices_open(look, user, backlog, targets_of(targets or '', answered))
+  if opens > look.now then return math.min(at, opens) end
+  move_to(backlog, id, order)
+end
+
 -- lower: moves a background push whose device has no room (Apple takes three an hour) behind the alerts of its backlog,
 -- which have no such limit. It keeps its place among the background pushes. Returns when the head is to be looked at
 -- again, or nil for at once. at, for_alerts: see *devices_open*.
 local function lower(look, user, backlog, job, at, for_alerts)
   if backlog.drops or order_of(backlog) >= LOWERED / 2 then return at end
-  if for_alerts > look.now then return for_alerts end
+  if for_alerts > look.now then return raise(look, user, backlog, for_alerts) end
   if look.to_lower == 0 then return look.now + 1 end -- the next call lowers others
   look.to_lower = look.to_lower - 1
-  local order = text(backlog.order + LOWERED)
-  redis.call('ZADD', backlog.key, order, job.id)
-  redis.call('HSET', job_key(job.id), 'push_order', order)
   redis.call('HSET', backlogs_key(user.name), '#lowered', '1')
   user.lowered = true
-  peek_next(backlog)
+  move_to(backlog, job.id, backlog.order + LOWERED)
   if job.deadline and backlog.head ~= job.id then redis.call('ZADD', '@expiring', text(job.deadline), job.id) end
 end
 
 -- passes_lowered: whether a background push at the head would overtake an older one that waits for its device.
 local function passes_lowered(backlog, job)
   if backlog.drops or not is_background(job.targets) or order_of(backlog) >= LOWERED / 2 then return false end
-  local first = redis.call('ZRANGEBYSCORE', backlog.key, text(LOWERED / 2), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  return first and first - LOWERED < backlog.order
+  local _, first = first_lowered(backlog)
+  return first and first < backlog.order
 end
 
 -- waits_for: the lanes in which a head of the user waits for the hold `name`: {lane: 'first', or 'last' if all these

@@ -138,9 +138,12 @@ def find_record(user: str, *, latency_us: int = 0, clock: str = "") -> Exchange[
     # The scripts keep notes about the user beside the categories. Their names begin with #, which no category's does.
     names = sorted(name for name in fields if name[:1] != "#")
     found, waiting = yield from _find_backlogs(user, names)
-    by_device = {name: found[name][0][0] for name in names if fields.get(f"#w:{name}") == BY_DEVICE and found[name]}
+    by_device = {name: found[name][0] for name in names if fields.get(f"#w:{name}") == BY_DEVICE and found[name]}
     ends = yield Commands(
-        lambda pipe: [pipe.zscore(rq_key("scheduled", fields[name].decode()), head) for name, head in by_device.items()]
+        lambda pipe: [
+            pipe.zscore(rq_key("scheduled", (head[ORIGIN] or b"").decode()), job_id)
+            for job_id, _, head in by_device.values()
+        ]
     )
     # A send in flight is dated at the end of its lease.
     leases_end_us = max([now_us + MAX_AHEAD_US, *(int(at) for _, at in leases)])

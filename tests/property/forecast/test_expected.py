@@ -132,6 +132,18 @@ def test_sends_of_before_the_clock_was_set_back_hold_as_long_as_they_do(redis: R
         assert found.by_job["waits"].at == datetime.fromtimestamp(begins / S + expected_s, tz=UTC)
 
 
+def test_a_device_is_waited_for_in_a_backlog_whose_head_came_from_another_lane(redis: Redis) -> None:
+    """The backlog moved to the more urgent lane with what came behind its head."""
+    redis.flushdb()
+    begins = 1_700_000_000 * S
+    redis.hset("notifier:backlogs:{ann}", mapping={"default": "urgent", "#w:default": "d"})
+    redis.zadd("notifier:backlog:{ann}:default", {"waits": 1})
+    redis.hset("rq:job:waits", mapping={"origin": "bulk", "push_targets": "- fcm:n|one"})
+    redis.zadd("rq:scheduled:bulk", {"waits": begins / S + 60})
+    found = exchange(redis, find_forecast(Policies(), "ann", clock=str(begins)))
+    assert found.by_job["waits"].at == datetime.fromtimestamp(begins / S + 60, tz=UTC)
+
+
 def test_a_thousand_wait(redis: Redis) -> None:
     """Of a line of 1,100, the first thousand have an expected time, and each is right to the µs."""
     redis.flushdb()

@@ -22,6 +22,7 @@ from notifier.operations.audit.audit import Audit
 from notifier.operations.explain import Inspection
 from notifier.queue import backlogs, calls
 from notifier.queue.in_flight import rq_run
+from notifier.queue.pauses import pause
 from notifier.queue.retention import Retention
 from notifier.rules.category import LANES
 from notifier.scripts.keys import job_key
@@ -29,7 +30,7 @@ from notifier.scripts.loader import Call, run, run_async
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from notifier.store.connection import time_us
-from tests.harness.support import apns, note, queue
+from tests.harness.support import apns, fcm, note, queue
 from tests.harness.take import enter, take
 from workers import PushWorker
 from workers.loop.parts import RqJob
@@ -156,6 +157,20 @@ def test_nobody_is_told_to_wait_for_what_rq_deleted(world: World) -> None:
     assert third.expected_at == second.expected_at
     inspection = Inspection(world.redis, world.settings.policies(), "slow")
     assert [standing.not_before for standing in inspection.backlog()] == ["deleted by RQ's tools", ""]
+
+
+def test_who_stands_behind_what_rq_deleted_does_not_wait_for_its_route(world: World) -> None:
+    """RQ's delete tells nobody, and who waits for a route has no wake-up: workers look for such heads."""
+    run(world.redis, pause("fcm", "me", "", 0))
+    for job_id, device in (("first", fcm("one")), ("second", fcm("one")), ("third", apns("two"))):
+        world.producer.send(note("anna", "Hello", device), job_id=job_id)
+    world.work()
+    for job_id in ("first", "second"):
+        world.job(job_id).delete()
+    world.sweep()
+    world.work()
+    assert world.state("third") == "delivered"
+    world.all_right()
 
 
 @pytest.mark.parametrize("ends", ["later", "delivered"])

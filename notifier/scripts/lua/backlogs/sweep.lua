@@ -1,14 +1,14 @@
 -- sweep: ends the jobs that RQ's own cancel has marked, which RQ notes only in the job's hash and its registry; and the
--- jobs that have expired behind the head of their backlog, as wake-ups see to heads only. Forgets old deliveries, and
--- past moments of @same_time.
+-- jobs that have expired behind the head of their backlog, as wake-ups see to heads only. Makes users due who wait for a
+-- held route with a head that RQ has deleted. Forgets old deliveries, and past moments of @same_time.
 -- ARGV 1 clock  2 keep, see ends.lua  3 the reason of an expiry, as RQ stores it  4.. lanes
 -- returns {how many jobs it ended, #since and #walked of idle_leaders.lua}
 -- In @rq:canceled:<lane> the score of a job that the scripts ended is the time until which it is kept (s); the score of
 -- a job that RQ cancelled is the time of the cancel. So entries in the past are RQ's. *settle* ends jobs in flight.
 --! first_write
---! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog now_us number
---! needs steering tally text UNSENT waits was_taken
-local MOST, MOST_FORGOTTEN = 100, 20000
+--! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by now_us number read_backlogs
+--! needs steering tally text UNSENT waiting_key waits was_taken
+local MOST, MOST_FORGOTTEN, MOST_HELD = 100, 20000, 25
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
 ends.read(ARGV[2])
@@ -55,6 +55,19 @@ end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', '@expiring', '-inf', text(now), 'LIMIT', 0, MOST)) do
   expire(id)
 end
+
+-- look_at_deleted: RQ's delete tells nobody, and these users have no wake-up. Looks at some of them, drawn by lot.
+local function look_at_deleted(hold)
+  for _, member in ipairs(redis.call('ZRANDMEMBER', waiting_key(hold), MOST_HELD)) do
+    local lane, user = member:match('^u(%S+) (.+)$')
+    local backlogs = lane and read_backlogs(user) or {}
+    for i = 1, #backlogs, 2 do
+      local head = redis.call('ZRANGE', backlog_key(user, backlogs[i]), '0', '0')[1]
+      if head and redis.call('EXISTS', job_key(head)) == 0 then look_by(user, backlogs[i + 1], now) end
+    end
+  end
+end
+for _, hold in ipairs(redis.call('SMEMBERS', '@routes')) do look_at_deleted(hold) end
 
 -- forget_until: removes the entries of a sorted set up to µs `at`, in pieces, so that no call takes long.
 local function forget_until(key, at)

@@ -48,7 +48,8 @@ def restored_rdb(folder: Path) -> Iterator[EmbeddedRedis]:
     """From a snapshot: first without the append-only files, as Redis would not read the snapshot; then with them."""
     with EmbeddedRedis(folder) as server, Redis.from_url(server.url) as redis:
         redis.config_set("appendonly", "yes")
-        await_that(lambda: bool(list(folder.glob("appendonly*"))), "the append-only files")
+        await_that(lambda: not redis.info("persistence")["aof_rewrite_in_progress"], "the append-only files")
+        assert list(folder.glob("appendonly*"))
         yield server
 
 

@@ -1,4 +1,4 @@
-"""Make HTML by calls. All text but `Html` is escaped, so no value can become a tag or leave its attribute."""
+"""Make HTML by calls. All text but `Html` is escaped: no value becomes a tag, leaves its attribute or turns a line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
-from notifier.texts import seconds_text
+from notifier.texts import seconds_text, without_controls
 
 VOID: Final = frozenset({"br", "input", "link", "meta"})
 
@@ -36,7 +36,12 @@ def text(children: Any) -> Html:
         return children
     if isinstance(children, list | tuple):
         return Html("".join(text(child) for child in children))
-    return Html(escape(str(children)))
+    return Html(escape(without_controls(str(children))))
+
+
+def verbatim(content: str) -> Html:
+    """The text of a field of a form, which sends it back: control characters stay what they are."""
+    return Html(escape(content))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "", *, slim: bool = False) -> Html:

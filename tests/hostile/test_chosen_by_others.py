@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from unittest.mock import patch
+from urllib.parse import urlencode
 
 import pytest
+from redis import Redis
 
 from notifier import InvalidNotificationError, Notification
 from notifier.cli import output
@@ -25,7 +29,7 @@ from notifier.settings.schema_processes import WebhookSettings
 from notifier.settings.secret_files import read_by_others
 from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.serve_rig import TOKEN, serving
-from tests.harness.support import write_config
+from tests.harness.support import note, notifier, write_config
 
 ESCAPES = "\x1b[2J\x1b]0;evil\x07\x9b31m\x7f\u202egnp.exe"
 
@@ -67,6 +71,23 @@ def test_no_name_steers_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     written = out.getvalue()
     assert not set("\x1b\x07\x9b\x7f\u202e") & set(written)
     assert json.loads(written.splitlines()[-1]) == {"user": ESCAPES}
+
+
+def test_no_name_turns_a_page_around(tmp_path: Path, redis_server: EmbeddedRedis, redis: Redis) -> None:
+    """Neither a line of it, nor what is asked for: that is found, and a field of a form sends what was given."""
+    config, name = write_config(tmp_path, redis_server.url, user={"windows": ["1/1h"]}), "\u202egnp.exe\x9b"
+    with notifier(config) as producer:
+        producer.send(note(name))
+    redis.zadd("notifier:wakeups:default", {name: 1})
+    with serving(config, TOKEN) as client:
+        ask = client.with_token(name)
+        ask.submit("/pause", what=f"user:{name}", reason=name)
+        pages = [ask(path)[1] for path in ("/", f"/user?{urlencode({'id': name})}", "/pause", "/log")]
+        form = ask.submit("/rates/preview", rates=f"users: {{'{name}': 1}}")[1]
+    for page in pages:
+        assert "\\u202egnp.exe\\u009b" in page
+        assert not {"\u202e", "\x9b"} & set(re.sub('="[^"]*"', "", page))
+    assert f"'{name}'" in html.unescape(form.partition("<textarea")[2].partition("</textarea>")[0])
 
 
 def test_a_name_between_colons_is_printed_as_it_is(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from notifier.operations.preview.report import Report
-from notifier.server.html import Html, facts, hint, moment, table, tag
+from notifier.server.html import Html, facts, hint, moment, table, tag, verbatim
 from notifier.server.pages.layout import View, act, document, wrong
 from notifier.units import counted
 
@@ -128,7 +128,7 @@ def _form(shown: str | None, told: dict[str, Any], view: View) -> Any:
         "form",
         tag("p", tag("label", "YAML", for_="rates"), " ", tag("span", says, class_="hint")),
         # A browser drops the first line break of a textarea.
-        tag("textarea", "\n" + (shown or ""), name="rates", id="rates", spellcheck="false", required=True),
+        tag("textarea", verbatim("\n" + (shown or "")), name="rates", id="rates", spellcheck="false", required=True),
         tag("p", tag("button", "Preview", type="submit")),
         method="post",
         action="/rates/preview",

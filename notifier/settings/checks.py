@@ -218,7 +218,11 @@ def _name(value: str) -> str:
 
 
 def check_user(value: str) -> str:
-    if not value or len(value.encode()) > USER_BYTES:
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError("is not valid Unicode text") from None
+    if not 0 < size <= USER_BYTES:
         raise ValueError(f"is not a user's id; it must have 1 to {USER_BYTES} bytes")
     return value
 

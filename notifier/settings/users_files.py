@@ -123,8 +123,6 @@ def _no_user(given: object) -> Problem:
 def _of_user(user: str) -> Problem | None:
     try:
         check_user(user)
-    except UnicodeError:
-        return Problem(None, ("user",), "is not valid Unicode text")
     except ValueError as error:
         return Problem(None, ("user",), f"{user[:20]!r} {error}")
     return None

@@ -92,8 +92,10 @@ def test_a_job_of_who_can_be_no_user(config: Path) -> None:
 
 
 def test_an_action_on_what_is_no_id(config: Path) -> None:
-    """Nothing is cancelled of a user who cannot be."""
+    """Nothing is cancelled of a user who cannot be, and nobody is paused."""
     with serving(config, TOKEN) as plain:
         for user in ("", "x" * 257):
             status, text, _ = plain.with_token().post("/api/v1/users/cancel", {"user": user})
             assert (status, json.loads(text)["field"]) == (422, "user"), user
+        status, text, _ = plain.with_token().post("/api/v1/pause", {"what": "user:\ud800"})
+        assert (status, json.loads(text)["detail"]) == (422, "what: is not valid Unicode text")

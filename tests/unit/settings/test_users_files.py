@@ -96,7 +96,7 @@ WRONG = {
     "[]\n": ":1: is no JSON object",
     '{"tier": "quiet"}\n': ":1: names no user; write a JSON object such as",
     '{"user": 7}\n': ':1: user: must be text such as "7", is a number',
-    '{"user": "\\ud800"}\n': ":1: user: is not valid Unicode text",
+    '{"user": "\\ud800"}\n': r":1: user: '\ud800' is not valid Unicode text",
     A + '"gap": "5s"\n': ":1: is no JSON object",  # half of a line
     "": ":1: is empty; write a JSON object such as",
     A + '"tier": "loud"}\n': ":1: tier: unknown tier 'loud'; tiers are quiet",

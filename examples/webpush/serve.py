@@ -20,6 +20,7 @@ try:
     PUBLIC_KEY = public_key(load_key(Path(sys.argv[1]).read_text(encoding="utf-8")))
 except (OSError, ValueError, NotifierError) as mistake:
     sys.exit(f"{sys.argv[1]}: {getattr(mistake, 'strerror', None) or mistake}")
+MAX_BYTES = 5_000  # of a subscription; they have about 500
 FILES = {"/": ("index.html", "text/html"), "/sw.js": ("sw.js", "text/javascript")}
 
 
@@ -39,7 +40,8 @@ class Page(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Take a subscription and greet its browser. A real site keeps it with the user, for later."""
         try:
-            token = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            length = int(self.headers["Content-Length"])
+            token = self.rfile.read(max(0, min(length, MAX_BYTES))).decode()  # less than 0 would be all that ever comes
         except (TypeError, ValueError):
             self._answer(400, "text/plain", b"give a subscription in UTF-8, and its Content-Length\n")
             return

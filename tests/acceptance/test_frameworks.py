@@ -148,10 +148,13 @@ def test_the_page_of_web_push(redis: Redis, redis_server: EmbeddedRedis, tmp_pat
     with of.serving("serve.py", str(tmp_path / "key.pem"), "{port}") as site, closing(site.connection()) as idle:
         idle.connect()
         assert site.ask("/subscriptions", b"\xff", "text/plain")[0] == 400
-        with closing(site.connection()) as http:
-            http.putrequest("POST", "/subscriptions")
-            http.endheaders()
-            assert http.getresponse().status == 400
+        for headers in ({}, {"Content-Length": "-1"}, {"Content-Length": "x"}):
+            with closing(site.connection()) as http:
+                http.putrequest("POST", "/subscriptions")
+                for header in headers.items():
+                    http.putheader(*header)
+                http.endheaders()
+                assert http.getresponse().status == 400, headers
 
 
 @pytest.fixture
@@ -171,6 +174,7 @@ def test_django(redis: Redis, shop: Project) -> None:
         assert site.form("/orders", customer="anna", item="moon", token="a-registration-0001")[0] == 409
         assert redis.hget("notifier:stats", "accepted") == b"1"  # and not the one that was rolled back
         assert site.form("/orders", customer="", item="lamp", token="a-registration-0001")[0] == 422
+        assert site.form("/orders", customer="anna", item="lamp") == (422, b'{"error": "\'token\' is missing"}')
         wrong = shop.run("manage.py", "push_worker", "chat")
         assert (
             wrong.returncode,

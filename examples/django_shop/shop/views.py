@@ -18,8 +18,11 @@ SOLD_OUT = "moon"
 @require_POST
 def create(request: HttpRequest) -> JsonResponse:
     """Take an order. What is sold out is noticed late; then nothing is stored, and nobody is told."""
-    customer, item = request.POST["customer"], request.POST["item"]
-    device = Device("fcm", request.POST["token"])
+    try:
+        customer, item, token = (request.POST[name] for name in ("customer", "item", "token"))
+    except KeyError as error:
+        return JsonResponse({"error": f"{error} is missing"}, status=422)
+    device = Device("fcm", token)
     thanks = Notification(user=customer, devices=[device], title="Thank you", body=f"We pack your {item}.")
     try:
         with transaction.atomic():

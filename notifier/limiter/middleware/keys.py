@@ -77,9 +77,9 @@ def user(find: Callable[[Any], Any], *, otherwise: Key | None = None) -> Key:
 
     def key(request: WebRequest) -> str | None:
         name = find(request.raw)
-        if name is None or name == "":
+        if name is None or name is False or name == "":
             return fallback(request)
-        if not isinstance(name, str | int | UUID):
+        if name is True or not isinstance(name, str | int | UUID):
             raise TypeError(f"find gives the user's id, text or a number, not {name!r}")
         return f"user:{name}"
 

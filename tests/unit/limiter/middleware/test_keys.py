@@ -72,17 +72,19 @@ def test_an_api_key_is_never_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "key"), [("ann", "user:ann"), (0, "user:0"), ("", "ip:203.0.113.7"), (None, "ip:203.0.113.7")]
+    ("found", "key"),
+    [("ann", "user:ann"), (0, "user:0"), *[(nobody, "ip:203.0.113.7") for nobody in ("", None, False)]],
 )
 def test_a_user(found: Any, key: str) -> None:
-    """Who signed in, whatever a framework calls it; nobody is an address."""
+    """Who signed in, whatever a framework calls it; nobody is an address, also by `is_authenticated and pk`."""
     assert user(lambda raw: raw["id"])(request(raw={"id": found})) == key
 
 
-def test_a_user_is_an_id() -> None:
-    """Of an object, or of what was not awaited, each request would have a budget of its own."""
-    with pytest.raises(TypeError, match=r"gives the user's id, text or a number, not <object"):
-        user(lambda _: object())(request())
+@pytest.mark.parametrize("found", [object(), True])
+def test_a_user_is_an_id(found: Any) -> None:
+    """Of an object, or of what was not awaited, each request would have a budget of its own; of True, all one."""
+    with pytest.raises(TypeError, match=r"gives the user's id, text or a number, not (<object|True)"):
+        user(lambda _: found)(request())
 
 
 def test_a_user_or_somebody_else() -> None:

@@ -8,20 +8,20 @@ answered a later request on the same connection (`Answer.passed`).
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from redis.backoff import EqualJitterBackoff
 
 from notifier.notification import Device
 from notifier.providers.contract import Provider
 from notifier.queue.calls import Settlement
 
 APART_S: Final = 0.2  # between two probes of a healthy service
-BACKOFF_S: Final = (0.5, 4.0)  # after a failed probe, doubled each time
-JITTER: Final = (0.5, 1.0)
+BACKOFF: Final = EqualJitterBackoff(cap=4.0, base=0.5)  # seconds after a failed probe
+MANY: Final = 10  # failures; more make no wait longer
 # No TCP connection waits longer for its peer, so nothing is on its way after this time. A service that is silent for
 # so long may never be back: a browser's service may have ended for good.
 MAX_SILENCE_S: Final = 900.0
@@ -77,7 +77,6 @@ class Proofs:
 
     async def _probe(self, service: str, silence: Silence) -> None:
         """Probe until no send waits. A send that comes during a probe waits for the next one: this began too early."""
-        first, most = BACKOFF_S
         failures = 0
         try:
             while any(not proof.done() for proof in self._waiting[service]):
@@ -93,9 +92,8 @@ class Proofs:
                     self._waiting[service] += asking
                     if not failures:
                         self._log.info("silent", service=service)
-                    failures += 1
-                    wait_s = min(most, first * 2 ** min(failures - 1, 10))
-                    await asyncio.sleep(wait_s * random.uniform(*JITTER))  # noqa: S311 - jitter
+                    await asyncio.sleep(BACKOFF.compute(failures))
+                    failures = min(failures + 1, MANY)
         finally:
             del self._waiting[service], self._probing[service]
 

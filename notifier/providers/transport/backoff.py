@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import random
 from collections.abc import AsyncIterator
 from typing import Final
 
+from redis.backoff import EqualJitterBackoff
+
 SECOND_US: Final = 1_000_000
-FIRST_BACKOFF_S: Final = 0.2
 # Enough to get a connection or a stream if the provider is up; a lease leaves 1.5 s beyond the longest timeout.
 ENOUGH_S: Final = 1.4
 LONGEST_BACKOFF_S: Final = 8.0  # shorter than a circuit's longest wait; else its probes would only meet this back-off
+WAITS: Final = EqualJitterBackoff(cap=LONGEST_BACKOFF_S, base=0.2)  # in seconds, by the number of failures before
+MANY: Final = 16  # failures; more make no wait longer
 
 
 class Backoff:
@@ -23,7 +25,7 @@ class Backoff:
         self.failing = False
         self.proven = False  # a try has worked at least once
         self.seen = ""  # why the last one failed, for people
-        self._next_s = FIRST_BACKOFF_S
+        self._failures = 0
         self._until = -math.inf
         self._changed = -math.inf
 
@@ -39,14 +41,14 @@ class Backoff:
         if began < self._changed:
             return False
         first, self.failing, self._changed = not self.failing, True, now
-        self._until = now + self._next_s * random.uniform(0.5, 1.0)  # noqa: S311
-        self._next_s = min(self._next_s * 2, LONGEST_BACKOFF_S)
+        self._until = now + WAITS.compute(self._failures)
+        self._failures = min(self._failures + 1, MANY)
         return first
 
     def worked(self, now: float) -> bool:
         """Note a try that worked. Returns whether it ended an outage."""
         ended, self.failing, self.proven, self._changed = self.failing, False, True, now
-        self._next_s, self._until = FIRST_BACKOFF_S, -math.inf
+        self._failures, self._until = 0, -math.inf
         return ended
 
     def has_worked_since(self, began: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,15 +13,14 @@ import structlog
 from hpack import HeaderTuple
 
 from notifier.providers.contract import Answer, Outcome
+from notifier.providers.transport.backoff import MANY, WAITS
 from notifier.providers.transport.http2.connection import Connection
 from notifier.providers.transport.http2.requests import RESPONSE_BYTES, Request, Result, Waiting
 from notifier.providers.transport.http2.wire import Said, Wire
 from notifier.providers.transport.words import unreachable_words
 
-# Apple takes rapid reconnects for an attack. The shortest time between two connections, even if all is well…
+# Apple takes rapid reconnects for an attack. The shortest time between two connections, even if all is well.
 BACKOFF_MIN_S: Final = 0.2
-# …and the longest, if one after the other cannot be opened or ends before its first answer.
-BACKOFF_MAX_S: Final = 8.0  # shorter than a circuit's longest wait; else its probes would only meet this back-off
 GOODBYE_S: Final = 1.0
 
 W = TypeVar("W", bound=Wire)
@@ -228,9 +226,8 @@ class Channel:
         if self._closed:
             return
         self._words = words or f"{self._host}:{self._port}: {why}"
-        max_s = min(BACKOFF_MIN_S * 2**self._failures, BACKOFF_MAX_S)
-        wait_s = max(BACKOFF_MIN_S, max_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
-        self._failures = min(self._failures + 1, 16)
+        wait_s = max(BACKOFF_MIN_S, WAITS.compute(self._failures))
+        self._failures = min(self._failures + 1, MANY)
         self._not_before = asyncio.get_running_loop().time() + wait_s
         # Only the first of an outage is a warning: every attempt logs the same.
         log = self._log.warning if self._failures == 1 else self._log.debug

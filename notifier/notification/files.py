@@ -7,12 +7,12 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from difflib import get_close_matches
 from typing import IO, Any, Final, Literal
 
 from notifier.errors import InvalidNotificationError
 from notifier.notification.json_values import read_object
 from notifier.notification.notification import MAPPINGS, Notification, unknown_field
+from notifier.texts import meant
 
 Format = Literal["jsonl", "csv"]
 Line = tuple[int, dict[str, Any] | str, str, str]  # number, fields or the problem with it, text, header
@@ -108,9 +108,7 @@ def _why_not_columns(columns: Sequence[str]) -> str:
         if name in columns[:place]:
             return f"{name}: names two columns; keep one"
         if name not in COLUMNS and not name.startswith("data."):
-            close = get_close_matches(name, COLUMNS, n=1)
-            known = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(COLUMNS))}, data.…"
-            return f"{name[:40]}: is not a column; {known}"
+            return f"{name[:40]}: is not a column; {meant(name, [*sorted(COLUMNS), 'data.…'])}"
     return ""
 
 

@@ -8,7 +8,7 @@
 --! first_write
 --! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by now_us number read_backlogs
 --! needs steering tally text UNSENT waiting_key waits was_taken
-local MOST, MOST_FORGOTTEN, MOST_HELD = 100, 20000, 25
+local MOST, MOST_FORGOTTEN, MOST_HOLDS, MOST_HELD = 100, 20000, 10, 25
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0
 ends.read(ARGV[2])
@@ -67,7 +67,7 @@ local function look_at_deleted(hold)
     end
   end
 end
-for _, hold in ipairs(redis.call('SMEMBERS', '@routes')) do look_at_deleted(hold) end
+for _, hold in ipairs(redis.call('SRANDMEMBER', '@routes', MOST_HOLDS)) do look_at_deleted(hold) end
 
 -- forget_until: removes the entries of a sorted set up to µs `at`, in pieces, so that no call takes long.
 local function forget_until(key, at)

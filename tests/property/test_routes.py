@@ -171,8 +171,8 @@ class Routed(World):
     def _free(self, user: str, category: str, job_id: str) -> int:
         """The first µs at which all the devices may be sent to that have not answered.
 
-        Or all but background pushes, and it steps behind the alerts, which need not wait for those. Or those of an older
-        one that has stepped behind it, which comes back to its place.
+        Or all but background pushes, and it steps behind the alerts, which need not wait for those. Or those of an
+        older one that has stepped behind it, which comes back to its place.
         """
         done = json.loads(self.told[job_id].answered or b"{}")
         targets = [target for n, target in enumerate(parsed(self.targets[job_id])) if str(n) not in done]
@@ -575,7 +575,7 @@ def test_alerts_wait_for_no_background_push_when_the_other_devices_before_them_h
 
 
 def test_a_background_push_waits_for_no_other_device_behind_an_alert(redis: Redis) -> None:
-    """Law 3: it has stepped behind an alert, which now waits for its own device: it goes first once its own has room."""
+    """Law 3: it has stepped behind an alert, which waits for its own device: it goes first once its own has room."""
     limits = {
         "fcm": PlatformLimits(device=Policy((Window(1, interval_us=60 * M),))),
         "apns": PlatformLimits(background=Policy((Window(1, interval_us=M),))),

@@ -1,6 +1,6 @@
 --! on_demand step_aside lower passes_lowered reschedule
---! needs backlogs_key claim_of devices_open FAR gather history is_background is_dropped job_key LOWERED MAX_RANK
---! needs next_for order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at
+--! needs backlogs_key claim_of devices_open FAR gather history is_background is_dropped job_key look_by LOWERED
+--! needs MAX_RANK next_for order_of overall_key waiting_key part_wake_up peek_next RESTS_KEPT rests_key set_at
 --! needs set_part_wake_ups set_wake_ups targets_of text waits
 -- Reschedule: sets when a user with heads that may not go now is looked at again.
 -- step_aside: takes a job that some devices have received out of its backlog, where it would hold back the jobs behind

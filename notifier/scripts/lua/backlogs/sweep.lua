@@ -6,8 +6,8 @@
 -- In @rq:canceled:<lane> the score of a job that the scripts ended is the time until which it is kept (s); the score of
 -- a job that RQ cancelled is the time of the cancel. So entries in the past are RQ's. *settle* ends jobs in flight.
 --! first_write
---! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by now_us number read_backlogs
---! needs steering tally text UNSENT waiting_key waits was_taken
+--! needs backlog_key end_cancelled end_failed ends free_dedupe job_key leave_backlog look_by now_us number
+--! needs read_backlogs steering tally text UNSENT waiting_key waits was_taken
 local MOST, MOST_FORGOTTEN, MOST_HOLDS, MOST_HELD = 100, 20000, 10, 25
 local now, why = now_us(ARGV[1]), ARGV[3]
 local whole, ended = math.floor(now / 1000000), 0

@@ -35,8 +35,8 @@ local function move_to(backlog, id, order)
   peek_next(backlog)
 end
 
--- raise: a head waits for its device until µs `at`, and an older background push waits behind it: once that one's device
--- has room, it gets its own place again. Returns when the head is to be looked at again, or nil for at once.
+-- raise: a head waits for its device until µs `at`, and an older background push waits behind it: once the device of
+-- that one has room, it gets its own place again. Returns when the head is to be looked at again, or nil for at once.
 local function raise(look, user, backlog, at)
   local id, order
   if user.lowered then id, order = first_lowered(backlog) end

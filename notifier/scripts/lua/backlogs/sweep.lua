@@ -1,6 +1,6 @@
 -- sweep: ends the jobs that RQ's own cancel has marked, which RQ notes only in the job's hash and its registry; and the
--- jobs that have expired behind the head of their backlog, as wake-ups see to heads only. Makes users due who wait for a
--- held route with a head that RQ has deleted. Forgets old deliveries, and past moments of @same_time.
+-- jobs that have expired behind the head of their backlog, as wake-ups see to heads only. Makes users due who wait for
+-- a held route with a head that RQ has deleted. Forgets old deliveries, and past moments of @same_time.
 -- ARGV 1 clock  2 keep, see ends.lua  3 the reason of an expiry, as RQ stores it  4.. lanes
 -- returns {how many jobs it ended, #since and #walked of idle_leaders.lua}
 -- In @rq:canceled:<lane> the score of a job that the scripts ended is the time until which it is kept (s); the score of

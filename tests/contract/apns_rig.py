@@ -1,11 +1,11 @@
 """What the tests of APNs share: a simulator that remembers, a provider against it, and both on one handle."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from notifier.notification import Device, Notification
 from notifier.providers.apns.provider import ApnsProvider
@@ -15,10 +15,6 @@ from notifier.simulators.apns import ApnsSimulator
 from notifier.simulators.certificates import Certificates, make_apns_key, make_certificates
 from tests.contract.wire_log import Log
 from tests.harness.sections import section
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 TEAM, KEY_ID, TOPIC = "TEAM123456", "KEY1234567", "com.example.app"
 TOKEN = "ab" * 32

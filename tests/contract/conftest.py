@@ -1,7 +1,5 @@
 """What the contract tests share."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.simulators.certificates import Certificates, make_certificates

@@ -1,7 +1,5 @@
 """Our platforms, each with its simulator, as the provider contract has them."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,17 +1,13 @@
 """acquire_all: several keys in one step, all or none, whichever script and backend answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from notifier.limiter import AsyncLimiter, Hold, Limiter, MemoryLimiter, Permit, Window
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 Make = Callable[["Redis"], Any]
 KINDS: dict[str, Make] = {

@@ -1,7 +1,5 @@
 """No script holds Redis for long: what one run of it does is bounded, however much waits, falls due or was lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A route by which a worker has as much under way as its provider bears: what is over it waits in Redis, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What every provider promises: the suite that a package's platform runs too, over ours and real sockets."""
 
-from __future__ import annotations
-
 from tests.contract.rigs import Apns, Console, Fcm, WebPush
 
 

@@ -1,7 +1,5 @@
 """Every fault that the simulators know, met by every provider: what it answers, and that it goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Which ends make a dedupe key free: those before anything was sent."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a provider did not take for now waits at the head of its backlog, and those behind it wait behind it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from redis import Redis

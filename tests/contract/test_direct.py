@@ -1,7 +1,5 @@
 """The direct way: it leaves what a visit would have left, and takes nothing that only a visit can judge."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Mapping

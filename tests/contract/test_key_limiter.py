@@ -1,7 +1,5 @@
 """The limiter of a namespace: one suite over the synchronous one, the one of asyncio and the one in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import multiprocessing

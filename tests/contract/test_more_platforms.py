@@ -1,7 +1,5 @@
 """HMS Push and Expo, through the protocol of any package's platform: the contract, and what is their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

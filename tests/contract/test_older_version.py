@@ -4,8 +4,6 @@
 version itself cannot be run there.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A permit is a number: what was counted under it stands beside it in the job's hash, and holds for it alone."""
 
-from __future__ import annotations
-
 import json
 from typing import Final
 

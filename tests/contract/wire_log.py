@@ -1,7 +1,5 @@
 """A simulator's log that a test can wait for."""
 
-from __future__ import annotations
-
 import asyncio
 
 from notifier.simulators.wire import Arrival, WireLog

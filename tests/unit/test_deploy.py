@@ -1,7 +1,5 @@
 """What stands in deploy/ can be read, and names only metrics, commands and options that exist."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import os

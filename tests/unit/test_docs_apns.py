@@ -1,7 +1,5 @@
 """docs/how-to/apns.md tells what the code does: its types of push and its options are the code's."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/reference/logs.md names each event that producers, workers and the server log, with its levels, and no other."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """docs/reference/providers.md says what the code does: its tables are the code's."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The JSON Schema of the configuration: what is shipped is what the model says, and it agrees with the loader."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The errors of this library as others handle them: between processes, and as Celery keeps them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What a producer has: the packages that `pip install push-throttle` brings, and a hint where an extra is missing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The distribution of the limiter alone: a package of its own, of the limiter and the little that it imports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """`acquire` and what users chose: what it grants and refuses, held against the calendar of the standard library."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta

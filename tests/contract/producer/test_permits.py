@@ -1,11 +1,9 @@
 """What permits promise: one suite over the scripts of `Notifier.acquire` and over memory, as FakeNotifier has it."""
 
-from __future__ import annotations
-
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pytest
 from redis import Redis
@@ -22,9 +20,6 @@ from notifier.scripts.rule_table import RuleTable
 from tests.harness.asking import InMemory, InRedis
 from tests.harness.support import eventually, let_pass
 from tests.harness.take import take
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 START = 1_700_000_000_000_000
 S = 1_000_000

@@ -1,21 +1,18 @@
 """The console provider: what it shows, and what it never shows."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from notifier.notification import Device, Notification
 from notifier.providers.console import ConsoleProvider
 from notifier.providers.contract import Answer, Dispatch, Outcome
-
-if TYPE_CHECKING:
-    import pytest
 
 TOKEN = "a1b2c3d4" * 8
 

@@ -1,7 +1,5 @@
 """The circuit of a route: who opens it, who may probe, who closes it, and whose word is no longer taken."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who is forgotten is limited all the same: sends stand under a hash until the user comes back, and under no name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final

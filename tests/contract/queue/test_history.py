@@ -1,7 +1,5 @@
 """The history: one record of each end, what held it back to the microsecond, and nothing where nobody wants it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

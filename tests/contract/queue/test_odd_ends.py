@@ -1,7 +1,5 @@
 """Ends that meet a retry, a mute, a drop, or the same id once more: nothing is lost, and nothing is sent twice."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What waits is found wherever it stands, whatever else stands there."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Every call of a script declares two keys that never exist: so it runs whole or not at all while its slot moves."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

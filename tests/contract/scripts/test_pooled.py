@@ -1,7 +1,5 @@
 """Calls of a limiter over a client's pool: whatever the client, they do what redis-py's own commands do."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """The APNs simulator itself: what it refuses, what it reads and writes."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 

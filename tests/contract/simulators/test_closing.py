@@ -1,7 +1,5 @@
 """A simulator that closes while clients connect closes their connections too."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

@@ -1,7 +1,5 @@
 """`python -m notifier.simulators` as a person uses it: what it writes, what it is told, what it says of mistakes."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Steering the simulators while they run: what they are told to do, and what they say of what they are told wrongly."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import asdict

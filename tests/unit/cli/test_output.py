@@ -1,7 +1,5 @@
 """What commands print: the bar of what takes long, and where it is printed."""
 
-from __future__ import annotations
-
 import io
 import sys
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What is said to hold a notification: the rule for which it waits, though another spaces it from the one before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Traces: their lines, what is refused by its number, and when they began."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The order of the tests: nothing is lost, files of slow tests stay whole, and each process begins with some."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

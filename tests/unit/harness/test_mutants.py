@@ -1,7 +1,5 @@
 """The wrong scripts of `make mutate` are those of today: each changes one place of a script that is there."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.mutants import MUTANTS, ROOT

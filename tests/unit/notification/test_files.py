@@ -1,7 +1,5 @@
 """Files of notifications: every line is a notification or a reason, under its own number."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """The job of a notification, as RQ reads it."""
 
-from __future__ import annotations
-
 from redis import Redis
 from rq.job import Job
 

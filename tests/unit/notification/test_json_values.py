@@ -1,7 +1,5 @@
 """The reader of what others wrote as JSON."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.errors import InvalidNotificationError

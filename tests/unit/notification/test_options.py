@@ -1,7 +1,5 @@
 """Options of a platform: what it does not take is refused with its name when it is enqueued."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

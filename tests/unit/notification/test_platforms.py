@@ -1,7 +1,5 @@
 """Platforms that a package brings: found by their entry point, asked as ours are, refused with a reason."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An entry of the log of who changed what: as long as it may be, and it says that it leaves something out."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.operations.action_log import action_entry

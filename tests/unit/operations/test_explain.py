@@ -1,7 +1,5 @@
 """What is told of the rules that hold a notification back."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.operations.explain import Explanation, Use, places_by_rule

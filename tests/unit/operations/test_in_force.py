@@ -1,7 +1,5 @@
 """What is known of the settings in force."""
 
-from __future__ import annotations
-
 from notifier.operations.in_force import Known
 from notifier.queue.waits import describe_waits
 from notifier.settings import parse_settings

@@ -1,7 +1,5 @@
 """What is wrong now, in sentences: what, since when, why, whose it is to mend, how many wait, and what comes next."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """AsyncNotifier without Redis: what a deadline may be, and what a cancelled call leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import warnings

@@ -1,7 +1,5 @@
 """Which clients a producer takes that is made without `from_config`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a producer asks of one Redis, step by step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

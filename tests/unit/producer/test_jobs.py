@@ -1,7 +1,5 @@
 """A call of `send_many`: one hundred is on its way while the next is built."""
 
-from __future__ import annotations
-
 from asyncio import CancelledError
 from collections.abc import Sequence
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """What was split over partitions comes back as one answer, in order."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.errors import NotReplicatedError, OverloadedError, Refused

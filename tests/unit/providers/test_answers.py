@@ -1,7 +1,5 @@
 """The one shape in which every provider's answers are told, and the rules of Apple's and Google's in it."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Quiet hours and send hours as values: their forms, what they close, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

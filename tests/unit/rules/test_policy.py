@@ -1,7 +1,5 @@
 """A rule that cannot be meant is refused where it is written, and the error says what would be right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """A user's choice: what is written can be read again, or nothing is written."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rates in one line of text: what is read, and what is said of what cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.rules.rate_text import parse_rates

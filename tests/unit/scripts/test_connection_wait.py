@@ -1,7 +1,5 @@
 """Calls take turns at a pool's connections, whatever ends one of them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from notifier.scripts.connection_wait import in_turn

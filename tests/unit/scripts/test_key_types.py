@@ -1,7 +1,5 @@
 """The catalogue of keys: what an audit takes for a wrong type, and removes, goes by it."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.scripts.key_types import TOLD, types_of

@@ -1,7 +1,5 @@
 """The loader puts a script together from what it says it needs, and refuses what is not so."""
 
-from __future__ import annotations
-
 import re
 import resource
 

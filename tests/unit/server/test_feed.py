@@ -1,7 +1,5 @@
 """What watchers of the page Now are told: once read for all, then what has changed alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

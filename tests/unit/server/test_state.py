@@ -1,7 +1,5 @@
 """How long `notifier serve` waits for Redis."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.server.state import _hasty

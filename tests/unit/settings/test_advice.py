@@ -1,7 +1,5 @@
 """Warnings about a configuration that is right and cannot be meant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The URLs of Sentinel and of a Redis Cluster: what they mean, and that they are refused without being quoted."""
 
-from __future__ import annotations
-
 import pytest
 
 from notifier.errors import SettingsError

@@ -1,7 +1,5 @@
 """Windows and bursts as they stand in YAML: what each form means, and one clear line for what is wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Files with secrets: when a change counts, and what is not read at all."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

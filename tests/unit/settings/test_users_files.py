@@ -1,7 +1,5 @@
 """Users in files of JSON lines: the same rules as under `users`, every wrong line named, and fast for many of them."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """A client of a Redis Cluster: where it goes, how keys are named there, and how it finds who has its slot."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Partitions: where a user is, what a job id shows, and what is refused before anything is asked of Redis."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

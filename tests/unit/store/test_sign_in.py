@@ -1,7 +1,5 @@
 """What connections to Redis sign in with: read again for each one, and the last good one where that cannot be used."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Tags: which partition a user is in, and which slot a partition has."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

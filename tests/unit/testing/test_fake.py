@@ -1,7 +1,5 @@
 """FakeNotifier: real validation and real rules in simulated time, and a pytest plugin that brings it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import runpy

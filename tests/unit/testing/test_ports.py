@@ -1,7 +1,5 @@
 """Ports for servers: whoever chooses one has it, though its server listens only later."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Broadcast channels over real HTTP/2: made, sent to and deleted; the server checks what Apple's pages say."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

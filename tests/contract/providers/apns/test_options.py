@@ -1,7 +1,5 @@
 """Every type of push and every option that Apple has: refused here if wrong, else taken by a strict server, whole."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The APNs provider against the APNs simulator: what arrives, what is answered, what is refused here."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

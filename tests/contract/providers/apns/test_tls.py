@@ -1,7 +1,5 @@
 """Who is at the other end, and who we are: TLS in both directions, and the errors a person gets for a wrong file."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import ipaddress

@@ -1,7 +1,5 @@
 """Apple's provider token: one for all workers of a team, shared through a real Redis, never in the clear."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """FCM's own options of a notification: what is taken, what is refused by name, and how they meet what we derive."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,18 +1,17 @@
 """The FCM provider against the FCM simulator: real TLS, real tokens, real refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
@@ -38,9 +37,6 @@ from tests.contract.wire_log import Log
 from tests.harness.patient_loop import skip
 from tests.harness.sections import section
 from workers.sending.circuits import JITTER, PROBE_US
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 AGAIN = {Outcome.RETRY, Outcome.REFUSED, Outcome.BUSY, Outcome.FULL, Outcome.UNKNOWN, Outcome.FAULT}
 TOKEN = "device-token:0123456789abcdef"

@@ -1,21 +1,16 @@
 """Pooled HTTP/1.1 against servers that are no simulators: what a stranger's server may do to the one who asks."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import zlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from notifier.providers.contract import Answer, Outcome
 from notifier.providers.transport.http1 import BODY_BYTES, Pool, Response, http1_lives, tls_context
 from notifier.simulators.certificates import Certificates
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 TIMEOUT_S = 1
 OK = b"HTTP/1.1 201 Created\r\n"

@@ -1,7 +1,5 @@
 """The Web Push provider against its simulator: real TLS, real signatures, bodies that only the browser can read."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -9,10 +7,11 @@ import subprocess
 import sys
 import time
 from base64 import urlsafe_b64decode
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import jwt
@@ -40,9 +39,6 @@ from tests.contract.wire_log import Log
 from tests.harness.patient_loop import skip
 from tests.harness.sections import section
 from tests.harness.vapid import make_key
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 AGAIN = {Outcome.RETRY, Outcome.REFUSED, Outcome.BUSY, Outcome.FULL, Outcome.UNKNOWN, Outcome.FAULT}
 SECOND = 1_000_000

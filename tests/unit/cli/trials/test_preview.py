@@ -1,7 +1,5 @@
 """The command `notifier preview`, without Redis."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

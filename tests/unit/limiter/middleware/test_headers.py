@@ -3,8 +3,6 @@
 Each item is a String with parameters that are Integers: q (required) and w of a policy, r (required) and t of a limit.
 """
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import given, settings

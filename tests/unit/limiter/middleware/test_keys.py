@@ -1,7 +1,5 @@
 """Whom a web request counts for: nothing that a client writes is believed unless a proxy of ours wrote it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The drawing of a preview."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree as ET
 
 import pytest

@@ -1,7 +1,5 @@
 """A preview: its figures on traffic small enough to compute by hand."""
 
-from __future__ import annotations
-
 from notifier.forecast.trace import Event
 from notifier.operations.preview.report import Waits, compare, timeline
 from notifier.rules.category import Category

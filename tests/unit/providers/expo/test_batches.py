@@ -1,7 +1,5 @@
 """Expo's requests: those whose time is up neither go nor hold up the others of their request."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Turns: one at a time for each device, in the order of asking, whoever gives up while waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

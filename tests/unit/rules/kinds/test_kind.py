@@ -1,7 +1,5 @@
 """What holds for every kind of rule: `opens` against `broken` and `max_in`, which say what the rule means."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

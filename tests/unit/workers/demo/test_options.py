@@ -1,7 +1,5 @@
 """Where the demo finds its notifications and its rates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine's rounds, and what Redis answers while it cannot write: passing, and told in plain words."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

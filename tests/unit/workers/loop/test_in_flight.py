@@ -1,7 +1,5 @@
 """What was leased begins behind the calls to Redis that are made then, in order, and is counted meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Turns: the engines of one process share its room, and each gets some in its turn."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

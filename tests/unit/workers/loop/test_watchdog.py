@@ -1,7 +1,5 @@
 """The watchdog of a worker: a loop that stands still ends it, one that moves is told to systemd and to probes."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """A work horse's patience with a Redis that cannot be used."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

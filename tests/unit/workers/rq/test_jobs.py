@@ -1,7 +1,5 @@
 """RQ's own jobs, as a worker reads them before they run."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Circuits: what one worker makes of its providers' answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The connection to Apple: many at once, what breaks, and what is made of it. Real sockets, real TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import socket

@@ -3,8 +3,6 @@
 And the limits as a strict server changes them. Real sockets, real TLS; each test holds one sentence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

@@ -1,7 +1,5 @@
 """What is used of h2 beyond its public names is still there and means the same; else say so, and where to look."""
 
-from __future__ import annotations
-
 import ast
 from importlib.metadata import version
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The short way through h2, held against h2's own: the same bytes out, the same events in, the same errors."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the extra apns2 is not installed: what is said, and that nothing else suffers. With it: tests/extra_apns2."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

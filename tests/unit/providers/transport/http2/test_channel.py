@@ -1,7 +1,5 @@
 """Which connection a request that had no stream in its time speaks against."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from typing import Any

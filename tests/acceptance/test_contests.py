@@ -1,7 +1,5 @@
 """The contests of `make bench-providers`: every client that needs no environment of its own gets to its end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Limits of a WSGI program on gunicorn, which makes it once and then forks its processes."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import socket

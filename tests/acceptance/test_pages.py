@@ -1,7 +1,5 @@
 """The pages of docs that show a way to go, walked as they stand: each command works, and prints what the page shows."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

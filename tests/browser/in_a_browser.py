@@ -3,8 +3,6 @@
 With PICTURES=<folder>, pictures of each page at 400 and 1280 pixels are left there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Take the pictures of the pages that the docs show: make pictures."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

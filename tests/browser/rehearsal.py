@@ -4,8 +4,6 @@ Run by `make rehearsal`. With PICTURES=<folder> it leaves pictures of the first 
 light and dark.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Redis over TLS, with a certificate of the client. It needs a server with TLS, as Debian's is: `make test-redis`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

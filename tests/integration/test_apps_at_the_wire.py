@@ -1,7 +1,5 @@
 """Several apps at the wire: each message arrives under its own topic or project, whoever sends it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

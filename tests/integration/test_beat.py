@@ -1,7 +1,5 @@
 """The worker's beat: what it tells RQ by calls that block, it tells beside its event loop."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The command `notifier`, run as a person runs it, on a real Redis."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -517,13 +515,13 @@ def test_send_file_goes_on_where_it_was_broken_off(
     """After an interruption, also one between the call and its answer, the same command sends the rest: each once."""
     file = tmp_path / "many.jsonl"
     file.write_text("".join(row(f"u{n}") + "\n" for n in range(3 * CHUNK)), encoding="utf-8")
-    enqueue, calls = Exchanges.enqueue, []
+    enqueue, answers = Exchanges.enqueue, []
 
     def breaks_off(self: Exchanges, jobs: list[calls.Job]) -> Exchange[list[str]]:
-        calls.append((yield from enqueue(self, jobs)))
-        if len(calls) == 2:
+        answers.append((yield from enqueue(self, jobs)))
+        if len(answers) == 2:
             raise KeyboardInterrupt
-        return calls[-1]
+        return answers[-1]
 
     with monkeypatch.context() as patch:
         patch.setattr(Exchanges, "enqueue", breaks_off)
@@ -567,13 +565,13 @@ def test_refused_lines_are_written_out_once_however_often_it_is_broken_off(
     file, out = tmp_path / "many.jsonl", tmp_path / "refused.jsonl"
     lines = [row(f"u{n}") if n % 100 else json.dumps({"user": f"bad {n}"}) for n in range(3 * CHUNK)]
     file.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    enqueue, calls = Exchanges.enqueue, []
+    enqueue, answers = Exchanges.enqueue, []
 
     def breaks_off(self: Exchanges, jobs: list[calls.Job]) -> Exchange[list[str]]:
-        calls.append((yield from enqueue(self, jobs)))
-        if len(calls) % 2 == 0:
+        answers.append((yield from enqueue(self, jobs)))
+        if len(answers) % 2 == 0:
             raise KeyboardInterrupt
-        return calls[-1]
+        return answers[-1]
 
     with monkeypatch.context() as patch:
         patch.setattr(Exchanges, "enqueue", breaks_off)

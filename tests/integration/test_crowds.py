@@ -1,7 +1,5 @@
 """More calls at once than a pool has connections: they wait, and Redis that is well is never called unreachable."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

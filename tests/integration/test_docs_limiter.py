@@ -1,7 +1,5 @@
 """What the pages about the limiter show works as it stands there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

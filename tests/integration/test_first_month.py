@@ -1,7 +1,5 @@
 """Mistakes of a newcomer's first month: each is refused, or told, with what would be right."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

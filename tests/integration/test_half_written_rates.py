@@ -1,7 +1,5 @@
 """A configuration that is only half written takes no limit away, wherever it breaks off (issue 9, item 18)."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

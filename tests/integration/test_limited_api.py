@@ -1,7 +1,5 @@
 """The example of a limited web program, and the page of `notifier serve` that shows what it counted."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

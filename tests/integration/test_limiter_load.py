@@ -1,7 +1,5 @@
 """What `make bench-limiter` says of a limiter: what it admitted is judged by what was recorded."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 

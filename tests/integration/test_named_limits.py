@@ -1,7 +1,5 @@
 """The section `limits` of the configuration: named rates, live as all rates are."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """`Notifier.acquire` answers by the rules in force for a user, and counts as what the workers send."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers of the minutes against what the simulators saw, and what they cost."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Quiet hours with a real worker: whose clock decides, what passes, and what is done of zones that Redis lost."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

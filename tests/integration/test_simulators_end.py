@@ -1,7 +1,5 @@
 """The simulators of the integration tests leave nothing behind that would fail a later test."""
 
-from __future__ import annotations
-
 import gc
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """OpenTelemetry, by its real SDK: a span where a notification is enqueued, and one for its delivery, linked."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

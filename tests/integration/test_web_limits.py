@@ -1,7 +1,5 @@
 """Limits of web programs, in each framework, over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

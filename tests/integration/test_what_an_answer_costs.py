@@ -1,7 +1,5 @@
 """What each answer costs, at a worker: the permit, an attempt, a wait; and which tokens it declares dead."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

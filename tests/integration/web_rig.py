@@ -3,8 +3,6 @@
 `/hello` answers 200, `/broken` 503, `/raises` raises; each route stands behind the limits that a test gives.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

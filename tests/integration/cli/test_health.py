@@ -1,7 +1,5 @@
 """`notifier health`, as a liveness probe runs it, and how a stuck worker looks."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The rules that `notifier redis acl` prints, on a real Redis: each role can do its work, and no more."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The commands pause and resume, and where a pause and `rq suspend` show: explain, stats, routes, metrics, the log."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

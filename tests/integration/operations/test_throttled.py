@@ -1,7 +1,5 @@
 """Who waits most: the longest backlogs first; of very many users some by chance, and it says so."""
 
-from __future__ import annotations
-
 import re
 
 from redis import Redis

@@ -1,7 +1,5 @@
 """AsyncNotifier: all that `Notifier` promises, awaited; and an event loop that goes on while Redis hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

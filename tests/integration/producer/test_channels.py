@@ -1,7 +1,5 @@
 """Broadcast channels by `notifier.channels`: made, sent to by a worker, each limited by itself, and deleted."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

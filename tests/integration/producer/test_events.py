@@ -1,7 +1,5 @@
 """The events: how each notification ended is told to each group and to the webhook; where nobody asks, nothing is."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """The feedback: each dead token is told once to each group, and a crash in the loop loses none."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """What users choose for themselves by `Notifier.users`: with a real worker, and what arrives at the provider."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from datetime import UTC, datetime, time, timedelta, timezone

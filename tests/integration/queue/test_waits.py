@@ -1,7 +1,5 @@
 """Why they wait: counted with a real worker, told by stats and the metrics; what is cancelled counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

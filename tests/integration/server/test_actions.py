@@ -1,7 +1,5 @@
 """What `notifier serve` does for people and programs, and what strangers may try with it."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections import Counter

@@ -1,7 +1,5 @@
 """`notifier serve` over real HTTP: metrics, health, the API and the page; and what strangers may try."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import http.client

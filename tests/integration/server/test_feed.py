@@ -1,7 +1,5 @@
 """The stream of `notifier serve` over real HTTP: what workers do arrives as it happens, and a stream costs little."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

@@ -1,7 +1,5 @@
 """Users whose ids look like something else in an address: the API and the pages mean the right one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.parse import urlencode

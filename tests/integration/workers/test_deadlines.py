@@ -1,7 +1,5 @@
 """The worker's own deadlines: for what never ends, and not for what gets few turns."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

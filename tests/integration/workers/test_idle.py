@@ -1,7 +1,5 @@
 """Idle workers: when they look, whatever becomes of their connections, of their leader or of their end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """Mending: what a script has left halfway is repaired, whoever is killed before."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What waits is looked at again where a worker follows rules that are new to it: laws 3 and 7."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

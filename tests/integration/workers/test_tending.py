@@ -1,7 +1,5 @@
 """How a worker that serves many partitions comes round to each of them."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace

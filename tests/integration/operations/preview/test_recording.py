@@ -1,7 +1,5 @@
 """Recording a trace on a real Redis: what is accepted meanwhile, no more than what a preview needs, nothing after."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Rates that cannot be used, given to a worker that runs: each is refused with its place, and the old ones hold."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """What all tests share: a Redis of their own, and how Hypothesis runs."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib
@@ -10,9 +8,9 @@ import itertools
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog.dev
@@ -24,9 +22,6 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.harness import processes, warm
 from tests.harness.deal import deal
 from tests.harness.patient_loop import PatientLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # What is imported and collected stays: nothing of it is garbage, and to look through it all at each collection took a
 # tenth of the tests' time.

@@ -3,8 +3,6 @@
 Prints the moments of its permits, in µs on Redis's clock, as a JSON array.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

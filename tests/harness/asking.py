@@ -1,7 +1,5 @@
 """Ask for permits by rules of the test's own, in Redis by the scripts of `Notifier.acquire`, and in memory."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy

@@ -5,8 +5,6 @@ finished. So what stands first in a piece stays with what its file has started, 
 processes, and what is left at the end are short tests, which end together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 

@@ -1,7 +1,5 @@
 """A signal's handler that raises, at each place in turn of what runs meanwhile."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A fleet: a Redis of its own, the simulators and real worker processes, and what came over the wire."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Drive a limiter from several processes at once, and judge by what was recorded what it admitted."""
 
-from __future__ import annotations
-
 import multiprocessing
 import secrets
 import threading

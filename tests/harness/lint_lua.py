@@ -3,8 +3,6 @@
 Debian and Ubuntu: apt-get install lua-check. Where it is missing, this says so; in CI ($CI is set) that is a failure.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

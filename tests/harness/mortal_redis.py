@@ -1,7 +1,5 @@
 """A Redis that tests kill, and start again at the same place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

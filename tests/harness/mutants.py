@@ -3,8 +3,6 @@
 `make mutate` runs them all, `make mutate WORDS=circuit` those whose names hold one of the words. Not a part of CI.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

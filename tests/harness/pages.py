@@ -1,7 +1,5 @@
 """Pages of docs, typed as they stand: files are saved, commands are run in order, what is shown is what is printed."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

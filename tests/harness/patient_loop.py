@@ -6,8 +6,6 @@ that it is to stop. What begins in one turn of the loop begins at one time, so i
 For tests whose servers run in the same loop; a lease in Redis follows Redis's clock.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 import time

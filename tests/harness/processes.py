@@ -1,7 +1,5 @@
 """Child processes and waiting for what they do: for the tests and for the benchmarks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The scenarios of the laws that are about time: measured by `make bench`; tests/laws holds their counts."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

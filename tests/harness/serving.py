@@ -1,7 +1,5 @@
 """A partition in a worker's hands, of which only what it does by itself beside its engine is tried."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What the integration tests share: simulators in a thread, configurations, worker processes, and patience."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

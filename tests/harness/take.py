@@ -1,7 +1,5 @@
 """Takes as a worker does: pull, and again where it was asked for more, until it is asked for nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator

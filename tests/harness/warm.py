@@ -8,8 +8,6 @@ Start it cold where the test asks what a process does before its imports are don
 RQ reads its prefix of keys when it is imported: with `anew` a process imports it again, and what imported it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

@@ -1,7 +1,5 @@
 """Words and openings that the house has given up: a test keeps them away, and `make house` counts them."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

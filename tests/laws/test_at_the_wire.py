@@ -1,7 +1,5 @@
 """Laws 1, 3, 4, 6 and 8 with real worker processes, measured where the simulators received the messages."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

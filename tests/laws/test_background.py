@@ -1,7 +1,5 @@
 """Apple takes three background pushes an hour for a device: what is over that holds up no alert of its backlog."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from notifier import Notification

@@ -1,7 +1,5 @@
 """Law 4 when a category's lane changes while its notifications stand in the queue of the lane before."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Law 4 while rules change: what is in flight with one worker keeps its backlog from all others."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from itertools import product

@@ -1,7 +1,5 @@
 """Nothing is handed over after its expiry, however long what was leased waits for its provider."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from bisect import bisect

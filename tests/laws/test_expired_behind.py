@@ -1,7 +1,5 @@
 """What expires behind the head of its backlog ends at its expiry, and takes nobody's place after it (laws 2 and 3)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Circuits with real workers and simulators: a provider that is away holds up nobody but those who go by it alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """Laws 1, 3 and 9 where they are about time: what makes it short, in counts. `make bench` has the milliseconds."""
 
-from __future__ import annotations
-
 from redis import Redis
 
 from notifier import Notifier

@@ -4,8 +4,6 @@ Redis drops keys by its own clock, so here it is let pass; see `let_pass`. A sec
 a busy machine shall not let a key expire between two steps.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Law 7: a call by older rules that comes late, after newer ones were taken up, holds nobody back by them for long."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

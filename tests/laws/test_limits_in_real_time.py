@@ -1,22 +1,18 @@
 """Law 1 in real time: state that expires in Redis is what no injected clock can show."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from notifier.limiter import Hold, Limiter, MemoryLimiter, Permit, Window
 from notifier.rules.policy import Burst, Policy
 from notifier.units import format_duration
 from tests.harness.asking import InMemory, InRedis
 from tests.harness.fleet import broken_rules, notification, sends, start_fleet
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 RUN_S = 12.0  # longer than a send could be taken back
 EVERY_US = 50_000

@@ -1,7 +1,5 @@
 """Laws 1, 2, 4 and 7 where users choose: measured at the provider, with several workers, while choices change."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from itertools import pairwise

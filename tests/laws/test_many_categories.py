@@ -1,7 +1,5 @@
 """Law 9: one user's many categories do not block Redis: what a look costs is bounded, and all of it goes in the end."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any

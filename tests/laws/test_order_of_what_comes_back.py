@@ -1,7 +1,5 @@
 """What a provider did not take keeps its place: those behind it in its backlog do not go before it (law 4)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

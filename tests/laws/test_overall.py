@@ -1,7 +1,5 @@
 """The pace of a category for all users together, with real workers, where the simulators receive it."""
 
-from __future__ import annotations
-
 import signal
 from collections import Counter
 from pathlib import Path

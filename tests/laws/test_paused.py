@@ -1,7 +1,5 @@
 """Pausing, with real workers and simulators: what is paused waits, keeps its place and its expiry, and goes after."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Laws 2, 4 and 9 for plain producers that leave out the meta: jobs are read in order, and nobody waits for that."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

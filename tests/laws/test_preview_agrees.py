@@ -1,7 +1,5 @@
 """A preview against what it foretells: real workers on the same traffic, measured where the simulator received it."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

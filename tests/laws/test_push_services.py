@@ -2,8 +2,6 @@
 nobody else anything. With real workers and simulators, counted at the wire.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,10 +1,8 @@
 """What people do to jobs through RQ itself: each notification ends once, is counted, and leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from redis import Redis
@@ -30,13 +28,11 @@ from notifier.scripts.loader import Call, run, run_async
 from notifier.scripts.rule_table import RuleTable
 from notifier.settings import Settings, parse_settings
 from notifier.store.connection import time_us
+from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import apns, fcm, note, queue
 from tests.harness.take import enter, take
 from workers import PushWorker
 from workers.loop.parts import RqJob
-
-if TYPE_CHECKING:
-    from notifier.testing.embedded import EmbeddedRedis
 
 HOUR_US: Final = 3_600_000_000
 NO_REASON: Final = "eJwDAAAAAAE="  # '', as RQ keeps the reason of a failure

@@ -1,7 +1,5 @@
 """Law 4: notifications for the same moment go in the order in which they were accepted."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A slow provider is not an outage: what it serves a second, it gets, and nothing runs into a timeout of our making."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -3,8 +3,6 @@
 What costs time is counted: who wakes up, and who looks in vain. The milliseconds are measured by `make bench`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

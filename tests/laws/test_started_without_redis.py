@@ -1,7 +1,5 @@
 """A Redis that goes while a worker starts is waited for, as one that goes later (law 8)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Law 3: what a refund opens is used at once: who waits is looked at, and the lane's leader is woken."""
 
-from __future__ import annotations
-
 import json
 
 from redis import Redis

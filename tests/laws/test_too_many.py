@@ -1,7 +1,5 @@
 """A long outage of 429: it holds up what it concerns, spends no attempt, and ends nothing before it expires."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 What the configuration does not know is `default`, in its backlog too.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Counted at the wire and in Redis, not in seconds: how often each was sent, and whether a circuit ever opened.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ in the process that asks Python for the time is told one that is so many hours o
 other way. With --far-ms each send takes so long to reach the wire. A token of `KILLS` ends the process at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import datetime as dt

@@ -1,7 +1,5 @@
 """A real worker, save that a minute which a provider asks for is a second: a run has no quarter of an hour to wait."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """What happened in a run, one line an event, its times relative to the beginning."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass

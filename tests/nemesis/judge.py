@@ -17,8 +17,6 @@ What exactly is held, of each user:
   nothing is left to do.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a run consists of: Redis, a process for each provider, workers; and how each is killed, stopped and started."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 python -m tests.nemesis.nemesis [--seconds 600] [--seed N] [--cluster PARTITIONS] [--leave-out DEED …]
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import heapq

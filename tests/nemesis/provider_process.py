@@ -3,8 +3,6 @@
 `python provider_process.py apns|fcm FOLDER PORT`. The folder holds what `make_identity` put there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

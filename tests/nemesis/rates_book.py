@@ -1,7 +1,5 @@
 """The rates that a run changes between, and which of them were in force when."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The judge of the nemesis finds each kind of violation in a story made for it, and nothing where all is right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

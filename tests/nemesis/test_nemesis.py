@@ -1,7 +1,5 @@
 """Short runs of `make nemesis` with fixed seeds: everything real, much goes wrong, the laws hold at the wire."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.nemesis.nemesis import run

@@ -1,7 +1,5 @@
 """What users' programs do in a run: they accept notifications, cancel some, and requeue what failed."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

@@ -5,8 +5,6 @@ If a window's limit and one more were given in a time shorter than the window, c
 last return, then the window was exceeded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Workers that die all the time under load, and what must be true of it in the end: the short and the long form."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import signal

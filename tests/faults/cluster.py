@@ -1,7 +1,5 @@
 """A Redis Cluster: three primaries and three replicas on the loopback, and what people and faults do to it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

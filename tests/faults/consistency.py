@@ -1,7 +1,5 @@
 """What every fault test ends with: the audit is clean."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from redis import Redis

@@ -1,7 +1,5 @@
 """A way to Redis that lets calls through and loses answers: what a producer sees whose connection breaks in between."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """`make chaos`: twenty thousand notifications on three lanes, sixty-six dead workers, and the laws over all of it."""
 
-from __future__ import annotations
-
 from tests.faults.chaos import unleash
 
 

@@ -3,8 +3,6 @@
 The step is waited for from outside: nothing in the product knows of it.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """A primary, a replica and a sentinel that promotes it: real servers, on free ports of the loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

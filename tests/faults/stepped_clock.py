@@ -4,8 +4,6 @@ A small library, compiled here and preloaded into the server, adds what stands i
 time of day. The monotonic clock stays, as it does when somebody sets a machine's clock.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

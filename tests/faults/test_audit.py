@@ -1,7 +1,5 @@
 """The audit: what is broken by hand is seen, put right and delivered once; what only moves is not taken for broken."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

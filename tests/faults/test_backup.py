@@ -1,7 +1,5 @@
 """A backup taken while workers sent, restored as docs/how-to/backup.md says: it is clean, and bursts nobody."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

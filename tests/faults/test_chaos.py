@@ -1,7 +1,5 @@
 """Laws 1 and 2 with workers that die at every named step between pull and settle; `make chaos` is the long form."""
 
-from __future__ import annotations
-
 from tests.faults.chaos import unleash
 from tests.faults.mortal_worker import STEPS
 

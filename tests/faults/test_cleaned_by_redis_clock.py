@@ -1,7 +1,5 @@
 """RQ's registries are emptied by Redis's clock: a worker's own may be hours ahead or behind (law 6)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Laws 1, 3 and 6 with clocks that are set while everything runs: Redis's own, and the workers'."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

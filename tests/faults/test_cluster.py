@@ -1,7 +1,5 @@
 """A fleet in one slot of a Redis Cluster: the slot moves, fails over and dies under load, and all laws hold."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Connections are opened when something forces one, and not more than once more: the soak in short."""
 
-from __future__ import annotations
-
 import asyncio
 
 from notifier.providers.contract import Outcome

@@ -3,8 +3,6 @@
 So do time limits, such as Celery's. The next call has its own answer, password and database, and a place in the pool.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Law 2: a worker that was taken for dead, and was not, changes nothing any more when it settles."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Laws 1 and 2 with workers killed by SIGKILL in the middle of their work."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """The limiter of keys on a Redis Cluster: each key in the slot of its own hash tag, whatever the cluster does."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,15 +1,14 @@
 """The limiter while Redis cannot be asked: what it answers, who waits for it, and when it asks again."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -27,9 +26,6 @@ from notifier.testing.embedded import EmbeddedRedis
 from tests.faults.cutting_proxy import CuttingProxy
 from tests.harness.mortal_redis import MortalRedis
 from tests.harness.support import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOWHERE = "redis://127.0.0.1:1"
 

@@ -1,7 +1,5 @@
 """Law 4 at the worker: a lease whose answer was lost keeps its place, and those behind it wait for it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

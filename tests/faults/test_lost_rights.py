@@ -1,7 +1,5 @@
 """Where Redis takes a right away from its user for a while: a worker ends, and nothing is lost or comes twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

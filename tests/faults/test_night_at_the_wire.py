@@ -1,7 +1,5 @@
 """Quiet hours where they count, at the provider, while Redis's clock goes through a night."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime, timedelta
 from itertools import pairwise

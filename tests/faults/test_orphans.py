@@ -1,7 +1,5 @@
 """What was in flight with workers that died: nothing goes past it, in order and in no rule, until it is put back."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """Laws 1, 2 and 8 with a Redis at the end of its memory: it takes nothing new, and what it has is sent all the same."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

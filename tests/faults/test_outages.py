@@ -1,7 +1,5 @@
 """Laws 1, 2, 4 and 8 with a Redis that forgets its scripts, cuts its connections, hangs, refuses, or is restarted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

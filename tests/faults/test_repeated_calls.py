@@ -1,7 +1,5 @@
 """Law 2 at the producer: a call whose answer was lost, and one made twice, is one notification and one delivery."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

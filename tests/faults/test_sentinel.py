@@ -1,7 +1,5 @@
 """Law 2 behind Sentinel: a replica is promoted under load, and producers and workers follow it by themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 

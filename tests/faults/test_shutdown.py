@@ -1,7 +1,5 @@
 """Laws 2 and 4 where a worker is told to stop under load: nothing twice, nothing late, nothing left to a lease."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """No call leaves a wake-up where its user has no backlog: whoever audits between any two calls finds nothing."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any, Final

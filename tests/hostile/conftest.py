@@ -1,7 +1,5 @@
 """What the hostile tests share."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.apns_rig import Identity, make_identity

@@ -1,19 +1,13 @@
 """The stage of the tables of HTTP/2: what a row is, and how it is played against the provider of APNs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from notifier.providers.apns.provider import apns_id
-from tests.contract.apns_rig import dispatch, make_provider
+from tests.contract.apns_rig import Identity, dispatch, make_provider
 from tests.hostile.servers import H2Peer, HostileServer, serve_http2_well
 from tests.hostile.suffering import MESSAGES, judge, suffer
-
-if TYPE_CHECKING:
-    from tests.contract.apns_rig import Identity
 
 LONG_S, SHORT_S = 20.0, 1.0
 DELIVERED, UNKNOWN, UNSENT, REJECTED = {"delivered"}, {"unknown"}, {"unsent"}, {"rejected"}

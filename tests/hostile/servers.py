@@ -4,8 +4,6 @@ A `HostileServer` runs a script on each connection until it is healed; from then
 requests that arrived whole and the answers that it gave, each by the message's own id.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """What each row of the hostile tables goes through: sends while the server is hostile, then it heals, then the end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """What is small and becomes large, or deep, or something else: in configurations, in jobs, in what is logged."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc

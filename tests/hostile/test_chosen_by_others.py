@@ -1,7 +1,5 @@
 """What others choose the size and the form of: it is bounded, and it steers nothing."""
 
-from __future__ import annotations
-
 import html
 import io
 import json

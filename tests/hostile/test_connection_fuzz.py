@@ -1,7 +1,5 @@
 """The HTTP/2 connection against any bytes: whatever comes, every request that it took has its one result."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Providers that never answer, never end or cannot be cancelled: the worker has deadlines of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Sequence

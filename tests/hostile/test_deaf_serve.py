@@ -1,7 +1,5 @@
 """`notifier serve` before strangers who have no token: it answers others, and its log does not grow by them."""
 
-from __future__ import annotations
-
 import logging
 import resource
 import socket

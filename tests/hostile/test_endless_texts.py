@@ -1,7 +1,5 @@
 """Texts that others give, and that a careless pattern would look at for ever: each is judged at one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A client takes leave, and its server goes on talking: that is nobody's fault, and nobody is told of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

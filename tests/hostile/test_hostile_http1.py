@@ -1,7 +1,5 @@
 """FCM, its token endpoint and Web Push against servers that break HTTP/1.1: rows as in test_hostile_http2.py."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

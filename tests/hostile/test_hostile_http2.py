@@ -1,18 +1,15 @@
 """APNs against servers that break HTTP/2: each row is one behaviour, and after each the same must hold."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from hpack import Encoder
 
 from notifier.providers.contract import Outcome
-from tests.contract.apns_rig import dispatch, make_provider
+from tests.contract.apns_rig import Identity, dispatch, make_provider
 from tests.hostile.http2_stage import (
     BROKEN,
     DELIVERED,
@@ -54,9 +51,6 @@ from tests.hostile.servers import (
     settings,
 )
 from tests.hostile.suffering import MESSAGES
-
-if TYPE_CHECKING:
-    from tests.contract.apns_rig import Identity
 
 ROWS = Table()
 row = ROWS.row

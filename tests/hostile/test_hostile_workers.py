@@ -1,7 +1,5 @@
 """A real worker before hostile servers: it stops within its grace, nothing is lost, and another delivers the rest."""
 
-from __future__ import annotations
-
 import json
 import signal
 import struct

@@ -1,7 +1,5 @@
 """What is sent is nobody's business: neither a log, nor a reason, nor a page shows a token or a text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rq.registry import FailedJobRegistry

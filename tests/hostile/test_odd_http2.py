@@ -1,15 +1,13 @@
 """APNs against servers that are odd and right, or wrong in ways that few are: rows as in test_hostile_http2.py."""
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from hpack import Encoder
 
+from tests.contract.apns_rig import Identity
 from tests.hostile.http2_stage import BROKEN, DELIVERED, SHORT_S, UNKNOWN, UNSENT, Row, Table, all_at_once, every, play
 from tests.hostile.servers import (
     ACK,
@@ -34,9 +32,6 @@ from tests.hostile.servers import (
     settings,
 )
 from tests.hostile.suffering import MESSAGES
-
-if TYPE_CHECKING:
-    from tests.contract.apns_rig import Identity
 
 ROWS = Table()
 row = ROWS.row

@@ -1,7 +1,5 @@
 """What no script can read breaks no page, no metrics and no command: each tells people so, and goes on."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ After each, a user who has nothing to do with it is sent a notification. It is e
 is poisoned is met by the worker, not by the producer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A receiver of the webhook that never comes to an end: one deadline holds for the whole request."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """End users choose the endpoints of their subscriptions: none of their push service's answers stops anybody else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Neither is taken for a provider that broke, so no attempt and no permit is spent on what never left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

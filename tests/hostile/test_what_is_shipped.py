@@ -1,7 +1,5 @@
 """What leaves this folder holds no key, and what runs from it has few rights."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

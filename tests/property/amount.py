@@ -1,7 +1,5 @@
 """How many examples a property test tries."""
 
-from __future__ import annotations
-
 import os
 
 # All tests of this folder are to take a few minutes. These profiles have more time; "few" has less, see conftest.py.

@@ -1,22 +1,16 @@
 """What goes by the clock on the wall, by zoneinfo: whether one may go at a moment, and whether what was sent might."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from notifier.rules.calendar_windows import CalendarWindow
+from notifier.rules.hours import Hours
+from notifier.rules.policy import Policy
 from notifier.rules.quiet_hours import pace_us
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from notifier.rules.calendar_windows import CalendarWindow
-    from notifier.rules.hours import Hours
-    from notifier.rules.policy import Policy
 
 QUARTER = 15 * 60_000_000  # the rules here begin and end at whole quarters, and so do the changes of the clocks
 

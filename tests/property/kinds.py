@@ -1,7 +1,5 @@
 """The kinds of rules of sends, drawn. What `others` draws, every property test of rules meets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,16 +1,10 @@
 """What each rule means, by counting: whether so much more may go at a moment, and whether receipts keep the rules."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from notifier.rules.kinds.kind import Receipt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from notifier.rules.policy import Policy
+from notifier.rules.policy import Policy
 
 
 def admits(policy: Policy, sends: Sequence[tuple[int, int]], at_us: int, cost: int = 1) -> bool:

@@ -1,28 +1,23 @@
 """Whatever stands in Redis where a job should be: no worker ends by it, good messages go on, and nothing is lost."""
 
-from __future__ import annotations
-
 import json
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier import Notifier
 from notifier.notification.job import encode_reason
 from notifier.operations.audit.audit import Audit
 from notifier.rules.zones import check_zone
 from notifier.settings import parse_settings
+from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.support import apns, note
 from tests.property.amount import examples
 from workers import PushWorker
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from notifier.testing.embedded import EmbeddedRedis
 
 LANES: Final = ("urgent", "default", "bulk")
 HOUR_US: Final = 3_600_000_000

@@ -1,12 +1,11 @@
 """Backlogs and wake-ups: the Lua against what the plain model allows."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.notification import Device
 from notifier.queue import backlogs, calls
@@ -21,9 +20,6 @@ from tests.harness.asking import InRedis
 from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.world import KEEP, LANES, LEASE, S, World
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 M = 60 * S
 USERS = ("ann", "bob", "cy d}:chat")

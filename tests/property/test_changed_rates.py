@@ -1,12 +1,11 @@
 """Law 7: rules that change at any moment, in Redis and in the plain model, side by side."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.limiter import Permit
 from notifier.queue import backlogs
@@ -20,9 +19,6 @@ from tests.harness.asking import InMemory
 from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, M, carry_out, drain, enqueues, rounds, settle_all, settles, spans
 from tests.property.world import LANES, START, Flight, S, World
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 # The limiter keeps of the past what the rules in force can ask for. So that no change asks for more, all of them here
 # have a window of this length, the longest.

@@ -1,14 +1,14 @@
 """What users choose for themselves, changed at any moment, in Redis and in the plain model side by side."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
+from notifier.queue.calls import Leased
 from notifier.queue.preferences import prefer
 from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy, Window
@@ -18,11 +18,6 @@ from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, USERS, M, carry_out, drain, enqueues, rounds, settle_all, settles
 from tests.property.test_changed_rates import HORIZON, rule_sets, violations
 from tests.property.world import START, Flight, S, World
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from notifier.queue.calls import Leased
 
 
 def moment(us: int) -> datetime:

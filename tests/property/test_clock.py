@@ -1,14 +1,13 @@
 """Quiet hours and calendar windows: Redis and the plain model at every step, and the law at the provider."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.forecast.replay import Replay
 from notifier.forecast.trace import Event
@@ -26,9 +25,6 @@ from tests.property.forecast.test_replay import Scripts, by_the_scripts
 from tests.property.model import violations
 from tests.property.test_backlogs import carry_out, drain, enqueues, outcomes, rounds, settle_all
 from tests.property.world import LEASE, ZONES, S, World
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 H = 3_600 * S
 ZONES_OF = {"ann": "Europe/Berlin", "bob": "Australia/Lord_Howe"}

@@ -1,12 +1,11 @@
 """Digests: the Lua against the plain model, and against what was said to happen."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.rules.category import Category, Digest
 from notifier.rules.policies import Policies
@@ -14,9 +13,6 @@ from notifier.rules.policy import Policy
 from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, M, carry_out, drain, policies, schedules, settle_all
 from tests.property.world import LEASE, S, World
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 ENDS = ("delivered", "failed", "expired", "cancelled", "superseded")
 

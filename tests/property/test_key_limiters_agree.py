@@ -1,7 +1,5 @@
 """MemoryLimiter gives the answers of `Limiter`, whatever is asked in whatever order."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

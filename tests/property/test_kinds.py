@@ -1,12 +1,11 @@
 """Bucketed windows and bursts: each against what it is to be, and the Lua against the limiter in memory."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.limiter import Hold, Permit
 from notifier.operations.audit.permits import Permits
@@ -20,9 +19,6 @@ from tests.property.amount import examples
 from tests.property.model import violations
 from tests.property.test_backlogs import carry_out, drain, schedules, settle
 from tests.property.world import LEASE, World
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 START = 1_700_000_000_000_000
 S = 1_000_000

@@ -1,11 +1,10 @@
 """The limiters: the Lua against the evaluator in Python, and both against counting."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.limiter import Hold, Permit
 from notifier.producer.permits import UserPermit
@@ -16,9 +15,6 @@ from tests.harness.asking import InMemory, InRedis, rules_of
 from tests.harness.support import expire_alike
 from tests.property.amount import examples
 from tests.property.model import admits, violations
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 START = 1_700_000_000_000_000
 S = 1_000_000

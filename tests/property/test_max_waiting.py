@@ -1,13 +1,12 @@
 """max_waiting and overflow: the Lua against what stands in the queues and backlogs."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.queue import calls
 from notifier.queue.calls import Job
@@ -17,9 +16,6 @@ from notifier.scripts.loader import run
 from tests.property.amount import examples
 from tests.property.test_backlogs import CATEGORIES, blocked, carry_out, drain, policies, schedules
 from tests.property.world import S, World
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 ENDS = ("delivered", "failed", "expired", "cancelled", "superseded", "dropped")
 overflows = st.sampled_from(["reject", "drop_oldest", "collapse"])

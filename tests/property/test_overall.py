@@ -1,14 +1,13 @@
 """The pace of a category for all users together: the Lua against what the plain model allows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.operations.explain import Inspection
 from notifier.queue import backlogs
@@ -21,11 +20,6 @@ from notifier.store.connection import time_us
 from notifier.units import moment
 from tests.property.amount import examples
 from tests.property.world import LEASE, START, Flight, S, World
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from redis import Redis
 
 MANY = 200  # rounds in which a world must have sent all it has
 

@@ -7,12 +7,10 @@ one. It does not say what a script must answer. It holds the laws against what s
 and what a provider received. `STORY_EXAMPLES` sets how many stories are tried.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -39,12 +37,10 @@ from notifier.rules.policies import Policies, Rules
 from notifier.rules.policy import Policy, Window
 from notifier.scripts.loader import Call, run
 from notifier.scripts.rule_table import RuleTable
+from notifier.testing.embedded import EmbeddedRedis
 from tests.harness.asking import InRedis
 from tests.property.amount import examples
 from tests.property.world import KEEP, LANES, LEASE, START, S
-
-if TYPE_CHECKING:
-    from notifier.testing.embedded import EmbeddedRedis
 
 M = 60 * S
 USERS = ("ann", "bob")

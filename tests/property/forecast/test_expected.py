@@ -1,7 +1,5 @@
 """Expected times against what the scripts then do, by random rules and backlogs, when nothing else arrives."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -1,17 +1,16 @@
 """The replay of a preview against the scripts in Redis, driven by a worker that is never late."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from notifier.forecast.replay import DROPPED, EXPIRED, SUPERSEDED, Replay
 from notifier.forecast.trace import Event
@@ -28,9 +27,6 @@ from notifier.scripts.rule_table import RuleTable
 from tests.harness.take import know, take
 from tests.property import kinds
 from tests.property.amount import examples
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 S = 1_000_000
 U = 20 * S  # what the drawn numbers count: Redis forgets by its own clock, a rule is to last longer than an example

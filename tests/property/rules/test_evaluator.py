@@ -1,7 +1,5 @@
 """The evaluator against counting: at the moment that it names the rules let one go, and at none before."""
 
-from __future__ import annotations
-
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

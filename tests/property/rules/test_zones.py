@@ -1,21 +1,17 @@
 """Time zones: our table and the Lua's, against plain zoneinfo, over every change of the clocks of two years."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime, time, timedelta
 from importlib.resources import files
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from redis import Redis
 
 from notifier.rules.zones import DAY_US, Zone, check_zone, zone_at
 from notifier.scripts.keys import declared, in_script
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 MINUTE = 60_000_000
 # On both hemispheres, with changes of half an hour, at midnight, for Ramadan, and none at all.
